@@ -1,0 +1,67 @@
+"""How the command has operators' acts done: in whose name, and with a question before what is dangerous."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.admin.options import operator
+from streamlease.protocol.errors import InvalidOption, UnknownGroup
+from streamlease.protocol.nearest import nearest
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.protocol.messages import ActName
+    from streamlease.protocol.topics import SharedSubscription
+    from streamlease.registry.groups import Declaration
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would do; change nothing.")]
+
+
+async def declared(client: Client, subscription: SharedSubscription) -> Declaration:
+    """The declaration of a group.
+
+    Raises:
+        UnknownGroup: nobody declared it; the message names the nearest ones.
+    """
+    try:
+        return await client.groups.get(subscription)
+    except UnknownGroup:
+        known = [str(group) for group in await client.groups.list()]
+        raise UnknownGroup(
+            f"group '{subscription}' does not exist; {nearest(str(subscription), known)}; "
+            f"see 'streamlease group list'"
+        ) from None
+
+
+async def act(
+    client: Client,
+    subscription: SharedSubscription,
+    name: ActName,
+    *,
+    dry_run: bool = False,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """Have an act done in the name of who runs the command; the leader's answer.
+
+    Raises:
+        UnknownGroup, ActRefused, NotLeader, Indefinite: as `Client.act`.
+    """
+    await declared(client, subscription)
+    return await client.act(subscription, name, who=operator(), dry_run=dry_run, **arguments)
+
+
+def confirm(question: str, risk: str, *, yes: bool, as_json: bool) -> None:
+    """Ask, unless the answer is given.
+
+    Raises:
+        InvalidOption: nobody is there to be asked.
+    """
+    if yes:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise InvalidOption(f"{risk}: confirm with --yes")
+    typer.confirm(question, abort=True, err=True)

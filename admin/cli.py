@@ -1,0 +1,138 @@
+"""The command ``streamlease``.
+
+Exit 0: done; 1: failed; 2: the command or one of its values is not acceptable; 130: Ctrl-C; 141: the reader
+of what ``consume`` prints went away. An error is one line on standard error, ``error: what, which value,
+what to do``; with ``--json`` there is also a document ``{"error": {"type", "message"}}`` on standard output,
+so that a program always has one to read.
+
+Everything slow is imported by the command that needs it: ``streamlease --help`` loads no client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from streamlease.admin import (
+    consume,
+    doctor,
+    groups,
+    importing,
+    publish,
+    redis_cli,
+    serving,
+    spaces,
+    status,
+    top,
+    web,
+)
+from streamlease.admin.options import AsJson, RedisUrl
+from streamlease.admin.output import document, note
+from streamlease.protocol.errors import InvalidInput, StreamleaseError
+
+FAILED, USAGE = 1, 2
+
+app = typer.Typer(
+    name="streamlease",
+    help="Durable, ordered, elastic consumer groups for Spark and Python, on Redis.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(redis_cli.app, name="redis")
+app.add_typer(spaces.app, name="space")
+app.add_typer(groups.app, name="group")
+app.command("serve")(serving.serve)
+app.add_typer(importing.app, name="import")
+app.command("publish")(publish.publish)
+app.command("consume")(consume.consume)
+app.command("status")(status.status)
+app.command("doctor")(doctor.doctor)
+app.command("top")(top.top)
+app.command("ui")(web.ui)
+
+
+@app.command()
+def demo(redis: RedisUrl = None, as_json: AsJson = False) -> int:
+    """Run the main job end to end, on a throw-away Redis if none is given."""
+    from streamlease.admin.demo import run
+
+    return int(run(redis, as_json))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from streamlease import __version__
+
+        typer.echo(f"streamlease {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Durable, ordered, elastic consumer groups for Spark and Python, on Redis."""
+
+
+def main() -> None:
+    """The entry point."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """One call of the command; its exit code."""
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    as_json = "--json" in words
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    try:
+        result: Any = app(arguments, standalone_mode=False, prog_name="streamlease")
+        return result if isinstance(result, int) else 0
+    except StreamleaseError as error:
+        return _failed(error, str(error), as_json, USAGE if isinstance(error, InvalidInput) else FAILED)
+    except KeyboardInterrupt:
+        return 130
+    except typer.Abort:
+        note("error: nothing was done: the question was not answered with yes")
+        return FAILED
+    except Exception as error:
+        return _usage(error, as_json)
+
+
+def _usage(error: Exception, as_json: bool) -> int:
+    """Exit code of an error in the use of the command; anything else is a defect and goes on."""
+    if not hasattr(error, "format_message"):
+        raise error
+    message = str(error.format_message())
+    if type(error).__name__ == "NoArgsIsHelpError":
+        note(message)
+        return USAGE
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "streamlease"
+    return _failed(error, f"{message.rstrip('.')}{_value(error)}: see '{path} --help'", as_json, USAGE)
+
+
+def _value(error: Exception) -> str:
+    """The value that a type did not accept, which the message of Typer leaves out."""
+    cause = error.__cause__ or error.__context__
+    problems = getattr(cause, "errors", None)
+    if not callable(problems) or not problems():
+        return ""
+    value = ascii(problems()[0]["input"])[:80]
+    return "" if value in str(error) else f", not {value}"
+
+
+def _failed(error: Exception, message: str, as_json: bool, code: int) -> int:
+    text = " ".join(message.split())
+    if as_json:
+        with contextlib.suppress(BrokenPipeError):
+            document({"error": {"type": type(error).__name__, "message": text}})
+    note(f"error: {text}")
+    return code

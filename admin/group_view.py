@@ -1,0 +1,136 @@
+"""A group as operators see it: from its leader if one lives, else from its journal, with the lag of now."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from streamlease.admin.acting import declared
+from streamlease.admin.output import iso_microseconds
+from streamlease.leader import journal, view
+from streamlease.protocol.errors import Indefinite, NotLeader, UnknownSpace
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.history import append_times, server_time
+from streamlease.streams.log import AsyncLog
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.protocol.topics import SharedSubscription
+    from streamlease.registry.groups import Declaration
+
+DESCRIBE_SECONDS = 3.0
+
+
+async def describe(client: Client, subscription: SharedSubscription) -> dict[str, Any]:
+    """The document of ``streamlease group describe --json``.
+
+    Raises:
+        UnknownGroup: nobody declared it.
+        StoreUnavailable, StoreRefused.
+    """
+    declaration = await declared(client, subscription)
+    seen = await look(client, declaration)
+    now = await server_time(client.redis)
+    return {
+        "subscription": str(subscription),
+        "start": declaration.start,
+        "leader": seen["leader"],
+        "state": seen["state"],
+        "paused": _pause(seen["paused"]),
+        "expired_at": _moment(seen.get("expired_at_ms")),
+        "truncated": {s["stream"]: s["truncated"] for s in seen["streams"] if s.get("truncated")},
+        "streams": await _with_lag(client, seen["streams"], now),
+        "borrowers": [_borrower(borrower, now) for borrower in seen["borrowers"]],
+        "moves": seen["moves"],
+        "longest_hand_over_ms": seen["longest_hand_over_ms"],
+        "longest_take_over_ms": seen["longest_take_over_ms"],
+        "term": seen["term"],
+    }
+
+
+async def look(client: Client, declaration: Declaration) -> dict[str, Any]:
+    """What the leader of a group says, or, if there is none, its journal."""
+    return await ask_leader(client, declaration.shared) or await _from_journal(client, declaration)
+
+
+async def ask_leader(client: Client, subscription: SharedSubscription) -> dict[str, Any] | None:
+    """What the live leader says; None if there is none, or it does not answer in time."""
+    try:
+        reply = await client.command(subscription, "describe", seconds=DESCRIBE_SECONDS)
+    except (NotLeader, Indefinite):
+        return None
+    found: dict[str, Any] = json.loads(reply.body)
+    return found if reply.ok else None
+
+
+async def _from_journal(client: Client, declaration: Declaration) -> dict[str, Any]:
+    shared = declaration.shared
+    state = (await journal.recover(client.redis, shared.id)).state
+    try:
+        starts = await client.groups.starts(declaration)
+    except UnknownSpace:
+        starts = {}
+    from streamlease.leader.records import StreamsAdded
+
+    # Streams that no leader has seen yet begin at the declared start.
+    state.apply(StreamsAdded(starts={name: at for name, at in starts.items() if name not in state.streams}))
+    return view.of_state(state)
+
+
+async def _with_lag(client: Client, streams: list[dict[str, Any]], now: int) -> list[dict[str, Any]]:
+    ids = {stream["stream"]: StreamId.parse(stream["stream"]) for stream in streams}
+    nexts = await AsyncLog(client.redis).next_offsets(ids.values())
+    rows = []
+    for stream in streams:
+        next = nexts.get(ids[stream["stream"]])
+        # After a failover that lost writes the log may end below what was committed: then nobody knows.
+        lag = next - stream["committed"] if next is not None and next >= stream["committed"] else None
+        row = {
+            "stream": stream["stream"],
+            "owner": stream["owner"],
+            "lease_epoch": stream["lease_epoch"],
+            "state": stream["state"],
+            "since": None
+            if stream["since_ms"] is None
+            else iso_microseconds(now - stream["since_ms"] * 1000),
+            "committed": stream["committed"],
+            "next": next,
+            "lag": lag,
+            "lag_seconds": 0.0 if lag == 0 else None,
+            "why": stream["why"],
+        }
+        rows.append(row)
+    waiting = {ids[row["stream"]]: row["committed"] for row in rows if row["lag"]}
+    times = await append_times(client.redis, waiting)
+    for row in rows:
+        since = times.get(ids[row["stream"]])
+        if row["lag"] and since is not None:
+            row["lag_seconds"] = max(0.0, round((now - since) / 1_000_000, 3))
+    return rows
+
+
+def _moment(milliseconds: int | None) -> str | None:
+    return None if milliseconds is None else iso_microseconds(milliseconds * 1000)
+
+
+def _pause(paused: dict[str, Any] | None) -> dict[str, Any] | None:
+    if paused is None:
+        return None
+    return {"who": paused["who"], "at": _moment(paused["at_ms"]), "until": _moment(paused["until_ms"])}
+
+
+def _borrower(borrower: dict[str, Any], now: int) -> dict[str, Any]:
+    return {
+        "id": borrower["id"],
+        "name": borrower["name"],
+        "host": borrower["host"],
+        "streams": borrower["streams"],
+        "drained": borrower["drained"],
+        "last_seen": iso_microseconds(now - borrower["last_seen_ms"] * 1000),
+    }
+
+
+def total_lag(group: dict[str, Any]) -> int | None:
+    """The lag of all streams; None if that of one is unknown."""
+    lags = [stream["lag"] for stream in group["streams"]]
+    return None if any(lag is None for lag in lags) else sum(lags)

@@ -1,0 +1,90 @@
+"""``streamlease serve``: settings and logs of a leader host; the host itself is ``leader.serve``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from streamlease.admin.options import RedisUrl, chosen_url
+from streamlease.admin.output import iso_microseconds
+from streamlease.protocol.errors import InvalidOption
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
+
+
+class LogFormat(StrEnum):
+    """How logs look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, and the traceback of a defect."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": iso_microseconds(round(record.created * 1_000_000)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def set_up_logs(form: LogFormat) -> None:
+    """Send logs to standard error: all of Streamlease from INFO on, of others only warnings."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else text)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("streamlease").setLevel(logging.INFO)
+
+
+def serve(
+    redis: RedisUrl = None,
+    name: Annotated[
+        str, typer.Option(envvar="STREAMLEASE_SERVE_NAME", help="Name of this host in all views.")
+    ] = "",
+    http_host: Annotated[
+        str, typer.Option(envvar="STREAMLEASE_HTTP_HOST", help="Address of the probes.")
+    ] = "127.0.0.1",
+    http_port: Annotated[
+        int, typer.Option(envvar="STREAMLEASE_HTTP_PORT", help="Port of the probes; 0 takes a free one.")
+    ] = 8080,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="STREAMLEASE_DRAIN_TIMEOUT", help="Seconds to hand leaders over after SIGTERM or Ctrl-C."
+        ),
+    ] = 20.0,
+    log_format: Annotated[
+        LogFormat, typer.Option(envvar="STREAMLEASE_LOG_FORMAT", help="How logs look on standard error.")
+    ] = LogFormat.TEXT,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --log-format json.")] = False,
+) -> None:
+    """Run a leader host until SIGTERM or Ctrl-C, then hand its leaders over.
+
+    Probes: GET /healthz (the process lives) and GET /readyz (it takes leaders).
+    """
+    if name and not _NAME.match(name):
+        raise InvalidOption(
+            f"the name of a host cannot be {ascii(name)[:80]}: use letters, digits, '.', '_' and '-'"
+        )
+    url = chosen_url(redis)
+    from streamlease.leader.host import HostConfig
+    from streamlease.leader.serve import ServeConfig
+    from streamlease.leader.serve import serve as run_host
+
+    config = ServeConfig(url, HostConfig(name), http_host, http_port, drain_timeout)
+    set_up_logs(LogFormat.JSON if as_json else log_format)
+    asyncio.run(run_host(config))

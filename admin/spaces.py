@@ -1,0 +1,247 @@
+"""``streamlease space create|list|show|alter|seal|delete``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.admin import retention_options, schema_option
+from streamlease.admin.options import AsJson, RedisUrl
+from streamlease.admin.output import document, line, table
+from streamlease.admin.retention_options import Age, Bytes, Force, GroupExpiry, Messages
+from streamlease.admin.running import with_client
+from streamlease.admin.schema_option import SchemaFile
+from streamlease.protocol.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.streams.spaces import Space
+
+app = typer.Typer(
+    help="Topic spaces: which topics belong together, in how many streams.", no_args_is_help=True
+)
+
+
+def definition(space: Space) -> dict[str, Any]:
+    """A space as a document."""
+    return {
+        "name": space.name,
+        "topics": list(space.topics),
+        "streams": space.newest.streams,
+        "shard_by": space.shard_by,
+        "retention": retention_options.document(space.retention),
+        "durability": space.durability,
+        "ended": space.ended,
+        "generations": [generation.model_dump() for generation in space.generations],
+        "schema": None if space.newest_schema is None else schema_option.document(space.newest_schema),
+    }
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Letters, digits, '_' and '-'.")],
+    topics: Annotated[
+        list[str],
+        typer.Option("--topics", metavar="FILTER...", help="Filter of its topics; may be repeated."),
+    ],
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    streams: Annotated[int, typer.Option(help="How many ordered streams its topics are spread over.")] = 1,
+    retention: Age = None,
+    retention_bytes: Bytes = None,
+    retention_messages: Messages = None,
+    retention_force: Force = None,
+    group_expiry: GroupExpiry = None,
+    durability: Annotated[
+        str,
+        typer.Option(
+            metavar="memory|fsync|replicated:K",
+            help="When a message counts as written: at once, on disk, or in K replicas.",
+        ),
+    ] = "memory",
+    schema: SchemaFile = None,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a space; done at once if it exists with the same definition."""
+    # In "--topics a/# b/#" the shell hands the second filter over as an argument of its own.
+    filters = [*topics, *(more or [])]
+    from streamlease.streams.retention import Retention
+
+    asked = (retention, retention_bytes, retention_messages, retention_force, group_expiry)
+    keep = retention_options.changed(Retention(), *asked) if any(one is not None for one in asked) else None
+    columns = None if schema is None else schema_option.read(schema)
+    space = with_client(
+        redis,
+        lambda client: client.create_space(
+            name, filters, streams=streams, retention=keep, durability=durability, schema=columns
+        ),
+    )
+    if as_json:
+        document(definition(space))
+    else:
+        line(f"space {space.name} has {space.newest.streams} streams for {' '.join(space.topics)}")
+
+
+@app.command("list")
+def list_spaces(redis: RedisUrl = None, as_json: AsJson = False) -> None:
+    """All spaces."""
+    spaces = with_client(redis, lambda client: client.spaces.list())
+    if as_json:
+        document({"spaces": [definition(space) for space in spaces]})
+        return
+    table(
+        ("SPACE", "STREAMS", "TOPICS"),
+        [(space.name, space.newest.streams, " ".join(space.topics)) for space in spaces],
+        "there are no spaces: create one with 'streamlease space create NAME --topics FILTER'",
+    )
+
+
+@app.command()
+def show(name: str, redis: RedisUrl = None, as_json: AsJson = False) -> None:
+    """One space with its streams: what they hold, and which groups keep it from being removed."""
+    from streamlease.admin.space_view import streams_and_groups
+
+    async def work(client: Client) -> tuple[Space, list[dict[str, Any]], list[dict[str, Any]]]:
+        space = await client.spaces.get(name)
+        return space, *await streams_and_groups(client, space)
+
+    space, streams, groups = with_client(redis, work)
+    if as_json:
+        document({**definition(space), "streams": streams, "groups": groups})
+        return
+    line(
+        f"space {space.name}: topics {' '.join(space.topics)}, sharded by {space.shard_by}, "
+        f"durability {space.durability}"
+    )
+    line(retention_options.sentence(space.retention))
+    if space.newest_schema is not None:
+        schema_option.show(space.newest_schema, len(space.schemas))
+    columns = ["STREAM", "NEXT", "OLDEST", "BYTES", "STATE", "LAST APPEND", "HELD BY", "FROM", "SINCE"]
+    if len(space.generations) > 1 or space.ended:
+        for one in space.generations:
+            line(f"generation {one.number}: {one.streams} streams, {'sealed' if one.sealed else 'open'}")
+        columns.append("FINISHED BY")
+        for row in streams:
+            by = row["finished_by"]
+            row["finished_by"] = None if by is None else f"{len(by)} of {len(groups)}"
+    table(columns, [[*row.values()][: len(columns)] for row in streams], "")
+    if groups:
+        table(
+            ("GROUP", "BEHIND", "IDLE SECONDS", "EXPIRES AFTER", "EXPIRED"),
+            [[*group.values()] for group in groups],
+            "",
+        )
+
+
+@app.command()
+def alter(
+    name: str,
+    streams: Annotated[
+        int | None,
+        typer.Option(help="How many streams new messages go to from now on; the former ones are sealed."),
+    ] = None,
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Begin a new generation of streams, even of the same number.")
+    ] = False,
+    from_generation: Annotated[
+        int | None,
+        typer.Option(
+            help="With --streams or --rotate: the generation that is followed. Repeated after a lost answer, "
+            "the change is made once; if another one came in between, it is refused."
+        ),
+    ] = None,
+    retention: Age = None,
+    retention_bytes: Bytes = None,
+    retention_messages: Messages = None,
+    retention_force: Force = None,
+    group_expiry: GroupExpiry = None,
+    schema: SchemaFile = None,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of a space; what is not given stays as it is. Safe to repeat.
+
+    A rotation is so with --from-generation. A schema may gain nullable columns, null in older messages.
+    """
+    asked = (retention, retention_bytes, retention_messages, retention_force, group_expiry)
+    if from_generation is not None and streams is None and not rotate:
+        raise InvalidOption("--from-generation is for new streams: give --streams or --rotate too")
+    keeping = any(one is not None for one in asked)
+    if not keeping and streams is None and not rotate and schema is None:
+        raise InvalidOption("nothing to alter: give at least one setting, such as --retention 7d")
+    columns = None if schema is None else schema_option.read(schema)
+
+    def change(space: Space) -> Space:
+        keep = retention_options.changed(space.retention, *asked)
+        changed = space.model_copy(update={"retention": keep})
+        return changed if columns is None else changed.with_schema(columns)
+
+    async def work(client: Client) -> Space:
+        space = await client.spaces.get(name)
+        if keeping or columns is not None:
+            space = await client.spaces.change(name, change)
+            await client.spaces.tell_schemas(space)
+        if streams is not None or rotate:
+            expected = from_generation
+            if expected is None and rotate:
+                expected = space.newest.number
+            space = await client.spaces.alter(name, streams=streams, rotate=rotate, expected=expected)
+        return space
+
+    space = with_client(redis, work)
+    if as_json:
+        document(definition(space))
+        return
+    if keeping:
+        line(f"space {space.name} {retention_options.sentence(space.retention)}")
+    if streams is not None or rotate:
+        line(
+            f"space {space.name} has {space.newest.streams} streams in generation {space.newest.number}; "
+            f"former ones are sealed"
+        )
+    if columns is not None:
+        schema_option.show(columns, len(space.schemas))
+
+
+@app.command()
+def seal(
+    name: str,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a space for good: it takes no more messages, and readers reach its end. Safe to repeat."""
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise InvalidOption(f"space {ascii(name)[:80]} is sealed for good: confirm with --yes")
+        with_client(redis, lambda client: client.spaces.get(name))
+        typer.confirm(f"Seal space {name}, so that it never takes a message again?", abort=True, err=True)
+    space = with_client(redis, lambda client: client.spaces.seal(name))
+    if as_json:
+        document(definition(space))
+    else:
+        line(f"space {space.name} is sealed")
+
+
+@app.command()
+def delete(
+    name: str,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a space with all its messages."""
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise InvalidOption(
+                f"space {ascii(name)[:80]} is deleted with all its messages: confirm with --yes"
+            )
+        with_client(redis, lambda client: client.spaces.get(name))
+        typer.confirm(f"Delete space {name} with all its messages?", abort=True, err=True)
+    with_client(redis, lambda client: client.spaces.delete(name))
+    if as_json:
+        document({"deleted": name})
+    else:
+        line(f"space {name} is deleted")

@@ -1,0 +1,208 @@
+"""What the page shows, kept up to date by one reader for all who look.
+
+One look reads the definitions, the leadership records, the new entries of all journals and the ends of all
+streams, each in one round trip. It asks no leader anything, and rests at least four times as long as it took,
+so that a Redis or a machine under load is not loaded further by being watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from streamlease.admin.server_facts import server_facts
+from streamlease.admin.spaces import definition
+from streamlease.leader.following import JournalFollower, News
+from streamlease.leader.operated import Acted
+from streamlease.leader.records import HandedOver, Leased, Record, StreamProgress, TermStarted
+from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.registry import hosts, leadership
+from streamlease.streams.retention import Kept, kept
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.protocol.topics import SharedSubscription
+    from streamlease.streams.spaces import Space
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 1.0
+REST = 4
+"""How many times as long as a look took the reader rests at least."""
+
+HISTORY = 600
+"""Points of the lag of a group that are kept."""
+
+EVENTS = 200
+"""Newest events of a group that are kept."""
+
+Row = list[Any]
+"""``[stream, owner, lease epoch, state, committed, next, lag]``; what is unknown is None."""
+
+
+@dataclass(slots=True)
+class GroupBoard:
+    """One group as the page shows it."""
+
+    subscription: SharedSubscription
+    rows: dict[str, Row] = field(default_factory=dict)
+    lag: deque[tuple[int, int | None]] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """Time (ms since 1970) and lag of all streams."""
+    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS))
+    summary: dict[str, Any] = field(default_factory=dict)
+    written: int = 0
+    """How many events there were; the newest is event number `written`."""
+
+
+class Board:
+    """Reads, and wakes those who wait for news."""
+
+    def __init__(self, client: Client, interval: float = INTERVAL_SECONDS) -> None:
+        self.groups: dict[str, GroupBoard] = {}
+        """By subscription."""
+        self.overview: dict[str, Any] = {}
+        self.error: str | None = "nothing was read yet"
+        """Why the newest look failed; None if it did not."""
+        self.number = 0
+        """How many looks there were."""
+        self.took = 0.0
+        """Seconds of the newest look."""
+        self._client = client
+        self._interval = interval
+        self._follower = JournalFollower(client.redis)
+        self._news = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            began = time.monotonic()
+            try:
+                await self._look()
+                self.error = None
+            except StreamleaseError as error:
+                self.error = " ".join(str(error).split())
+                log.warning("cannot read: %s", self.error)
+            self.took = time.monotonic() - began
+            async with self._news:
+                self.number += 1
+                self._news.notify_all()
+            await asyncio.sleep(max(self._interval, REST * self.took))
+
+    async def after(self, number: int) -> int:
+        """Wait for a look after that of `number`; its number."""
+        async with self._news:
+            await self._news.wait_for(lambda: self.number > number)
+            return self.number
+
+    async def _look(self) -> None:
+        client = self._client
+        spaces = await client.spaces.list()
+        shared = await client.groups.list()
+        alive = await hosts.alive(client.redis)
+        facts = await server_facts(client.redis)
+        leaders = await leadership.read_all(client.redis, [one.id for one in shared])
+        news = await self._follower.look([one.id for one in shared])
+        # After the journals: what they say is committed was there before.
+        sizes = await kept(client.redis, [stream for space in spaces for stream in space.streams()])
+        now = round(time.time() * 1000)
+        wanted = {str(one): one for one in shared}
+        self.groups = {
+            name: self.groups.get(name) or GroupBoard(subscription) for name, subscription in wanted.items()
+        }
+        ends = {str(stream): size.next for stream, size in sizes.items()}
+        for group in self.groups.values():
+            identity = group.subscription.id
+            self._take(group, news.get(identity, News()), ends, leaders[identity], now)
+        self.overview = {
+            "time": now,
+            "redis": {
+                "address": facts.address,
+                "name": facts.name,
+                "version": facts.version,
+                "memory": facts.get("used_memory_human", "unknown"),
+            },
+            "hosts": [host.model_dump() for host in alive],
+            "spaces": [_space(space, sizes) for space in spaces],
+            "groups": [group.summary for group in self.groups.values()],
+        }
+
+    def _take(
+        self,
+        group: GroupBoard,
+        news: News,
+        ends: Mapping[str, int],
+        leader: leadership.LeaderRecord,
+        now: int,
+    ) -> None:
+        state = self._follower.groups[group.subscription.id].state
+        for at, record in news.records:
+            if (event := _event(record, at)) is not None:
+                group.written += 1
+                group.events.append({"number": group.written, **event})
+        rows: dict[str, Row] = {}
+        lag: int | None = 0
+        for stream, progress in state.streams.items():
+            row = _row(stream, progress, ends.get(stream))
+            rows[stream] = row
+            lag = None if lag is None or row[-1] is None else lag + row[-1]
+        group.rows = rows
+        group.lag.append((now, lag))
+        live = leader.held and not leader.expired
+        owners = {row[1] for row in rows.values() if row[1] is not None}
+        group.summary = {
+            "subscription": str(group.subscription),
+            "leader": leader.host if live else None,
+            "term": leader.term,
+            "streams": len(rows),
+            "held": sum(row[1] is not None for row in rows.values()),
+            "borrowers": len(owners),
+            "moves": state.moves,
+            "lag": lag,
+            "expired": state.expired_at is not None,
+        }
+
+
+def _row(stream: str, progress: StreamProgress, next: int | None) -> Row:
+    if progress.finished:
+        state = "finished"
+    elif progress.waiting:
+        state = "waiting"
+    else:
+        state = "free" if progress.owner is None else "held"
+    # After a failover that lost writes the log may end below what was committed: then nobody knows.
+    lag = next - progress.committed if next is not None and next >= progress.committed else None
+    return [stream, progress.owner, progress.lease_epoch, state, progress.committed, next, lag]
+
+
+def _event(record: Record, at: int) -> dict[str, Any] | None:
+    match record:
+        case TermStarted():
+            return {"at": at, "what": "term", "text": f"{record.host} leads in term {record.term}"}
+        case Leased():
+            return {"at": at, "what": "lease", "stream": record.stream, "to": record.name}
+        case HandedOver():
+            how = "hand-over" if record.clean else "take-over"
+            return {"at": at, "what": how, "stream": record.stream, "ms": record.milliseconds}
+        case Acted():
+            return {"at": at, "what": "act", "text": f"{record.act} by {record.who}"}
+        case _:
+            return None
+
+
+def _space(space: Space, sizes: Mapping[StreamId, Kept]) -> dict[str, Any]:
+    found = [sizes[stream] for stream in space.streams() if stream in sizes]
+    held = sorted({size.held_by for size in found if size.held_by is not None})
+    since = min((size.held_since for size in found if size.held_since is not None), default=None)
+    return {
+        **definition(space),
+        "messages": sum(size.next - size.floor for size in found),
+        "bytes": sum(size.bytes for size in found),
+        "held_by": held,
+        "held_since": since,
+    }

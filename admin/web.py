@@ -1,0 +1,74 @@
+"""``streamlease ui``: the settings of the web page; the page itself is ``admin.ui``."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamlease.admin.options import RedisUrl, chosen_url
+from streamlease.admin.output import line
+from streamlease.protocol.errors import InvalidOption, Unsupported
+
+SHORTEST_TOKEN = 16
+
+
+def ui(
+    redis: RedisUrl = None,
+    http_host: Annotated[
+        str, typer.Option(envvar="STREAMLEASE_UI_HOST", help="Address to listen on.")
+    ] = "127.0.0.1",
+    http_port: Annotated[
+        int, typer.Option(envvar="STREAMLEASE_UI_PORT", help="Port to listen on; 0 takes a free one.")
+    ] = 8090,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="STREAMLEASE_UI_TOKEN_FILE",
+            help="File with the token that acts need (16 characters or more); without it: no acts.",
+        ),
+    ] = None,
+) -> None:
+    """Serve a live page of groups, streams, spaces and hosts until Ctrl-C.
+
+    Whoever reaches the port sees everything: keep it on a private address, or behind a proxy with a login.
+    """
+    if not 0 <= http_port <= 65535:
+        raise InvalidOption(f"--http-port is {http_port}: it must be from 0 to 65535")
+    token = None if token_file is None else _token(token_file)
+    try:
+        from streamlease.admin.ui.server import serve
+    except ModuleNotFoundError as error:
+        raise Unsupported(
+            f"the page needs the package {error.name}: run pip install 'streamlease[ui]'"
+        ) from None
+    url = chosen_url(redis)
+    with _listen(http_host, http_port) as listener:
+        line(f"the page is at http://{http_host}:{listener.getsockname()[1]}/")
+        asyncio.run(serve(url, listener, token))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        raise InvalidOption(
+            f"cannot listen on {host}:{port} ({error.strerror}): "
+            f"choose another --http-port, or 0 for a free one"
+        ) from None
+
+
+def _token(file: Path) -> str:
+    try:
+        token = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"--token-file is {file}, which cannot be read: {error}") from None
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        raise InvalidOption(
+            f"the token in {file} has {len(token)} characters: "
+            f"it needs {SHORTEST_TOKEN} or more, printable ASCII"
+        )
+    return token

@@ -1,0 +1,365 @@
+"""The agent: one mailbox, one blocking read and one sender for all sessions of a process.
+
+It finds leaders on behalf of its borrowers, has them spawned where leader hosts are registered, and leads
+itself where there are none (`embedded`). Commands leave first-in-first-out with one batch in flight; a late
+message for a borrower that has ended is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from redis import Redis
+
+from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.leader.runner import now_ms
+from streamlease.protocol.errors import (
+    Indefinite,
+    StoreRefused,
+    StoreUnavailable,
+    StreamleaseError,
+)
+from streamlease.protocol.errors import NotLeader as NobodyLeads
+from streamlease.protocol.ids import random_token
+from streamlease.protocol.messages import (
+    Command,
+    CommandReply,
+    CutFinished,
+    CutFixed,
+    CutRead,
+    CutResumed,
+    DrainHost,
+    FailureTaken,
+    FromLeader,
+    Grant,
+    Invalidate,
+    LeaderConnectResponse,
+    Message,
+    NotLeader,
+    PingResponse,
+    ProgressCommitted,
+    Revoke,
+    Revoked,
+    ToLeader,
+)
+from streamlease.registry import leadership, mailbox, spawn
+from streamlease.registry.leadership import LeaderRecord
+from streamlease.registry.mailbox import Mailbox
+from streamlease.streams.connection import AsyncRedis, is_cluster
+from streamlease.streams.tasks import stop
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.1
+RETRY_SECONDS = 0.2
+
+SPAWN_SILENCE_SHARE = 0.5
+"""A leader silent for this share of its ttl gets a candidate successor already."""
+
+ASK_SECONDS = 1.0
+"""After so long without a leader or an answer an operator's act looks, and asks, again."""
+
+WATCH_SECONDS = 0.025
+WATCHES = 20
+"""How often, and how many times, a leader that was just wanted is looked for."""
+
+Receive = Callable[[FromLeader | CutRead], None]
+LeaderFound = Callable[[str, int], None]
+
+
+class Agent:
+    """All control traffic of one process. Everything happens on the loop in which `start` was called."""
+
+    def __init__(self, redis: AsyncRedis, url: str, *, embedded: bool = True) -> None:
+        self.id = f"agent-{random_token()[:12]}"
+        self.where = f"{socket.gethostname()}:{os.getpid()}"
+        self.dropped = 0
+        """Messages that did not parse, or were for nobody here."""
+        self._redis = redis
+        self._url = url
+        self._embedded = embedded
+        self._mailbox = Mailbox(redis, self.id)
+        self._receivers: dict[str, Receive] = {}
+        self._tickers: set[Callable[[int], None]] = set()
+        self._outgoing: deque[tuple[str, Message]] = deque()
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._searches: dict[str, asyncio.Task[None]] = {}
+        self._finders: dict[str, list[LeaderFound]] = {}
+        self._host: LeaderHost | None = None
+        self._queue_redis: Redis | None = None
+        self._seen: dict[str, int] = {}
+        """The highest term of each group that any message here carried."""
+        self._replies: dict[str, asyncio.Future[CommandReply]] = {}
+
+    async def start(self) -> None:
+        """Open the mailbox and begin to listen.
+
+        Raises:
+            StoreUnavailable: Redis does not answer.
+        """
+        await self._mailbox.open()
+        for work in (self._receive, self._send, self._keep_alive, self._tick):
+            self._tasks.append(asyncio.create_task(_forever(work)))
+
+    async def close(self) -> None:
+        """Send what waits, stop everything, remove the mailbox."""
+        with contextlib.suppress(TimeoutError):
+            # What cannot leave in time is lost on the way, which the protocol bears.
+            async with asyncio.timeout(2.0):
+                await self._idle.wait()
+        await stop([*self._tasks, *self._searches.values()])
+        if self._host is not None:
+            await self._host.close()
+        if self._queue_redis is not None:
+            self._queue_redis.close()
+        with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
+            # Unanswered, the mailbox expires by itself.
+            await self._mailbox.close()
+
+    # ------------------------------------------------------------ for sessions
+
+    def register(self, receiver: str, receive: Receive) -> None:
+        """Deliver messages for the borrower or session `receiver` to `receive`."""
+        self._receivers[receiver] = receive
+
+    def unregister(self, receiver: str) -> None:
+        """Drop what still comes for `receiver`."""
+        self._receivers.pop(receiver, None)
+
+    def add_ticker(self, tick: Callable[[int], None]) -> None:
+        """Call `tick(now in ms)` on a fixed schedule."""
+        self._tickers.add(tick)
+
+    def remove_ticker(self, tick: Callable[[int], None]) -> None:
+        """Stop calling `tick`."""
+        self._tickers.discard(tick)
+
+    def post(self, receiver: str, message: ToLeader | DrainHost) -> None:
+        """Put a message on its way, in order, without waiting."""
+        self._outgoing.append((receiver, message))
+        self._idle.clear()
+        self._news.set()
+
+    def saw_term(self, group: str, term: int) -> None:
+        """A term of `group` is known to have been issued."""
+        self._seen[group] = max(term, self._seen.get(group, 0))
+
+    def find_leader(self, group: str, found: LeaderFound) -> None:
+        """Look for the leader of `group`; `found(mailbox, term)` is called if there is one now."""
+        self._finders.setdefault(group, []).append(found)
+        if group not in self._searches:
+            task = asyncio.create_task(self._search(group))
+            self._searches[group] = task
+            task.add_done_callback(lambda _: self._searches.pop(group, None))
+
+    async def command(self, leader: str, command: Command | DrainHost, seconds: float) -> CommandReply:
+        """Send an operator's act to the host `leader` and wait for the reply.
+
+        Raises:
+            Indefinite: no reply within `seconds`: it was done, or it was not.
+        """
+        reply: asyncio.Future[CommandReply] = asyncio.get_running_loop().create_future()
+        self._replies[command.request] = reply
+        try:
+            self.post(leader, command)
+            async with asyncio.timeout(seconds):
+                return await reply
+        except TimeoutError:
+            raise Indefinite(
+                f"{leader} did not answer '{command.type}' for {command.group} within {seconds:g} s: "
+                f"look with 'streamlease group history' whether it was done"
+            ) from None
+        finally:
+            del self._replies[command.request]
+
+    async def act(self, command: Command, seconds: float) -> CommandReply:
+        """Have the leader of the command's group do it, whoever that is; find or spawn one if need be.
+
+        The command is sent again, under the same id, until it is answered.
+
+        Raises:
+            NotLeader: nobody leads, and nobody could be made to within `seconds`; it was not done.
+            Indefinite: it was sent, but not answered within `seconds`: it was done, or it was not.
+        """
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + seconds
+        sent = False
+        while (left := give_up - loop.time()) > 0:
+            found: asyncio.Future[str] = loop.create_future()
+
+            def take(mailbox: str, term: int, found: asyncio.Future[str] = found) -> None:
+                if not found.done():
+                    found.set_result(mailbox)
+
+            self.find_leader(command.group, take)
+            with contextlib.suppress(TimeoutError, Indefinite):
+                async with asyncio.timeout(min(left, ASK_SECONDS)):
+                    mailbox = await found
+                sent = True
+                reply = await self.command(mailbox, command, min(give_up - loop.time(), ASK_SECONDS))
+                if not reply.not_leader:
+                    return reply
+                sent = False
+                await asyncio.sleep(RETRY_SECONDS)
+        raise await self._why_not(command, seconds, sent)
+
+    async def _why_not(self, command: Command, seconds: float, sent: bool) -> StreamleaseError:
+        found = await spawn.find(self._redis, command.group)
+        record = found.record
+        if sent or found.live:
+            silence = (record.read_at - record.renewed_at) / 1000
+            return Indefinite(
+                f"the leader of {command.group} on host {record.host or '?'} did not answer '{command.act}' "
+                f"within {seconds:g} s and last renewed its term {silence:.1f} s ago: it was done, or it was "
+                f"not; look with 'streamlease group history', and try again"
+            )
+        why = (
+            f"{found.hosts} leader hosts are alive, but none took it"
+            if found.hosts
+            else "no leader host is alive"
+        )
+        return NobodyLeads(
+            f"nobody leads {command.group} and nobody began to within {seconds:g} s ({why}), so nothing was "
+            f"done: start a leader host with 'streamlease serve', or look at 'streamlease doctor'"
+        )
+
+    # ------------------------------------------------------------ finding leaders
+
+    async def _search(self, group: str) -> None:
+        try:
+            found = await spawn.find(self._redis, group)
+            seen = self._seen.get(group, 0)
+            if found.record.term < seen:
+                # Redis lost that term: whoever stands in the record was followed by others already.
+                await leadership.witness(self._redis, group, seen)
+                found = await spawn.find(self._redis, group)
+        except StreamleaseError as error:
+            log.warning("looking for the leader of %s: %s", group, error)
+            self._finders.pop(group, None)
+            return
+        record = found.record
+        silence = record.read_at - record.renewed_at
+        if not found.live or silence >= record.ttl * SPAWN_SILENCE_SHARE:
+            await self._want(group, found)
+        if not found.live:
+            record = await self._watch(group, record)
+        finders = self._finders.pop(group, [])
+        if record.held and not record.expired:
+            for finder in finders:
+                finder(record.mailbox, record.term)
+
+    async def _watch(self, group: str, record: LeaderRecord) -> LeaderRecord:
+        """Look again for a moment: a leader that was just wanted is there soon."""
+        for _ in range(WATCHES):
+            await asyncio.sleep(WATCH_SECONDS)
+            try:
+                record = await leadership.read(self._redis, group)
+            except StreamleaseError as error:
+                log.warning("looking for the leader of %s: %s", group, error)
+                break
+            if record.held and not record.expired:
+                break
+        return record
+
+    async def _want(self, group: str, found: spawn.Found) -> None:
+        try:
+            above = self._seen.get(group, 0)
+            if found.hosts and is_cluster(self._redis):
+                await spawn.spawn_by_message(self._redis, self.id, group, found, above)
+            elif found.hosts:
+                if self._queue_redis is None:
+                    self._queue_redis = spawn.queue_client(self._url)
+                await spawn.spawn(self._queue_redis, group, found.record, above)
+            elif self._embedded:
+                if self._host is None:
+                    host = LeaderHost(
+                        self._redis, HostConfig(name="embedded", registered=False), pid=os.getpid()
+                    )
+                    self._host = host
+                    await host.start()
+                self._host.lead(group, above)
+            else:
+                log.warning("no leader host is there for %s: start one with 'streamlease serve'", group)
+        except StreamleaseError as error:
+            log.warning("wanting a leader for %s: %s", group, error)
+
+    # ------------------------------------------------------------ loops
+
+    async def _receive(self) -> None:
+        letters = await self._mailbox.receive()
+        for letter in letters:
+            self._deliver(letter.message)
+
+    def _deliver(self, message: Message) -> None:
+        self.saw_term(message.group, getattr(message, "term", 0))
+        match message:
+            case CommandReply():
+                reply = self._replies.get(message.request)
+                if reply is not None and not reply.done():
+                    reply.set_result(message)
+                return
+            case CutFixed() | CutFinished() | CutResumed() | CutRead():
+                receiver = message.session
+            case (
+                LeaderConnectResponse()
+                | NotLeader()
+                | PingResponse()
+                | Grant()
+                | Revoke()
+                | Revoked()
+                | ProgressCommitted()
+                | FailureTaken()
+                | Invalidate()
+            ):
+                receiver = message.borrower
+            case _:
+                self.dropped += 1
+                return
+        receive = self._receivers.get(receiver)
+        if receive is None:
+            self.dropped += 1
+        else:
+            receive(message)
+
+    async def _send(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+        while self._outgoing:
+            letters = list(self._outgoing)
+            self._outgoing.clear()
+            try:
+                await mailbox.send(self._redis, self.id, letters)
+            except (StoreUnavailable, StoreRefused, Indefinite) as error:
+                # Lost on the way: the protocol sends again what matters.
+                log.warning("agent %s lost %d messages: %s", self.id, len(letters), error)
+                await asyncio.sleep(RETRY_SECONDS)
+        self._idle.set()
+
+    async def _keep_alive(self) -> None:
+        await asyncio.sleep(mailbox.KEEP_ALIVE_MS / 1000)
+        await self._mailbox.open()
+
+    async def _tick(self) -> None:
+        await asyncio.sleep(TICK_SECONDS)
+        now = now_ms()
+        for tick in list(self._tickers):
+            tick(now)
+
+
+async def _forever(work: Callable[[], Awaitable[None]]) -> None:
+    """Repeat `work` until cancelled; a Redis that does not answer is tried again."""
+    while True:
+        try:
+            await work()
+        except (StoreUnavailable, StoreRefused, Indefinite) as error:
+            log.warning("%s", error)
+            await asyncio.sleep(RETRY_SECONDS)

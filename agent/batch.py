@@ -1,0 +1,159 @@
+"""Batches of a shared subscription: handed to a program, committed, or given up at a message that failed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.messages import MAX_CAUSE, Verdict
+from streamlease.streams.messages import Message, to_messages
+
+if TYPE_CHECKING:
+    from streamlease.agent.subscription import SharedReader
+
+
+@dataclass(slots=True, eq=False)
+class Failing:
+    """A failure that was reported and is not answered yet."""
+
+    offset: int
+    failure: str
+    cause: str
+    waiter: asyncio.Future[Verdict]
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One stream that the subscription holds."""
+
+    slot: int
+    lease_epoch: int
+    position: int
+    """Next offset to fetch."""
+    delivered: int
+    """Next offset to hand to the program."""
+    committed: int
+    """Next offset that the program has not committed."""
+    acknowledged: int
+    """Next offset that is not durably committed."""
+    revoking: bool = False
+    limbo: bool = False
+    """The borrower ended; the stream may come back to its successor."""
+    lost_at: float | None = None
+    """In limbo and connected again: when it is given up, by the event loop's clock in seconds."""
+    skips: dict[int, int] = field(default_factory=dict)
+    """Start -> end of ranges in which the filter matched nothing, above what is committed."""
+    waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+    failing: Failing | None = None
+    """While it waits, nothing of the stream is handed out."""
+    turn: int = 0
+    """Rises when messages that were handed out are to be handed out again."""
+
+    def advance(self, end: int) -> None:
+        """Everything below `end` is done, and what is skipped right behind it."""
+        self.committed = max(self.committed, end)
+        while (skipped := self.skips.pop(self.committed, None)) is not None:
+            self.committed = skipped
+        self.delivered = max(self.delivered, self.committed)
+
+    def fail(self, error: StreamleaseError) -> None:
+        """Nobody may wait for this lease any more."""
+        for _, waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self.waiters.clear()
+        if self.failing is not None and not self.failing.waiter.done():
+            self.failing.waiter.set_exception(error)
+        self.failing = None
+
+
+class Batch:
+    """Some messages of one stream, in order."""
+
+    def __init__(
+        self, owner: SharedReader, held: Held, stream: StreamId, start: int, end: int, data: pa.RecordBatch
+    ) -> None:
+        self.stream = stream
+        self.start = start
+        self.end = end
+        """Offsets ``start <= offset < end`` were read; those that the filter does not match are left out."""
+        self._owner = owner
+        self._held = held
+        self._data = data
+        self.turn = held.turn
+
+    def __len__(self) -> int:
+        return int(self._data.num_rows)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages, one by one."""
+        return to_messages(self._data)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The messages as one record batch of ``streamlease.streams.messages.MESSAGE_SCHEMA``.
+
+        Behind its columns come the typed ones of a space with a schema.
+        """
+        return self._data
+
+    async def commit(self, end: int | None = None) -> None:
+        """Everything up to the end of this batch is done; returns when that is durable.
+
+        Args:
+            end: only what is below this offset of the batch is done.
+
+        Raises:
+            InvalidOption: `end` does not lie in the batch.
+            InvalidInput: a message of the stream failed after the batch was handed out: it comes again.
+            Fenced: the stream was taken away meanwhile; its messages may be delivered to somebody else.
+            Indefinite: no leader answered in time: it was committed, or it was not.
+        """
+        if end is not None and not self.start <= end <= self.end:
+            raise InvalidOption(f"end is {end}: this batch has offsets {self.start} to {self.end}")
+        self._check_turn()
+        await self._owner.commit(self._held, self.stream, self.end if end is None else end)
+
+    async def fail(self, offset: int, cause: BaseException | str) -> Verdict:
+        """The message at `offset` could not be processed, and everything before it is done.
+
+        Returns when the failure is counted durably. The batch is over then, and so is every other of its
+        stream: what the stream has behind the message comes again, in a new batch.
+
+        Args:
+            cause: an error, or a text; kept with a dead letter, up to 2000 characters.
+
+        Returns:
+            ``retry``: the message comes again. ``passed``: it failed as often as the group allows and stands
+            durably among the dead letters; the next message comes. ``stopped``: the stream is given back and
+            nobody gets it, until an operator decides.
+
+        Raises:
+            InvalidOption: `offset` does not lie in the batch, or is committed already.
+            InvalidInput: a message of the stream failed after the batch was handed out: it comes again.
+            Fenced: the stream was taken away meanwhile; whoever gets it gets the message again.
+            Indefinite: no leader answered in time, or the dead letter cannot be written now: the failure
+                counts, or it does not; the subscription keeps asking.
+        """
+        if not self.start <= offset < self.end:
+            raise InvalidOption(f"offset is {offset}: this batch has offsets {self.start} to {self.end - 1}")
+        self._check_turn()
+        text = cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
+        return await self._owner.fail(self._held, self.stream, offset, text[:MAX_CAUSE])
+
+    def _check_turn(self) -> None:
+        if self.turn != self._held.turn or self._held.failing is not None:
+            raise InvalidInput(
+                f"a message of stream {self.stream} failed after this batch was handed out: "
+                f"drop the batch, its messages come again"
+            )
+
+    @property
+    def held(self) -> Held:
+        """The lease under which the batch was read."""
+        return self._held

@@ -1,0 +1,364 @@
+"""The entrance: ``streamlease.connect(url)``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from streamlease.agent import plain
+from streamlease.agent.agent import Agent
+from streamlease.agent.plain import PlainSubscription
+from streamlease.agent.session import Session, SessionConfig
+from streamlease.agent.subscription import SharedReader, Subscription
+from streamlease.borrower.machine import BorrowerConfig
+from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader
+from streamlease.protocol.group_options import GroupOptions, check_options
+from streamlease.protocol.ids import StreamId, check_name, random_token
+from streamlease.protocol.messages import ActName, Command, CommandReply, DrainHost
+from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription
+from streamlease.registry import leadership
+from streamlease.registry.groups import Groups, Start, check_start
+from streamlease.streams.connection import AsyncRedis, ask, check_server
+from streamlease.streams.connection import connect as connect_redis
+from streamlease.streams.decoding import prepare
+from streamlease.streams.log import AsyncLog
+from streamlease.streams.publisher import Publisher
+from streamlease.streams.retention import Retention
+from streamlease.streams.schemas import Schema, SchemaLike
+from streamlease.streams.spaces import ShardBy, Space, SpaceStore
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+URL_VARIABLE = "STREAMLEASE_REDIS_URL"
+ACT_SECONDS = 4.5
+"""How long an operator's act may take until it is answered or given up."""
+
+DEFAULT_URL = "redis://127.0.0.1:6379"
+
+
+def redis_url(url: str | None = None) -> str:
+    """`url`, or else that of the environment variable STREAMLEASE_REDIS_URL, or else the local default."""
+    return url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+
+class Client:
+    """A connection to Streamlease: spaces, publishers, subscriptions. Belongs to one event loop."""
+
+    def __init__(self, url: str | None = None, *, embedded: bool = True) -> None:
+        """Args:
+        url: URL of the Redis; default as in `redis_url`.
+        embedded: lead in this process where no leader host is registered.
+        """
+        self.url = redis_url(url)
+        self.redis: AsyncRedis = connect_redis(self.url)
+        self.spaces = SpaceStore(self.redis)
+        self.groups = Groups(self.redis)
+        self._embedded = embedded
+        self._agent: Agent | None = None
+        self._agent_lock = asyncio.Lock()
+        self._readers: list[SharedReader] = []
+
+    async def __aenter__(self) -> Client:
+        """Check the server.
+
+        Raises:
+            StoreUnavailable: it does not answer.
+            Unsupported: it is too old, or would drop data.
+        """
+        try:
+            await check_server(self.redis)
+        except BaseException:
+            await self.redis.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave all subscriptions in good order and close the connections."""
+        for reader in self._readers:
+            await reader.close()
+        self._readers.clear()
+        if self._agent is not None:
+            await self._agent.close()
+            self._agent = None
+        await self.redis.aclose()
+
+    async def agent(self) -> Agent:
+        """The agent of this client, started at its first use."""
+        async with self._agent_lock:
+            if self._agent is None:
+                agent = Agent(self.redis, self.url, embedded=self._embedded)
+                await agent.start()
+                self._agent = agent
+            return self._agent
+
+    async def create_space(
+        self,
+        name: str,
+        topics: Iterable[str],
+        *,
+        streams: int = 1,
+        shard_by: ShardBy = "topic",
+        retention: Retention | None = None,
+        durability: str = "memory",
+        schema: SchemaLike | None = None,
+    ) -> Space:
+        """Create a space, or return it if it exists with the same definition; see `SpaceStore.create`."""
+        return await self.spaces.create(
+            name,
+            topics,
+            streams=streams,
+            shard_by=shard_by,
+            retention=retention,
+            durability=durability,
+            schema=schema,
+        )
+
+    async def next_offsets(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
+        """The offset that the next message of each stream will get."""
+        return await AsyncLog(self.redis).next_offsets(streams)
+
+    def publisher(self, **options: Any) -> Publisher:
+        """A publisher, to be used as an async context manager; options as of `Publisher`."""
+        return Publisher(self.redis, spaces=self.spaces, **options)
+
+    def subscribe(
+        self,
+        subscription: str,
+        *,
+        start: Start = "latest",
+        name: str | None = None,
+        max_batch: int = 1000,
+        buffered_batches: int = 16,
+        session_timeout: float = 10.0,
+        schema: SchemaLike | None = None,
+        options: GroupOptions | None = None,
+    ) -> Subscription:
+        """Consume ``$shared/GROUP/FILTER`` together with all others that subscribe to it.
+
+        Args:
+            subscription: ``$shared/GROUP/FILTER`` or ``$queue/GROUP/FILTER``.
+            start: where the group begins if this is its first subscriber: ``earliest``, ``latest``, a
+                datetime (what was appended then or later), an offset, or offsets by stream. A ``$queue``
+                must be declared (`Groups.declare`) and begins where that says.
+            options: how the group behaves if this is its first subscriber: strategy, time to give streams
+                back, what becomes of messages that cannot be processed.
+            name: static name: a newcomer with the same name takes the streams over at once.
+            max_batch: most messages in one batch.
+            buffered_batches: how many batches are fetched ahead.
+            session_timeout: seconds of silence after which the streams go to others.
+            schema: the typed columns wanted, in a space with a schema; None for all. If the space has them
+                not, or of other types, the iterator raises ``SchemaMismatch``.
+
+        Raises:
+            InvalidTopic, InvalidOption: at once. UnknownSpace, UnknownGroup (a ``$queue`` that nobody
+            declared), GroupConflict, HistoryTruncated: when entered.
+        """
+        if subscription.partition("/")[0] not in SHARED_PREFIXES:
+            raise InvalidTopic(
+                f"{ascii(subscription)[:80]} names no group: share it as '$shared/GROUP/FILTER', "
+                f"or read all of it without a group by client.listen(FILTER) or client.history(FILTER)"
+            )
+        shared = SharedSubscription.parse(subscription)
+        if name is not None:
+            check_name("static name", name)
+        if max_batch < 1 or buffered_batches < 1:
+            raise InvalidOption(
+                f"max_batch is {max_batch} and buffered_batches {buffered_batches}: both must be at least 1"
+            )
+        check_start(start)
+        checked = None if options is None else check_options(options)
+        columns = None if schema is None else Schema.of(schema)
+        timers = BorrowerConfig(session_timeout=round(session_timeout * 1000))
+
+        async def open_reader() -> SharedReader:
+            await asyncio.to_thread(prepare)
+            await self.groups.join(shared, start, options=checked)
+            agent = await self.agent()
+            session = f"s-{random_token()}"
+            arrival = await self.groups.arrive(shared)
+            reader = SharedReader(
+                self.redis,
+                shared.filter,
+                max_batch=max_batch,
+                buffered_batches=buffered_batches,
+                schema=columns,
+            )
+            config = SessionConfig(shared, session, (name or f"{session}/0",), arrival, timers)
+            self._readers.append(reader)
+            reader.start(Session(agent, config, reader))
+            return reader
+
+        return Subscription(open_reader)
+
+    def listen(
+        self,
+        filter: str,
+        *,
+        start: plain.Start = "latest",
+        max_batch: int = 1000,
+        schema: SchemaLike | None = None,
+    ) -> PlainSubscription:
+        """All messages of `filter` from one point on and then as they come, without a group.
+
+        Args:
+            start: ``earliest``, ``latest``, an offset, offsets by stream, or a datetime: then or later.
+            max_batch: most messages in one batch.
+            schema: the typed columns wanted, in spaces with a schema; None for all of each space's newest
+                version. If a space has them not, or of other types, the iterator raises ``SchemaMismatch``.
+
+        Raises:
+            InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated: when entered.
+        """
+        return PlainSubscription(
+            self.redis, self.spaces, filter, start, follow=True, max_batch=max_batch, schema=schema
+        )
+
+    def history(
+        self,
+        filter: str,
+        *,
+        since: int | datetime | Mapping[str, int] | None = None,
+        max_batch: int = 1000,
+        schema: SchemaLike | None = None,
+    ) -> PlainSubscription:
+        """What is there of `filter` after the point `since`, up to now; then the iteration ends.
+
+        Args:
+            since: the last offset that is known already, of each stream or by stream; or a datetime: what was
+                appended after it; None: all that is left.
+            max_batch: most messages in one batch.
+            schema: as of `listen`.
+
+        Raises:
+            InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated: when entered.
+        """
+        return PlainSubscription(
+            self.redis,
+            self.spaces,
+            filter,
+            plain.after(since),
+            follow=False,
+            max_batch=max_batch,
+            schema=schema,
+        )
+
+    async def command(
+        self,
+        subscription: SharedSubscription,
+        act: str,
+        *,
+        who: str = "",
+        dry_run: bool = False,
+        seconds: float = 5.0,
+    ) -> CommandReply:
+        """Have an operator's act done by the leader of a group.
+
+        Raises:
+            UnknownGroup: nobody declared it.
+            NotLeader: nobody leads it now.
+            Indefinite: the leader did not answer in time.
+        """
+        await self.groups.get(subscription)
+        record = await leadership.read(self.redis, subscription.id)
+        if not record.held or record.expired:
+            raise NotLeader(f"group '{subscription}' has no leader now: one comes with its next consumer")
+        command = Command.model_validate(
+            {
+                "group": subscription.id,
+                "request": random_token(),
+                "act": act,
+                "who": who,
+                "dry_run": dry_run,
+            }
+        )
+        agent = await self.agent()
+        return await agent.command(record.mailbox, command, seconds)
+
+    async def act(
+        self,
+        subscription: SharedSubscription,
+        act: ActName,
+        *,
+        who: str = "",
+        request: str | None = None,
+        dry_run: bool = False,
+        seconds: float = ACT_SECONDS,
+        **arguments: Any,
+    ) -> dict[str, Any]:
+        """Have an operator's act done; a leader is found or spawned for it. The leader's answer.
+
+        Args:
+            who: who acts, as kept in the group's history.
+            request: id of the command: the same one is never done twice; a new one if not given.
+            dry_run: only answer what it would do.
+            arguments: fields of `streamlease.protocol.messages.Command`.
+
+        Raises:
+            UnknownGroup: nobody declared it.
+            ActRefused: the leader says why it is not done.
+            NotLeader: nobody leads, and nobody could be made to: nothing was done.
+            Indefinite: no answer within `seconds`: it was done, or it was not.
+        """
+        await self.groups.get(subscription)
+        ((whole, part),) = await ask(self.redis, [("TIME",)])
+        command = Command.model_validate(
+            {
+                "group": subscription.id,
+                "request": request or random_token(),
+                "act": act,
+                "who": who,
+                "at": int(whole) * 1000 + int(part) // 1000,
+                "dry_run": dry_run,
+                **arguments,
+            }
+        )
+        reply = await (await self.agent()).act(command, seconds)
+        if not reply.ok:
+            raise ActRefused(reply.error)
+        answer: dict[str, Any] = json.loads(reply.body)
+        return answer
+
+    async def drain_host(
+        self, host: str, *, who: str = "", undo: bool = False, seconds: float = ACT_SECONDS
+    ) -> dict[str, Any]:
+        """Have a leader host hand its leaders to others, one by one, and take none; or take them again.
+
+        Raises:
+            ActRefused: it is the last host.
+            Indefinite: it did not answer within `seconds`.
+        """
+        ((whole, part),) = await ask(self.redis, [("TIME",)])
+        drain = DrainHost(
+            group=host,
+            request=random_token(),
+            who=who,
+            at=int(whole) * 1000 + int(part) // 1000,
+            undo=undo,
+        )
+        reply = await (await self.agent()).command(host, drain, seconds)
+        if not reply.ok:
+            raise ActRefused(reply.error)
+        answer: dict[str, Any] = json.loads(reply.body)
+        return answer
+
+
+def connect(url: str | None = None, *, embedded: bool = True) -> Client:
+    """A client, to be used as an async context manager; see `Client`.
+
+    Raises:
+        InvalidOption: `url` is malformed.
+    """
+    return Client(url, embedded=embedded)

@@ -1,0 +1,426 @@
+"""A shared subscription as a Python program sees it: an async iterator of batches, each to be committed.
+
+Per stream the batches come in order. What was delivered but not committed when the program crashes is
+delivered again, to whoever gets the stream; nothing is delivered again on a clean hand-over, because a
+stream that is being revoked stays until its delivered batches are committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from streamlease.agent.batch import Batch, Failing, Held
+from streamlease.agent.session import Session
+from streamlease.borrower.machine import (
+    Failed,
+    FailureAnswered,
+    ProgressAcknowledged,
+    Progressed,
+    StreamGone,
+    StreamGranted,
+    StreamRevoking,
+)
+from streamlease.protocol.errors import (
+    Fenced,
+    HistoryTruncated,
+    Indefinite,
+    InvalidOption,
+    SchemaMismatch,
+    StoreRefused,
+    StoreUnavailable,
+    StreamleaseError,
+)
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.messages import CutRead, LeaderToSession, Verdict
+from streamlease.streams.connection import AsyncRedis
+from streamlease.streams.log import AsyncLog
+from streamlease.streams.messages import filter_batch
+from streamlease.streams.schemas import Schema
+from streamlease.streams.tails import Tails
+from streamlease.streams.tasks import stop
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Batch", "Failing", "Held", "SharedReader", "Subscription"]
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.2
+_Opener = Callable[[], "Awaitable[SharedReader]"]
+COMMIT_SECONDS = 30.0
+LIMBO_SECONDS = 3.0
+"""How long after the session is connected again a stream may still come back to it. The leader grants at once
+what is to go on, and repeats that every second."""
+
+
+class SharedReader:
+    """Handler of a session with one slot, and the async iterator over its batches."""
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        filter: str,
+        *,
+        max_batch: int,
+        buffered_batches: int,
+        schema: Schema | None = None,
+    ) -> None:
+        self._log = AsyncLog(redis)
+        self._tails = Tails(redis, on_change=lambda stream, next: self._wake())
+        self._filter = filter
+        self._schema = schema
+        self._max_batch = max_batch
+        self._buffered = buffered_batches
+        self._streams: dict[str, Held] = {}
+        self._ready: deque[Batch] = deque()
+        self._changed = asyncio.Event()
+        self._fetching: asyncio.Task[None] | None = None
+        self._session: Session | None = None
+        self._closed = False
+        self._ended = asyncio.Event()
+        self._error: StreamleaseError | None = None
+
+    def start(self, session: Session) -> None:
+        """Begin to borrow and to fetch."""
+        self._session = session
+        self._tails.start()
+        session.start()
+        self._fetching = asyncio.create_task(self._fetch())
+
+    @property
+    def streams(self) -> list[str]:
+        """The streams that are held now."""
+        return sorted(stream for stream, held in self._streams.items() if not held.limbo)
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
+
+    async def __anext__(self) -> Batch:
+        while True:
+            batch = self._take()
+            if batch is not None:
+                return batch
+            if self._error is not None:
+                raise self._error
+            if self._closed:
+                raise StopAsyncIteration
+            await self._wait()
+
+    def _take(self) -> Batch | None:
+        """The next batch that may be handed to the program."""
+        while self._ready:
+            batch = self._ready.popleft()
+            self._changed.set()
+            if self._streams.get(str(batch.stream)) is not batch.held or batch.held.revoking:
+                continue
+            if batch.held.failing is None:
+                batch.held.delivered = batch.end
+                batch.turn = batch.held.turn
+                return batch
+        return None
+
+    async def commit(self, held: Held, stream: StreamId, end: int) -> None:
+        """See `Batch.commit`."""
+        if self._error is not None:
+            raise self._error
+        if self._streams.get(str(stream)) is not held:
+            raise _taken(stream)
+        if end <= held.acknowledged:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        held.waiters.append((end, waiter))
+        if end > held.committed:
+            held.advance(end)
+            self._report(str(stream), held)
+        try:
+            async with asyncio.timeout(COMMIT_SECONDS):
+                await waiter
+        except TimeoutError:
+            raise Indefinite(
+                f"no leader confirmed the commit of {stream} up to offset {end} "
+                f"within {COMMIT_SECONDS:.0f} s: "
+                f"it may be committed, or its messages may come again"
+            ) from None
+
+    async def fail(self, held: Held, stream: StreamId, offset: int, cause: str) -> Verdict:
+        """See `Batch.fail`."""
+        if self._error is not None:
+            raise self._error
+        if self._session is None or self._closed or self._streams.get(str(stream)) is not held:
+            raise _taken(stream)
+        if offset < held.committed:
+            raise InvalidOption(f"offset {offset} of stream {stream} is committed: it cannot fail any more")
+        waiter: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        held.advance(offset)
+        held.failing = Failing(offset, self._session.new_failure(), cause, waiter)
+        self._report_failure(str(stream), held, held.failing)
+        try:
+            async with asyncio.timeout(COMMIT_SECONDS):
+                return await asyncio.shield(waiter)
+        except TimeoutError:
+            waiter.add_done_callback(_forget)
+            raise Indefinite(
+                f"no leader said within {COMMIT_SECONDS:.0f} s what becomes of offset {offset} of stream "
+                f"{stream}: its failure may count, and its dead letter may not be written yet; look at "
+                f"'streamlease group describe'"
+            ) from None
+
+    async def close(self) -> None:
+        """Give all streams back in good order; delivered but uncommitted batches will come again."""
+        if self._closed or self._session is None:
+            return
+        self._closed = True
+        self._wake()
+        if not self._session.over:
+            self._session.unsubscribe()
+            await self._ended.wait()
+        if self._fetching is not None:
+            await stop([self._fetching])
+        for stream, held in self._streams.items():
+            held.fail(_taken(stream))
+        await self._tails.close()
+
+    # ------------------------------------------------------------ handler
+
+    def granted(self, slot: int, grant: StreamGranted) -> None:
+        """Continue where this program was, if nobody had the stream in between; else at the progress."""
+        held = self._streams.get(grant.stream)
+        if held is not None and grant.resumes is not None and grant.resumes <= held.lease_epoch:
+            held.lease_epoch = grant.lease_epoch
+            if held.revoking:
+                self._rewind(held)
+            held.limbo = held.revoking = False
+            held.lost_at = None
+            if held.failing is not None and grant.progress > held.failing.offset:
+                self._settle(grant.stream, held, held.failing, "passed")
+            elif held.failing is not None:
+                self._report_failure(grant.stream, held, held.failing)
+            elif held.committed > grant.progress:
+                self._report(grant.stream, held)
+            self._acknowledge(grant.stream, grant.progress)
+        else:
+            if held is not None:
+                held.fail(_taken(grant.stream))
+            start = grant.progress
+            self._streams[grant.stream] = Held(slot, grant.lease_epoch, start, start, start, start)
+        self._watch()
+
+    def acknowledged(self, slot: int, ack: ProgressAcknowledged) -> None:
+        """Wake those who wait for this commit."""
+        held = self._streams.get(ack.stream)
+        if held is not None and held.lease_epoch == ack.lease_epoch:
+            self._acknowledge(ack.stream, ack.offset)
+
+    def answered(self, slot: int, answer: FailureAnswered) -> None:
+        """Hand out what follows, from the failed message on or from behind it."""
+        held = self._streams.get(answer.stream)
+        failing = held.failing if held is not None else None
+        if held is not None and failing is not None and failing.failure == answer.failure:
+            self._settle(answer.stream, held, failing, answer.verdict)
+
+    def revoking(self, slot: int, revoking: StreamRevoking) -> None:
+        """Deliver no more of the stream; give it back once what was delivered is committed."""
+        held = self._streams.get(revoking.stream)
+        if held is not None and held.lease_epoch == revoking.lease_epoch:
+            held.revoking = True
+            self._report(revoking.stream, held)
+
+    def gone(self, slot: int, gone: StreamGone) -> None:
+        """Keep the stream in limbo: after a leader's end it comes back at once."""
+        held = self._streams.get(gone.stream)
+        if held is None or held.lease_epoch != gone.lease_epoch:
+            return
+        if held.revoking and held.committed >= held.delivered and not held.waiters:
+            del self._streams[gone.stream]
+        else:
+            held.limbo = True
+        self._watch()
+
+    def received(self, message: LeaderToSession | CutRead) -> None:
+        """Cuts are not used here."""
+
+    def failed(self, error: StreamleaseError) -> None:
+        """The session is over: the iterator and all commits raise."""
+        self._error = error
+        for held in self._streams.values():
+            held.fail(error)
+        self._ended.set()
+        self._wake()
+
+    def ended(self) -> None:
+        """The session has left."""
+        self._ended.set()
+
+    # ------------------------------------------------------------ inside
+
+    def _wake(self) -> None:
+        self._changed.set()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _watch(self) -> None:
+        self._tails.set_streams(
+            [StreamId.parse(stream) for stream, held in self._streams.items() if not held.limbo]
+        )
+        self._wake()
+
+    def _report(self, stream: str, held: Held) -> None:
+        if self._session is None:
+            return
+        # A closing program commits nothing more; otherwise what was delivered must be committed first.
+        final = held.revoking and (self._closed or held.committed >= held.delivered)
+        self._session.progressed(held.slot, Progressed(stream, held.lease_epoch, held.committed, final))
+
+    def _report_failure(self, stream: str, held: Held, failing: Failing) -> None:
+        assert self._session is not None
+        self._session.failed(
+            held.slot, Failed(stream, held.lease_epoch, failing.offset, failing.failure, failing.cause)
+        )
+
+    def _settle(self, stream: str, held: Held, failing: Failing, verdict: Verdict) -> None:
+        """The failure is answered: what was handed out behind the message is void, and comes again."""
+        held.failing = None
+        held.turn += 1
+        if verdict == "passed":
+            held.advance(failing.offset + 1)
+        held.delivered = held.committed
+        self._rewind(held)
+        self._acknowledge(stream, failing.offset + (verdict == "passed"))
+        if held.revoking:
+            self._report(stream, held)
+        if not failing.waiter.done():
+            failing.waiter.set_result(verdict)
+        self._wake()
+
+    def _acknowledge(self, stream: str, offset: int) -> None:
+        held = self._streams[stream]
+        held.acknowledged = max(held.acknowledged, offset)
+        waiting, held.waiters = held.waiters, []
+        for end, waiter in waiting:
+            if end > held.acknowledged:
+                held.waiters.append((end, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+
+    def _rewind(self, held: Held) -> None:
+        """Fetch again what was not handed out: while the stream was being revoked, batches were dropped."""
+        self._ready = deque(batch for batch in self._ready if batch.held is not held)
+        held.position = held.delivered
+        held.skips = {start: end for start, end in held.skips.items() if start < held.delivered}
+
+    async def _fetch(self) -> None:
+        while not self._closed:
+            self._changed.clear()
+            self._give_up_lost(asyncio.get_running_loop().time())
+            if not await self._fetch_round():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await self._changed.wait()
+
+    def _give_up_lost(self, now: float) -> None:
+        """Streams in limbo that did not come back are somebody else's: who waits for a commit learns it."""
+        if self._session is None:
+            return
+        for stream, held in list(self._streams.items()):
+            if not held.limbo or not self._session.connected:
+                held.lost_at = None
+            elif held.lost_at is None:
+                held.lost_at = now + LIMBO_SECONDS
+            elif now >= held.lost_at:
+                held.fail(_taken(stream))
+                del self._streams[stream]
+
+    async def _fetch_round(self) -> bool:
+        """Read one batch of each stream that has news; whether there was any."""
+        found = False
+        for stream, held in list(self._streams.items()):
+            if len(self._ready) >= self._buffered or self._closed:
+                return found
+            id = StreamId.parse(stream)
+            next = self._tails.next_of(id)
+            if held.limbo or held.revoking or held.failing or next is None or held.position == next:
+                continue
+            try:
+                if held.position > next:
+                    await self._went_back(id, held)
+                    continue
+                await self._fetch_stream(id, held, next)
+                found = True
+            except (StoreUnavailable, StoreRefused, Indefinite) as error:
+                log.warning("reading %s: %s", stream, error)
+                await asyncio.sleep(RETRY_SECONDS)
+            except (HistoryTruncated, SchemaMismatch) as error:
+                self.failed(error)
+                return False
+        return found
+
+    async def _went_back(self, stream: StreamId, held: Held) -> None:
+        """The stream seems to end below what was read here: what is new must not get offsets read before."""
+        lost = await self._log.never_again(stream, held.position)
+        if lost is not None:
+            log.warning(
+                "stream %s ended at offset %d, but was read up to %d: Redis lost acknowledged messages",
+                stream, lost, held.position,
+            )  # fmt: skip
+
+    async def _fetch_stream(self, stream: StreamId, held: Held, next: int) -> None:
+        start = held.position
+        batches = await self._log.read(stream, start, next, max_messages=self._max_batch, schema=self._schema)
+        for data in batches:
+            if self._streams.get(str(stream)) is not held or held.position != start:
+                return
+            start = end = held.position + data.num_rows
+            chosen = filter_batch(data, self._filter)
+            batch = Batch(self, held, stream, held.position, end, chosen)
+            held.position = end
+            if chosen.num_rows:
+                self._ready.append(batch)
+                self._wake()
+            else:
+                # Nothing here for us: pass over it without bothering the program.
+                held.skips[batch.start] = end
+                if held.committed == batch.start:
+                    held.advance(batch.start)
+                    self._report(str(stream), held)
+
+
+def _forget(waiter: asyncio.Future[Verdict]) -> None:
+    """Nobody waits any more: an error that comes now is nobody's."""
+    if not waiter.cancelled():
+        waiter.exception()
+
+
+def _taken(stream: StreamId | str) -> Fenced:
+    return Fenced(
+        f"stream {stream} was taken away before the commit: its messages since the last commit "
+        f"may be delivered to somebody else; do not commit them here"
+    )
+
+
+class Subscription:
+    """``client.subscribe(...)``: an async context manager around an async iterator of batches."""
+
+    def __init__(self, opener: _Opener) -> None:
+        self._opener = opener
+        self._reader: SharedReader | None = None
+
+    async def __aenter__(self) -> SharedReader:
+        self._reader = await self._opener()
+        return self._reader
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._reader is not None:
+            await self._reader.close()

@@ -1,0 +1,81 @@
+"""Cuts on the driver: what the next cut of a query costs, and how large its offset is."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from bench.frame import Frame, Table
+from bench.messages import SPACE
+from streamlease.agent import blocking
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.connection import connect_blocking
+from streamlease.streams.entries import Row, encode_rows
+from streamlease.streams.log import Append, BlockingLog
+
+SIZES = (100, 10_000)
+FEW = 10
+"""Streams with something new, where not all have."""
+
+SPACES = 4
+PAGE = 1000
+PATIENCE = 120.0
+
+
+def _publish(log: BlockingLog, streams: list[StreamId], sequence: int) -> None:
+    entry = encode_rows([Row(f"{SPACE}/x", b"x" * 100)])
+    for first in range(0, len(streams), PAGE):
+        page = streams[first : first + PAGE]
+        log.append_many([Append(stream, "~bench", 1, sequence, entry, gaps=True) for stream in page])
+
+
+def measure(frame: Frame) -> Iterator[Table]:
+    """One query with two slots holds all streams; cuts with news in all of them, and in few."""
+    from streamlease.spark.options import SourceOptions
+    from streamlease.spark.source import StreamReader
+
+    table = Table(
+        f"One cut on the driver, median of {frame.runs}",
+        ("streams, with news", "latestOffset ms", "partitions ms", "offset bytes"),
+    )
+    for size in SIZES:
+        with frame.server() as url:
+            with blocking.connect(url) as client:
+                for number in range(SPACES):
+                    topics = [f"{SPACE}/{number}/#"]
+                    client.create_space(f"{SPACE}{number}", topics, streams=size // SPACES)
+            log = BlockingLog(connect_blocking(url))
+            streams = [StreamId(f"{SPACE}{n % SPACES}", 0, n // SPACES) for n in range(size)]
+            options = {"redis": url, "subscribe": f"$shared/g/{SPACE}/#", "startingOffsets": "earliest"}
+            reader = StreamReader(SourceOptions.parse(options))
+            at: dict[str, Any] = reader.initialOffset()
+            limit = reader.getDefaultReadLimit()
+            deadline = time.monotonic() + PATIENCE
+            while reader.reportLatestOffset()["held"] < size:
+                at = reader.latestOffset(at, limit)
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"{size} streams were not granted within {PATIENCE:.0f} s")
+            for news in dict.fromkeys((min(FEW, size), size)):
+                cuts, plans, sizes = [], [], []
+                for _ in range(frame.runs):
+                    at = reader.latestOffset(at, limit)
+                    _publish(log, streams[:news], time.monotonic_ns())
+                    while (reader.reportLatestOffset()["lag"] or 0) < news:
+                        time.sleep(0.01)
+                    began = time.perf_counter()
+                    end = reader.latestOffset(at, limit)
+                    fixed = time.perf_counter()
+                    reader.partitions(at, end)
+                    plans.append(time.perf_counter() - fixed)
+                    cuts.append(fixed - began)
+                    sizes.append(len(json.dumps(end)))
+                    at = end
+                figures = (statistics.median(cuts) * 1000, statistics.median(plans) * 1000)
+                table.rows.append(
+                    (f"{size:,}, {news:,}", *(f"{one:.1f}" for one in figures), f"{max(sizes):,}")
+                )
+            reader.stop()
+    yield table

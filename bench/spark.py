@@ -1,0 +1,60 @@
+"""The Spark source beside record batches from memory and a hand-written source: throughput of one task."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import redis
+
+from bench.frame import Frame, Table
+from bench.messages import PAYLOAD_BYTES, SPACE, Messages
+from bench.sparks import ROWS, fill, once, session
+
+STREAMS = 4
+FEWER = 10
+"""The hand-written source reads so many times fewer messages: it would need minutes."""
+
+
+def measure(frame: Frame) -> Iterator[Table]:
+    """Messages per second into the ``noop`` sink, with one core, from a warm Java."""
+    few = max(1, frame.messages // FEWER)
+    found: dict[str, list[float]] = {}
+    with frame.server() as url, session(1) as spark, TemporaryDirectory() as folder:
+        fill(url, frame.messages, STREAMS)
+        with redis.Redis.from_url(url) as plain:
+            Messages.make(few).xadd_pipelined(plain)
+        number = 0
+
+        def run(name: str, format: str, expected: int, **options: str) -> None:
+            nonlocal number
+            number += 1
+            got, seconds = once(spark, format, options, Path(folder) / str(number))
+            if got != expected:
+                raise SystemExit(f"{name}: {got} of {expected} rows")
+            found.setdefault(name, []).append(expected / seconds)
+
+        for turn in range(frame.runs + 1):
+            for label, chosen in (("payload", {"columns": "payload"}), ("all columns", {})):
+                size = {"rows": str(frame.messages), "batch": str(6 * ROWS)}
+                group = {"redis": url, "subscribe": f"$shared/g{number}/{SPACE}/#", "slots": "1"}
+                run(f"{label}: memory", "memory_source", frame.messages, **size, **chosen)
+                run(
+                    f"{label}: Streamlease", "streamlease", frame.messages,
+                    startingOffsets="earliest", **group, **chosen,
+                )  # fmt: skip
+                run(f"{label}: one per entry", "entries_source", few, redis=url, rows="1", **chosen)
+            if not turn:
+                found.clear()
+    table = Table(
+        f"One task, {frame.messages:,} messages of {PAYLOAD_BYTES} bytes, median of {frame.runs}",
+        ("", "messages/s", "of memory", "times one per entry"),
+    )
+    rates = {name: statistics.median(rates) for name, rates in found.items()}
+    for name, rate in rates.items():
+        label = name.partition(":")[0]
+        memory, entries = rates[f"{label}: memory"], rates[f"{label}: one per entry"]
+        table.rows.append((name, f"{rate:,.0f}", f"{rate / memory:.2f}", f"{rate / entries:.1f}"))
+    yield table

@@ -1,0 +1,154 @@
+"""What a borrower machine is stepped with, and what it answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlease.protocol.messages import BorrowerToLeader, LeaderToBorrower, Progress, Verdict
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The borrower begins its life."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderFound:
+    """The registry answered `FindLeader`: the leader's mailbox, and its term."""
+
+    mailbox: str
+    term: int
+    attested: tuple[Progress, ...] = ()
+    """What the session has seen of its streams, for the leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message of the leader arrived."""
+
+    message: LeaderToBorrower
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """The session has consumed `stream` up to `offset`; `final` answers `StreamRevoking`."""
+
+    stream: str
+    lease_epoch: int
+    offset: int
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The session could not process the message at `offset`; everything before it is done."""
+
+    stream: str
+    lease_epoch: int
+    offset: int
+    failure: str
+    """Identity of this failure: it may be told again, also under a later lease, and counts once."""
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """The session wants no more messages and will report final progress of each stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The session goes away at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Started | LeaderFound | Received | Progressed | Failed | Unsubscribed | Disconnected | Tick
+
+# ---------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True)
+class FindLeader:
+    """Ask the registry for the leader; answered by `LeaderFound` or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendToLeader:
+    """Put `message` into the leader's `mailbox`."""
+
+    mailbox: str
+    message: BorrowerToLeader
+
+
+@dataclass(frozen=True, slots=True)
+class StreamGranted:
+    """The session may consume the stream, from `progress` on (see `Grant`)."""
+
+    stream: str
+    lease_epoch: int
+    progress: int
+    pinned_end: int | None
+    resumes: int | None
+    follows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressAcknowledged:
+    """Progress of the stream up to `offset` is durable."""
+
+    stream: str
+    lease_epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailureAnswered:
+    """A failure is counted durably, and this becomes of the message."""
+
+    stream: str
+    lease_epoch: int
+    offset: int
+    failure: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRevoking:
+    """The session is to finish its work on the stream and then report final progress."""
+
+    stream: str
+    lease_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamGone:
+    """The stream is not the session's any more."""
+
+    stream: str
+    lease_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The borrower's life is over; with `again`, the agent is to make a new one for the same session."""
+
+    reason: str
+    again: bool
+
+
+Effect = (
+    FindLeader
+    | SendToLeader
+    | StreamGranted
+    | ProgressAcknowledged
+    | FailureAnswered
+    | StreamRevoking
+    | StreamGone
+    | Ended
+)

@@ -1,0 +1,1 @@
+"""Small Spark jobs on real data; each module is one, and says how to run it."""

@@ -1,0 +1,123 @@
+"""Write ``helm/streamlease/files/dashboard.json``, a dashboard of Grafana, from the panels below.
+
+Run it after a change of the panels: ``python3 helm/dashboard.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).parent / "streamlease" / "files" / "dashboard.json"
+GROUP = '{subscription=~"$subscription"}'
+PANELS = [
+    (
+        "Lag in messages",
+        "short",
+        f"sum by (subscription) (streamlease_group_lag_messages{GROUP})",
+        "{{subscription}}",
+    ),
+    (
+        "Lag in seconds",
+        "s",
+        f"max by (subscription) (streamlease_group_lag_seconds{GROUP})",
+        "{{subscription}}",
+    ),
+    (
+        "Streams without an owner",
+        "short",
+        f"sum by (subscription) (streamlease_group_streams{GROUP} - streamlease_group_held_streams{GROUP})",
+        "{{subscription}}",
+    ),
+    ("Borrowers", "short", f"sum by (subscription) (streamlease_group_borrowers{GROUP})", "{{subscription}}"),
+    (
+        "Moves per minute",
+        "short",
+        f"60 * sum by (subscription) (deriv(streamlease_group_moves{GROUP}[5m]))",
+        "{{subscription}}",
+    ),
+    (
+        "Hand-over, 99th percentile",
+        "s",
+        "histogram_quantile(0.99, sum by (le, how) (rate(streamlease_hand_over_seconds_bucket[5m])))",
+        "{{how}}",
+    ),
+    ("Leaders per host", "short", "streamlease_leaders", "{{pod}}"),
+    ("Terms", "short", f"max by (subscription) (streamlease_group_term{GROUP})", "{{subscription}}"),
+    ("Leases per second", "short", "sum(rate(streamlease_leases_total[5m]))", "leases"),
+    ("Fenced leaders", "short", "sum(increase(streamlease_fenced_leaders_total[5m]))", "fenced"),
+    (
+        "Journal, bytes per second",
+        "Bps",
+        "sum by (pod) (rate(streamlease_journal_bytes_total[5m]))",
+        "{{pod}}",
+    ),
+    (
+        "Messages that wait for leaders",
+        "short",
+        f"sum by (subscription) (streamlease_group_mailbox_messages{GROUP})",
+        "{{subscription}}",
+    ),
+    (
+        "Published messages per second",
+        "short",
+        "sum by (pod) (rate(streamlease_published_messages_total[5m]))",
+        "{{pod}}",
+    ),
+    (
+        "Publishing, 99th percentile",
+        "s",
+        "histogram_quantile(0.99, sum by (le) (rate(streamlease_publish_seconds_bucket[5m])))",
+        "publish",
+    ),
+]
+
+
+def dashboard() -> dict[str, Any]:
+    """The whole document."""
+    source = {"type": "prometheus", "uid": "${source}"}
+    return {
+        "title": "Streamlease",
+        "uid": "streamlease",
+        "schemaVersion": 39,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "tags": ["streamlease"],
+        "templating": {
+            "list": [
+                {"name": "source", "type": "datasource", "query": "prometheus", "label": "Source"},
+                {
+                    "name": "subscription",
+                    "type": "query",
+                    "label": "Subscription",
+                    "datasource": source,
+                    "query": "label_values(streamlease_group_term, subscription)",
+                    "includeAll": True,
+                    "multi": True,
+                    "refresh": 2,
+                },
+            ]
+        },
+        "panels": [
+            {
+                "id": place + 1,
+                "title": title,
+                "type": "timeseries",
+                "datasource": source,
+                "gridPos": {"x": place % 2 * 12, "y": place // 2 * 8, "w": 12, "h": 8},
+                "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+                "targets": [{"refId": "A", "datasource": source, "expr": query, "legendFormat": legend}],
+            }
+            for place, (title, unit, query, legend) in enumerate(PANELS)
+        ],
+    }
+
+
+def text() -> str:
+    """The file's text."""
+    return json.dumps(dashboard(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

@@ -1,0 +1,122 @@
+{{/* Name of the chart, at most 63 characters. */}}
+{{- define "streamlease.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Full name of the release's objects, at most 63 characters. */}}
+{{- define "streamlease.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Full name of the Spark job's objects: room is left for a hash, as a Job's name is a label of its pods. */}}
+{{- define "streamlease.sparkName" -}}
+{{- printf "%s-spark" (include "streamlease.fullname" . | trunc 48 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* Full name of the page's objects. */}}
+{{- define "streamlease.uiName" -}}
+{{- printf "%s-ui" (include "streamlease.fullname" . | trunc 60 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* Labels that select one component's pods. Argument: dict "root" $ "component" NAME. */}}
+{{- define "streamlease.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "streamlease.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* The recommended label set. Argument as above. */}}
+{{- define "streamlease.labels" -}}
+{{ include "streamlease.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: streamlease
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end -}}
+
+{{- define "streamlease.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "streamlease.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* repository:tag or repository@digest. Argument: dict "repository" "tag" "digest". */}}
+{{- define "streamlease.imageReference" -}}
+{{- if .digest -}}
+{{- printf "%s@%s" .repository .digest -}}
+{{- else -}}
+{{- printf "%s:%s" .repository .tag -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "streamlease.image" -}}
+{{- $tag := default .Chart.AppVersion .Values.image.tag -}}
+{{- include "streamlease.imageReference" (dict "repository" .Values.image.repository "tag" $tag "digest" .Values.image.digest) -}}
+{{- end -}}
+
+{{- define "streamlease.sparkImage" -}}
+{{- $image := .Values.sparkJob.image -}}
+{{- $tag := default (printf "%s-spark" (default .Chart.AppVersion .Values.image.tag)) $image.tag -}}
+{{- $repository := default .Values.image.repository $image.repository -}}
+{{- include "streamlease.imageReference" (dict "repository" $repository "tag" $tag "digest" $image.digest) -}}
+{{- end -}}
+
+{{/* The one variable that says where Redis is. values.schema.json sees to it that exactly one source is given. */}}
+{{- define "streamlease.redisEnv" -}}
+- name: STREAMLEASE_REDIS_URL
+  {{- if .Values.redis.existingSecret }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.redis.existingSecret.name }}
+      key: {{ .Values.redis.existingSecret.key }}
+  {{- else }}
+  value: {{ .Values.redis.url | quote }}
+  {{- end }}
+{{- end -}}
+
+{{/* What every pod of this chart runs under. Fixed on purpose: the image needs nothing more. */}}
+{{- define "streamlease.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "streamlease.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* Where pods may run. Argument: the values that hold nodeSelector, tolerations and affinity. */}}
+{{- define "streamlease.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

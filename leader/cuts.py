@@ -1,0 +1,115 @@
+"""What a leader decides about cuts: pure functions from its state to a record and to an answer.
+
+A session has one open cut at a time. Its ranges are of streams that the session holds, begin where the
+progress is, and end where a former owner's open cut ended, if there was one: so the same cut gives the same
+rows, whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from streamlease.leader.records import CutClosed, CutOpened, GroupState
+from streamlease.leader.state import Lease, LeaseState
+from streamlease.protocol.messages import (
+    CutFinished,
+    CutFixed,
+    CutRange,
+    CutResumed,
+    FinishCut,
+    FixCut,
+    Progress,
+    ResumeCut,
+)
+
+Leases = Mapping[str, Lease]
+
+
+def closed(state: GroupState, session: str, finished: int) -> CutClosed | None:
+    """The record that closes the session's open cut, if `finished` says that it went through its sink."""
+    known = state.sessions.get(session)
+    if known is not None and 0 < known.cut <= finished:
+        return CutClosed(session=session, cut=known.cut)
+    return None
+
+
+def is_late(state: GroupState, message: FixCut) -> bool:
+    """Whether it is a late copy, or comes from a session that forgot what it had asked for."""
+    known = state.sessions.get(message.session)
+    if known is None or known.cut == message.cut:
+        return False
+    return bool(known.cut and known.ranges) or message.cut <= known.finished
+
+
+def opened(state: GroupState, leases: Leases, message: FixCut) -> CutOpened | None:
+    """The record that opens the cut asked for; None if it is open already, or nothing of it may be read.
+
+    An open cut that lost all its ranges holds nothing, so its number may be used for other ranges.
+    """
+    known = state.sessions.get(message.session)
+    if known is not None and known.cut == message.cut and known.ranges:
+        return None
+    ranges = tuple(r for part in message.ranges if (r := _valid(state, leases, message.session, part)))
+    return CutOpened(session=message.session, cut=message.cut, ranges=ranges) if ranges else None
+
+
+def fixed(state: GroupState, leases: Leases, term: int, message: FixCut) -> CutFixed:
+    """The answer: the ranges that are fixed, and the progress of what was left out."""
+    known = state.sessions.get(message.session)
+    ranges = known.ranges if known is not None and known.cut == message.cut else {}
+    left_out = [part.stream for part in message.ranges if part.stream not in ranges]
+    return CutFixed(
+        group=message.group,
+        session=message.session,
+        term=term,
+        cut=message.cut,
+        ranges=tuple(ranges.values()),
+        finished=known.finished if known is not None else 0,
+        progress=_progress_of(state, leases, message.session, left_out),
+    )
+
+
+def finished(state: GroupState, leases: Leases, term: int, message: FinishCut) -> CutFinished:
+    """The answer: what is committed of the session's streams."""
+    return CutFinished(
+        group=message.group,
+        session=message.session,
+        term=term,
+        finished=message.finished,
+        progress=_progress_of(state, leases, message.session, leases),
+    )
+
+
+def resumed(state: GroupState, term: int, message: ResumeCut) -> CutResumed:
+    """The answer: which ranges of the open cut are still the session's."""
+    known = state.sessions.get(message.session)
+    ranges = tuple(known.ranges.values()) if known is not None and known.cut == message.cut else ()
+    return CutResumed(group=message.group, session=message.session, term=term, cut=message.cut, ranges=ranges)
+
+
+def _progress_of(
+    state: GroupState, leases: Leases, session: str, streams: Iterable[str]
+) -> tuple[Progress, ...]:
+    """What is committed of those of `streams` that the session has a lease of."""
+    return tuple(
+        Progress(stream=stream, lease_epoch=lease.lease_epoch, offset=progress.committed)
+        for stream in streams
+        if (lease := leases.get(stream)) is not None
+        and (progress := state.streams[stream]).session == session
+    )
+
+
+def _valid(state: GroupState, leases: Leases, session: str, part: CutRange) -> CutRange | None:
+    """The range as it may stand in a cut of the session, or None."""
+    lease = leases.get(part.stream)
+    progress = state.streams.get(part.stream)
+    if lease is None or progress is None or progress.session != session:
+        return None
+    if lease.lease_epoch != part.lease_epoch or part.start != progress.committed:
+        return None
+    if lease.state not in (LeaseState.GRANTING, LeaseState.GRANTED):
+        return None
+    end = progress.pinned_end if progress.pinned_end is not None else part.end
+    if end <= part.start:
+        return None
+    return part.model_copy(update={"end": end})

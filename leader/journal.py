@@ -1,0 +1,188 @@
+"""The journal of one shared subscription: its records in a Redis stream, with snapshots and trimming.
+
+Every write compares the leader's term in the same script, so a deposed leader writes nothing. One commit is
+one entry, numbered within its term: a commit that is repeated because its answer was lost is read once,
+even if its first copy arrives after a snapshot. Recovery is the newest snapshot and what follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from streamlease.leader.records import GroupState, Record, decode_records, encode_records
+from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
+from streamlease.registry import keys
+from streamlease.registry.leadership import HistoryChanged
+from streamlease.streams.connection import AsyncRedis, ask
+from streamlease.streams.durability import Durability
+from streamlease.streams.durable import run_durably
+from streamlease.streams.scripts import Call, load_script
+
+_APPEND = load_script("streamlease.leader", "journal_append")
+_SNAPSHOT = load_script("streamlease.leader", "journal_snapshot")
+
+PAGE = 1000
+"""Journal entries read at once during recovery."""
+
+HISTORY = 1000
+"""Journal entries kept behind the newest snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a journal says, and the entry up to which it says so."""
+
+    state: GroupState
+    last_id: bytes
+    number: tuple[int, int] = (0, 0)
+    """Term and number of the newest commit."""
+
+
+async def recover(redis: AsyncRedis, group: str) -> Recovery:
+    """Read the state of a group; an empty one if it has no journal. Changes nothing.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+        StreamleaseError: the journal or the snapshot is damaged.
+    """
+    (held,) = await ask(redis, [("HMGET", keys.snapshot(group), "id", "state", "t", "n")])
+    state, last_id, last = GroupState(), b"0-0", (0, 0)
+    try:
+        if held[0] is not None and held[1] is not None:
+            state, last_id = GroupState.restore(held[1]), held[0]
+            last = (int(held[2] or 0), int(held[3] or 0))
+        while True:
+            (entries,) = await ask(
+                redis, [("XRANGE", keys.journal(group), b"(" + last_id, "+", "COUNT", PAGE)]
+            )
+            if not entries:
+                return Recovery(state, last_id, last)
+            for id, fields in entries:
+                last_id = id
+                entry = dict(zip(fields[::2], fields[1::2], strict=True))
+                number = (int(entry[b"t"]), int(entry[b"n"]))
+                if number > last:
+                    last = number
+                    for record in decode_records(entry[b"r"]):
+                        state.apply(record)
+    except (ValidationError, ValueError, KeyError) as error:
+        raise StreamleaseError(
+            f"the journal of group {group} is damaged near entry {last_id.decode()}: "
+            f"{' '.join(str(error).split())[:200]}; restore key {keys.journal(group)} from a backup"
+        ) from error
+
+
+class TailLost(StreamleaseError):
+    """Redis lost the newest entries of a journal that the leader had written."""
+
+
+class Journal:
+    """The writing end, for one leader in one term."""
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        group: str,
+        host: str,
+        term: int,
+        last_id: bytes,
+        durability: tuple[Durability, ...] = (),
+        history: str = "",
+    ) -> None:
+        self._redis = redis
+        self._group = group
+        self._host = host
+        self._term = term
+        self._history = history
+        self._number = 0
+        self.durability = durability
+        """What every write must satisfy before it counts."""
+        self.last_id = last_id
+        """Id of the newest entry written or recovered."""
+        self.since_snapshot = 0
+        """Entries written since the newest snapshot."""
+
+    def next_commit(
+        self, records: Sequence[Record], progress: Mapping[str, int | None] | None = None
+    ) -> tuple[int, bytes, tuple[str | int, ...]]:
+        """Give a commit its number; `write` may then be repeated until it is answered.
+
+        Args:
+            progress: what the mirror of the group's progress holds once `records` are written; see
+                `registry/progress.py`.
+        """
+        self._number += 1
+        fields = [part for name, value in (progress or {}).items() for part in (name, _field(value))]
+        return self._number, encode_records(records), tuple(fields)
+
+    async def write(self, number: int, payload: bytes, fields: tuple[str | int, ...] = ()) -> None:
+        """Write one commit, and the progress that it makes into the mirror, in one act.
+
+        Raises:
+            Fenced: another leader has followed.
+            TailLost: entries written before are gone; `heal` before anything else.
+            HistoryChanged: entries written before may be gone; `heal`, and give up the term.
+            StoreUnavailable, StoreRefused: not written; repeat.
+            NotDurable: written, but not durably; repeat.
+            Indefinite: written or not; repeat.
+        """
+        call = _APPEND.call(
+            [keys.leader(self._group), keys.journal(self._group), keys.progress(self._group)],
+            [self._host, self._term, number, payload, self.last_id, self._history, *fields],
+        )
+        self.last_id = await self._run(call)
+        self.since_snapshot += 1
+
+    async def snapshot(self, state: bytes) -> None:
+        """Store `state`, which holds everything up to `last_id`, and drop what it contains.
+
+        Raises: as `write`.
+        """
+        await self._snapshot(state, mark=False)
+
+    async def _snapshot(self, state: bytes, *, mark: bool) -> None:
+        call = _SNAPSHOT.call(
+            [keys.leader(self._group), keys.journal(self._group), keys.snapshot(self._group)],
+            [self._host, self._term, self.last_id, state, HISTORY, self._number, int(mark)],
+        )
+        self.last_id = await self._run(call)
+        self.since_snapshot = 0
+
+    async def heal(self, state: bytes) -> None:
+        """Put a snapshot of all that the leader knows behind what is left of the journal.
+
+        For `TailLost` and `HistoryChanged`. An empty entry goes with it: if the snapshot is lost in its turn,
+        that is noticed at the next write.
+
+        Raises: as `write`.
+        """
+        (entries,) = await ask(self._redis, [("XREVRANGE", keys.journal(self._group), "+", "-", "COUNT", 1)])
+        self.last_id = entries[0][0] if entries else b"0-0"
+        await self._snapshot(state, mark=True)
+
+    async def _run(self, call: Call) -> bytes:
+        (outcome, result), why = await run_durably(self._redis, call, self.durability)
+        if outcome == 0:
+            raise Fenced(
+                f"host {self._host} leads {self._group} no more: its term {self._term} "
+                f"was followed by term {result.decode()}"
+            )
+        if outcome == 3:
+            raise HistoryChanged(
+                f"term {self._term} of {self._group} was issued before Redis was restarted or replaced"
+            )
+        if outcome == 2:
+            raise TailLost(
+                f"the journal of group {self._group} ends with entry {result.decode()}, but "
+                f"{self._host} wrote up to {self.last_id.decode()}: Redis lost acknowledged writes"
+            )
+        if why:
+            raise NotDurable(f"the journal of group {self._group} is written, but not durably: {why}")
+        return bytes(result)
+
+
+def _field(value: int | None) -> str | int:
+    return "" if value is None else value

@@ -1,0 +1,388 @@
+"""Drives one leader machine: feeds it events, writes its records, lets its messages out.
+
+One group commit is outstanding at a time; events that arrive meanwhile make the next one. A message leaves
+only after every record made before it is durable under the term. Whatever goes wrong with durability ends
+the leader; what it had not written is forgotten with it, and the next leader begins from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from streamlease.leader import metrics, view
+from streamlease.leader.events import (
+    DeadLetter,
+    DeadLetterRefused,
+    DeadLetterWritten,
+    Describe,
+    Effect,
+    Event,
+    Persist,
+    Recovered,
+    Send,
+    StepDownWanted,
+    Stop,
+    StreamsListed,
+    Tick,
+)
+from streamlease.leader.journal import Journal, TailLost, recover
+from streamlease.leader.machine import Leader, LeaderConfig
+from streamlease.leader.planner import strategy
+from streamlease.leader.records import Record
+from streamlease.protocol.errors import (
+    Fenced,
+    Indefinite,
+    InvalidOption,
+    NotDurable,
+    StoreRefused,
+    StoreUnavailable,
+    StreamleaseError,
+    UnknownSpace,
+)
+from streamlease.protocol.group_options import GroupOptions
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.messages import CommandReply, Message
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import leadership
+from streamlease.registry.dead_letters import DeadLetters, Poisoned
+from streamlease.registry.groups import Declaration, Groups, Listing, Shape, shape_of
+from streamlease.registry.leadership import HistoryChanged, LeadershipConfig
+from streamlease.streams.connection import AsyncRedis
+from streamlease.streams.spaces import Space
+from streamlease.streams.tasks import stop
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_EVERY = 500
+"""Journal entries between two snapshots."""
+
+RETRY_SECONDS = 0.1
+DEAD_LETTER_SECONDS = 1.0
+"""How long the leader waits before it tries again to write a dead letter."""
+
+NOTHING = Listing({}, {}, {}, {}, complete=True)
+
+Outbox = Callable[[str, Message], None]
+"""Puts a message on its way to a mailbox; in order, without waiting."""
+
+
+def now_ms() -> int:
+    """This process' own clock in milliseconds: it never runs backwards."""
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Runner:
+    """One leader, from the moment it holds the term to its end."""
+
+    redis: AsyncRedis
+    group: str
+    host: str
+    term: int
+    outbox: Outbox
+    config: LeaderConfig
+    leadership: LeadershipConfig
+    ready: Callable[[], None] = lambda: None
+    """Called once it knows the journal, and is to be told which streams there are."""
+    history: str = ""
+    """Of the data in which the term was issued."""
+    over: bool = False
+    """Whether the term is of another history than the data: then the next one may be claimed at once."""
+    inbox: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    renewed_at: int = 0
+    declaration: Declaration | None = None
+    ticking: bool = False
+    """Whether a tick waits in the inbox; one is enough."""
+    lively: bool = True
+    """Whether it needs ticks often: something is under way, or was at the last tick."""
+    reason: str = ""
+    writing: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """Stream -> the task that writes its dead letter."""
+    _fenced: asyncio.Future[str] | None = None
+    _leading: _Leading | None = None
+
+    def post(self, event: Event) -> None:
+        """Hand an event to the machine; it is taken in order."""
+        self.inbox.put_nowait(event)
+
+    def step_down(self) -> None:
+        """Give leadership up in good order."""
+        self.post(StepDownWanted())
+
+    def tick(self, wall: int | None, heard: int | None) -> None:
+        """Let time pass.
+
+        Args:
+            wall: the time of day in milliseconds since 1970, if known.
+            heard: up to when (ms) all that was sent to this leader has been handed to `post`.
+        """
+        if self._leading is not None and not self.ticking:
+            self.ticking = True
+            self.post(Tick(wall, heard))
+
+    def leave_history(self) -> None:
+        """The data have another history than the term: the leader is to give it up."""
+        self.over = True
+        self.post(Tick())
+
+    def end(self, reason: str) -> None:
+        """Stop acting at once: the term is not held any more."""
+        if self._fenced is not None and not self._fenced.done():
+            self._fenced.set_result(reason)
+
+    def facts(self) -> tuple[metrics.GroupFacts, dict[str, int]] | None:
+        """What metrics show of the group, its lag left out, and how far each stream is consumed that is not
+        finished; None before its recovery."""
+        if self._leading is None:
+            return None
+        machine = self._leading.machine
+        state = machine.durable
+        going = {name: one for name, one in state.streams.items() if not one.finished}
+        facts = metrics.GroupFacts(
+            subscription=str(self._leading.declaration.shared),
+            term=self.term,
+            streams=len(going),
+            held=sum(one.owner is not None for one in going.values()),
+            borrowers=sum(bool(peer.borrower) for peer in machine.peers.values()),
+            moves=state.moves,
+            inbox=self.inbox.qsize(),
+        )
+        return facts, {name: one.committed for name, one in going.items()}
+
+    async def run(self) -> str:
+        """Lead until fenced, idle or told to stop; why it ended. The term must be held already."""
+        self.renewed_at = now_ms()
+        self._fenced = asyncio.get_running_loop().create_future()
+        main: asyncio.Task[str] | None = None
+        try:
+            main = asyncio.create_task(self._lead(Groups(self.redis)))
+            await asyncio.wait([main, self._fenced], return_when=asyncio.FIRST_COMPLETED)
+            if not main.done():
+                metrics.FENCED.inc()
+            self.reason = await (main if main.done() else self._fenced)
+        except StreamleaseError as error:
+            metrics.FENCED.inc(isinstance(error, Fenced))
+            self.reason = str(error)
+        finally:
+            self._leading = None
+            await stop([*self.writing.values(), *([main] if main is not None else [])])
+            with contextlib.suppress(StreamleaseError):
+                # Without an answer the record simply expires.
+                await leadership.resign(self.redis, self.group, self.host, self.term)
+        log.info("leader of %s ended in term %d: %s", self.group, self.term, self.reason)
+        return self.reason
+
+    async def _lead(self, groups: Groups) -> str:
+        declaration = await groups.get(_subscription(self.group))
+        recovery = await recover(self.redis, self.group)
+        journal = Journal(
+            self.redis,
+            self.group,
+            self.host,
+            self.term,
+            recovery.last_id,
+            await groups.durability(declaration.shared),
+            self.history,
+        )
+        if recovery.state.term >= self.term:
+            # The record was removed or lost, and the journal was not.
+            self.over = await leadership.witness(self.redis, self.group, recovery.state.term + 1)
+            return f"the journal is of term {recovery.state.term} already"
+        self.declaration = declaration
+        machine = Leader(
+            self.group,
+            self.host,
+            self.term,
+            self.config,
+            recovery.state,
+            known_options(declaration),
+            history=self.history,
+        )
+        log.info(
+            "leader of %s began term %d with %d streams", self.group, self.term, len(machine.durable.streams)
+        )
+        # Before everything that waits in the inbox: a borrower may have been faster than the recovery.
+        reason = await self._carry_out(machine.step(Recovered(), now_ms()), machine, journal)
+        if reason is not None:
+            return reason
+        self._leading = _Leading(groups, declaration, journal, machine)
+        self.ready()
+        while True:
+            events = [await self.inbox.get()]
+            while not self.inbox.empty():
+                events.append(self.inbox.get_nowait())
+            effects: list[Effect] = []
+            ticked = False
+            for left, event in zip(range(len(events) - 1, -1, -1), events, strict=True):
+                ticked |= isinstance(event, Tick)
+                effects.extend(machine.step(event, now_ms(), more=left > 0))
+            reason = await self._carry_out(effects, machine, journal)
+            if reason is None and self.over:
+                reason = await self._give_up_term(machine, journal)
+            if reason is not None:
+                return reason
+            if ticked:
+                self.ticking = False
+            self.lively = machine.moving if ticked else self.lively or bool(effects)
+            if journal.since_snapshot >= SNAPSHOT_EVERY:
+                await self._written(machine, journal, lambda: journal.snapshot(machine.durable.snapshot()))
+
+    async def _carry_out(self, effects: list[Effect], machine: Leader, journal: Journal) -> str | None:
+        records: list[Record] = []
+        for effect in effects:
+            if isinstance(effect, Persist):
+                records.extend(effect.records)
+        if records:
+            commit = journal.next_commit(records, machine.take_moved())
+            try:
+                await self._written(machine, journal, lambda: journal.write(*commit))
+            except HistoryChanged:
+                return await self._give_up_term(machine, journal)
+            metrics.count_commit(records, len(commit[1]))
+        for effect in effects:
+            match effect:
+                case Send():
+                    self.outbox(effect.mailbox, effect.message)
+                case Describe():
+                    self._describe(effect, machine)
+                case DeadLetter():
+                    self._begin_dead_letter(effect)
+                case Stop():
+                    return effect.reason
+                case Persist():
+                    continue
+        return None
+
+    async def _written(self, machine: Leader, journal: Journal, write: Callable[[], Awaitable[None]]) -> None:
+        """Do a fenced write. If Redis lost former ones, the machine's whole state takes their place."""
+        try:
+            await self._until_answered(write)
+        except TailLost as error:
+            log.warning("leader of %s heals its journal: %s", self.group, error)
+            await self._until_answered(lambda: journal.heal(machine.durable.snapshot()))
+            machine.moved = None  # the mirror of the progress lost its newest fields as well
+
+    async def _give_up_term(self, machine: Leader, journal: Journal) -> str:
+        """The data have another history: leave all that is known for the next term, and let it begin."""
+        self.over = True
+        log.warning("leader of %s gives up term %d: Redis was restarted or replaced", self.group, self.term)
+        await self._until_answered(lambda: journal.heal(machine.durable.snapshot()))
+        for effect in machine.step(StepDownWanted(), now_ms()):
+            if isinstance(effect, Send):
+                self.outbox(effect.mailbox, effect.message)
+        return "Redis was restarted or replaced"
+
+    def _describe(self, effect: Describe, machine: Leader) -> None:
+        body = json.dumps(view.of_leader(machine, now_ms()))
+        self.outbox(
+            effect.mailbox, CommandReply(group=self.group, request=effect.request, ok=True, body=body)
+        )
+
+    def _begin_dead_letter(self, effect: DeadLetter) -> None:
+        """Write a dead letter beside all other work; one at a time for each stream."""
+        before = self.writing.pop(effect.stream, None)
+        if before is not None:
+            before.cancel()
+        self.writing[effect.stream] = asyncio.create_task(self._dead_letter(effect))
+
+    async def _dead_letter(self, effect: DeadLetter) -> None:
+        assert self.declaration is not None
+        poisoned = Poisoned(
+            self.declaration.shared,
+            self.declaration.options,
+            StreamId.parse(effect.stream),
+            effect.offset,
+            effect.lease_epoch,
+            effect.failures,
+            effect.borrower,
+            effect.cause,
+        )
+        while True:
+            try:
+                into, at = await DeadLetters(self.redis).write(poisoned)
+                break
+            except StreamleaseError as error:
+                log.warning("dead letter of %s, offset %d: %s", effect.stream, effect.offset, error)
+                self.post(DeadLetterRefused(effect.stream, effect.offset, str(error)))
+                await asyncio.sleep(DEAD_LETTER_SECONDS)
+        log.warning(
+            "offset %d of %s failed %d times (%s): dead letter at offset %d of %s",
+            effect.offset, effect.stream, effect.failures, effect.cause, at, into,
+        )  # fmt: skip
+        self.post(DeadLetterWritten(effect.stream, effect.offset, str(into), at))
+
+    async def _until_answered(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a fenced write until it is answered, as long as the term can still be held."""
+        while True:
+            try:
+                await write()
+                return
+            except (StoreUnavailable, StoreRefused, NotDurable, Indefinite) as error:
+                if now_ms() - self.renewed_at >= self.leadership.ttl:
+                    raise
+                log.warning("leader of %s: %s", self.group, error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def look(self, spaces: Sequence[Space], passed: int) -> None:
+        """Tell the machine which streams there are, if that may have changed.
+
+        Args:
+            spaces: all spaces as they are now.
+            passed: how often retention passed what the group had not consumed.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: look again.
+        """
+        leading = self._leading
+        if leading is None:
+            return
+        shared = leading.declaration.shared
+        shape = shape_of(space for space in spaces if space.intersects(shared.filter))
+        changed = shape != leading.shape and (shape or leading.shape)
+        if not changed and passed == leading.passed and leading.complete:
+            return
+        leading.journal.durability = await leading.groups.durability(shared)
+        found = NOTHING
+        if shape:
+            with contextlib.suppress(UnknownSpace):  # gone in this very moment
+                found = await leading.groups.listing(leading.declaration)
+        self.post(StreamsListed(found.starts, found.floors, found.ends, found.predecessors))
+        leading.shape, leading.passed, leading.complete = shape, passed, found.complete
+
+
+@dataclass(slots=True)
+class _Leading:
+    """What a leader has once it is recovered, and what it last saw of its streams."""
+
+    groups: Groups
+    declaration: Declaration
+    journal: Journal
+    machine: Leader
+    shape: Shape | None = None
+    passed: int = 0
+    complete: bool = True
+
+
+def known_options(declaration: Declaration) -> GroupOptions:
+    """How the group was declared, as far as this host can do it."""
+    options = declaration.options
+    try:
+        if options.strategy is not None:
+            strategy(options.strategy)
+    except InvalidOption as error:
+        log.warning(
+            "group %s: %s; its streams are assigned as the host does", declaration.subscription, error
+        )
+        return options.model_copy(update={"strategy": None})
+    return options
+
+
+def _subscription(group: str) -> SharedSubscription:
+    name, _, filter = group.partition("/")
+    return SharedSubscription(name, filter)

@@ -1,0 +1,152 @@
+"""Every error that Streamlease raises on purpose.
+
+::
+
+    StreamleaseError
+    +-- InvalidInput            a value from outside is not acceptable (also a ValueError)
+    |   +-- InvalidTopic        a topic name or topic filter is malformed
+    |   +-- InvalidOption       an option or setting is unknown or out of range
+    |   +-- MessageTooLarge     one message is larger than a stream entry may be
+    +-- UnknownSpace            no topic space has that name, or covers that topic or filter
+    +-- SpaceConflict           the space exists with another definition, or its topics overlap another's
+    +-- UnknownGroup            nobody ever declared that shared subscription
+    +-- GroupConflict           the shared subscription is declared otherwise
+    +-- ActRefused              the leader will not do what an operator wants, and says why
+    +-- StreamSealed            the stream takes no more messages: its generation was closed
+    |   +-- SpaceEnded          the whole space takes no more (``streams.transfer``)
+    +-- HistoryTruncated        retention already removed what was asked for
+    |   +-- MissingOffsets      acknowledged messages are not there: Redis lost them (``streams.ranges``)
+    +-- SchemaMismatch          the data is not of the schema that the space or the reader has
+    +-- Fenced                  somebody with a higher fencing token took over; this one must stop
+    |   +-- OutOfSequence       two publishers use one id, or Redis lost writes (``streams.appends``)
+    |   +-- ProgressMoved       another run of the same source appended meanwhile (``streams.appends``)
+    |   +-- TrimFenced          another host does retention now (``streams.retention``)
+    +-- NotLeader               the process asked does not lead that shared subscription
+    +-- TailLost                Redis lost the end of a journal, which its leader heals (``leader.journal``)
+    +-- Unsupported             the server or a library is too old or wrongly configured
+    +-- StoreUnavailable        Redis does not answer; nothing was done (retriable)
+    +-- StoreRefused            Redis answered with an error, such as OOM; nothing was done (retriable)
+    |   +-- StreamPending       the space is being altered; it takes messages soon (``streams.appends``)
+    +-- NotDurable              written, but not as durably as the space demands; it may still exist
+    +-- Indefinite              no answer came after sending: it was done, or it was not
+
+Each message is one line: what is wrong, with which value, and what to do. ``retriable`` says whether
+the same call may succeed later without a change. ``Indefinite`` is neither success nor failure and is
+never folded into one of them (invariant 12 of the design).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+
+class StreamleaseError(Exception):
+    """Base of all errors of this package. ``str(error)`` is one line for a person."""
+
+    retriable = False
+
+
+class InvalidInput(StreamleaseError, ValueError):
+    """A value from outside is not acceptable."""
+
+
+class InvalidTopic(InvalidInput):
+    """A topic name or a topic filter breaks the grammar of MQTT 5, section 4.7."""
+
+
+class InvalidOption(InvalidInput):
+    """An option or a setting is unknown, out of range, or contradicts another one."""
+
+
+class MessageTooLarge(InvalidInput):
+    """One message is larger than a stream entry may be."""
+
+
+class UnknownSpace(StreamleaseError):
+    """No topic space has that name, or covers that topic or filter."""
+
+
+class SpaceConflict(StreamleaseError):
+    """A space of that name exists with another definition, or its topics overlap another space's."""
+
+
+class UnknownGroup(StreamleaseError):
+    """Nobody ever declared that shared subscription."""
+
+
+class GroupConflict(StreamleaseError):
+    """The shared subscription exists with another definition."""
+
+
+class ActRefused(StreamleaseError):
+    """The leader will not do what an operator wants; nothing was changed. The refusal is in the history."""
+
+
+class StreamSealed(StreamleaseError):
+    """The stream takes no more messages, because its generation was closed."""
+
+
+class HistoryTruncated(StreamleaseError):
+    """Retention already removed what was asked for."""
+
+    def __init__(self, stream: str, asked: int | datetime, oldest: int) -> None:
+        what = f"offset {asked}" if isinstance(asked, int) else f"all messages since {asked.isoformat()}"
+        super().__init__(
+            f"stream {stream} no longer has {what}; the oldest left is {oldest}: "
+            f"start from 'earliest' or from an offset that is still there"
+        )
+        self.stream = stream
+        self.asked = asked
+        """The offset, or the moment after which all was wanted."""
+        self.oldest = oldest
+
+    def __reduce__(self) -> tuple[type[HistoryTruncated], tuple[str, int | datetime, int]]:
+        return (HistoryTruncated, (self.stream, self.asked, self.oldest))
+
+
+class SchemaMismatch(StreamleaseError):
+    """The data is not of the schema that the space or the reader has."""
+
+
+class Fenced(StreamleaseError):
+    """A higher fencing token exists; whoever holds this one must stop."""
+
+
+class NotLeader(StreamleaseError):
+    """The process that was asked does not lead that shared subscription."""
+
+    retriable = True
+
+
+class Unsupported(StreamleaseError):
+    """The Redis server or a library is too old, or configured in a way that loses data."""
+
+
+class StoreUnavailable(StreamleaseError):
+    """Redis does not answer; nothing was done."""
+
+    retriable = True
+
+
+class StoreRefused(StreamleaseError):
+    """Redis answered with an error; nothing was done."""
+
+    retriable = True
+
+
+class NotDurable(StreamleaseError):
+    """The write happened, but less durably than the space demands. It may still exist.
+
+    `stream` and `offset` say where, if known. The same call again would write it twice.
+    """
+
+    def __init__(self, message: str, stream: str | None = None, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.stream = stream
+        self.offset = offset
+
+
+class Indefinite(StreamleaseError):
+    """No answer came after the request was sent: it may have been done, or not."""
+
+    retriable = True

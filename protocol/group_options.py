@@ -1,0 +1,72 @@
+"""How a group behaves, as it was declared: its plans, its time to hand over, and what becomes of poison.
+
+Pure data, known to whoever declares a group and to its leader.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.topics import check_topic
+
+OnPoison = Literal["dead-letter", "stop"]
+ON_POISON: tuple[OnPoison, ...] = ("dead-letter", "stop")
+
+DEAD = "$dead"
+"""The first level of the topics of dead letters, unless a group says otherwise."""
+
+MAX_FAILURES = 100
+MAX_REVOCATION_MS = 86_400_000
+_STRATEGY = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
+
+
+class GroupOptions(BaseModel):
+    """Options of one group; all are fixed when it is declared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strategy: str | None = None
+    """Name of the assignment strategy; None: that of the leader host (`count`)."""
+    revocation_timeout_ms: int | None = None
+    """How long a borrower may take to give a stream back before it is taken by force under a new lease
+    epoch; None: that of the leader host (30 s)."""
+    on_poison: OnPoison = "dead-letter"
+    """What becomes of a message that failed `max_failures` times: it goes to the dead letters, or its stream
+    stops until an operator decides."""
+    max_failures: int = 5
+    """How often one message may fail, whoever tries it."""
+    dead_letters: str | None = None
+    """The topic below which the dead letters stand; None: ``$dead/GROUP``."""
+
+    def topic_of(self, group: str, topic: str) -> str:
+        """The topic of a dead letter of `group` (a group's name) that was published to `topic`."""
+        return f"{self.prefix_of(group)}/{topic}"
+
+    def prefix_of(self, group: str) -> str:
+        """The topic below which the dead letters of `group` stand."""
+        return self.dead_letters or f"{DEAD}/{group}"
+
+
+def check_options(options: GroupOptions) -> GroupOptions:
+    """`options`, if a group may be declared with them.
+
+    Raises:
+        InvalidOption: a value is out of range.
+        InvalidTopic: the topic of the dead letters is malformed.
+    """
+    if options.strategy is not None and not _STRATEGY.match(options.strategy):
+        raise InvalidOption(
+            f"strategy {ascii(options.strategy)[:80]} is not a name: use lower-case letters, digits, '_', '-'"
+        )
+    timeout = options.revocation_timeout_ms
+    if timeout is not None and not 100 <= timeout <= MAX_REVOCATION_MS:
+        raise InvalidOption(f"the revocation timeout is {timeout} ms: give 100 to {MAX_REVOCATION_MS} ms")
+    if not 1 <= options.max_failures <= MAX_FAILURES:
+        raise InvalidOption(f"max_failures is {options.max_failures}: give 1 to {MAX_FAILURES}")
+    if options.dead_letters is not None:
+        check_topic(options.dead_letters)
+    return options

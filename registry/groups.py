@@ -1,0 +1,320 @@
+"""Shared subscriptions as declared: where each began, and since when.
+
+The first subscriber declares a ``$shared``; a ``$queue`` is declared explicitly. The declaration fixes where
+consumption starts, for good: it keeps the offset of every stream at that moment, so that nothing published
+after the declaration is missed, however late the first leader begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from streamlease.protocol.errors import (
+    GroupConflict,
+    InvalidOption,
+    StreamleaseError,
+    UnknownGroup,
+    UnknownSpace,
+)
+from streamlease.protocol.group_options import GroupOptions, check_options
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import keys
+from streamlease.streams.connection import AsyncRedis, ask
+from streamlease.streams.durability import Durability, strongest
+from streamlease.streams.history import MICROSECOND, after_offset, microseconds, offsets_after
+from streamlease.streams.log import AsyncLog
+from streamlease.streams.scripts import load_script
+from streamlease.streams.spaces import Space, SpaceStore
+
+Start = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
+"""A datetime: the messages appended then or later. An offset: that one and later, of each stream, or as the
+mapping from stream to offset says; streams that it leaves out begin at the earliest. (Spark:
+`startingOffsets`, `startingTimestamp`.)"""
+
+_DECLARE = load_script("streamlease.registry", "declare")
+
+
+class Declaration(BaseModel):
+    """A declared shared subscription."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    subscription: str
+    """``$shared/GROUP/FILTER`` or ``$queue/GROUP/FILTER``."""
+    start: str
+    """As it was given: ``earliest``, ``latest``, ``offset N``, ``offsets`` or a time."""
+    expiry_ms: int | None = None
+    """After so much idle time the group holds no data any more; 0: never; None: as its spaces say."""
+    positions: Mapping[str, int] = {}
+    """Where it began in each stream of that moment. Other streams start at the oldest."""
+    options: GroupOptions = GroupOptions()
+
+    @property
+    def shared(self) -> SharedSubscription:
+        """The subscription, parsed."""
+        return SharedSubscription.parse(self.subscription)
+
+
+Shape = frozenset[tuple[str, int, bool]]
+"""Space, number of a generation, whether the space is ended."""
+
+
+class Listing(NamedTuple):
+    """The streams of a subscription at one moment."""
+
+    starts: dict[str, int]
+    """Where a group begins that is new to the stream."""
+    floors: dict[str, int]
+    """The lowest offset kept."""
+    ends: dict[str, int]
+    """Where the sealed ones end."""
+    predecessors: dict[str, tuple[str, ...]]
+    """The streams that are to be read to their end before."""
+    complete: bool
+    """Whether all that are to be sealed are sealed."""
+
+
+def shape_of(spaces: Iterable[Space]) -> Shape:
+    """The generations of these spaces."""
+    return frozenset((space.name, one.number, space.ended) for space in spaces for one in space.generations)
+
+
+class Groups:
+    """Declares and lists shared subscriptions."""
+
+    def __init__(self, redis: AsyncRedis) -> None:
+        self._redis = redis
+        self._spaces = SpaceStore(redis)
+        self._log = AsyncLog(redis)
+
+    async def streams(self, subscription: SharedSubscription) -> list[StreamId]:
+        """All streams of all spaces that hold topics of the filter.
+
+        Raises:
+            UnknownSpace: no space has topics that the filter matches.
+        """
+        spaces = await self._spaces.for_filter(subscription.filter)
+        return [stream for space in spaces for stream in space.streams()]
+
+    async def durability(self, subscription: SharedSubscription) -> tuple[Durability, ...]:
+        """What satisfies the durability of every space of the subscription; nothing if it has none."""
+        try:
+            spaces = await self._spaces.for_filter(subscription.filter)
+        except UnknownSpace:
+            return ()
+        return strongest(space.promised for space in spaces)
+
+    async def declare(
+        self,
+        subscription: SharedSubscription,
+        start: Start = "latest",
+        *,
+        expiry_ms: int | None = None,
+        positions: Mapping[str, int] | None = None,
+        options: GroupOptions | None = None,
+    ) -> Declaration:
+        """Declare the subscription if nobody has; the declaration that holds.
+
+        Args:
+            start: where it begins if nobody has declared it yet.
+            expiry_ms: after so much idle time it holds no data any more; 0: never; None: as its spaces say.
+            positions: the first offset of single streams, if nobody has declared it yet.
+            options: how it behaves, if nobody has declared it yet.
+
+        Raises:
+            UnknownSpace: no space has topics that the filter matches; nothing was written.
+            InvalidOption, InvalidInput: `start` or an option is not acceptable.
+            HistoryTruncated: retention removed messages from after `start`.
+            GroupConflict: it exists as ``$queue`` and is wanted as ``$shared``, or the other way round.
+        """
+        check_start(start)
+        checked = check_options(options or GroupOptions())
+        streams = await self.streams(subscription)
+        (held,) = await ask(self._redis, [("GET", keys.definition(subscription.id))])
+        if held is None:
+            held = Declaration(
+                subscription=str(subscription),
+                start=shown_start(start),
+                expiry_ms=expiry_ms,
+                positions=await self._positions(streams, start) | dict(positions or {}),
+                options=checked,
+            ).model_dump_json()
+        return await self._declare(subscription, held)
+
+    async def join(
+        self,
+        subscription: SharedSubscription,
+        start: Start = "latest",
+        *,
+        options: GroupOptions | None = None,
+    ) -> Declaration:
+        """What a subscriber does: declare a ``$shared`` if it is the first; a ``$queue`` must be declared.
+
+        Raises:
+            UnknownGroup: a ``$queue`` that nobody declared.
+            And as `declare`.
+        """
+        if subscription.kind == "$shared":
+            return await self.declare(subscription, start, options=options)
+        check_start(start)
+        (held,) = await ask(self._redis, [("GET", keys.definition(subscription.id))])
+        if held is None:
+            raise UnknownGroup(
+                f"queue '{subscription}' does not exist: declare it first, as by "
+                f"'streamlease group declare '{subscription}' --from earliest'"
+            )
+        return await self._declare(subscription, held)
+
+    async def _declare(self, subscription: SharedSubscription, wanted: str | bytes) -> Declaration:
+        held = await _DECLARE.run(
+            self._redis, [keys.definition(subscription.id), keys.progress(subscription.id)], [wanted]
+        )
+        declaration = self._parse(subscription.id, held)
+        if declaration.subscription != str(subscription):
+            raise GroupConflict(
+                f"'{subscription}' is declared as '{declaration.subscription}': subscribe to that name"
+            )
+        await ask(self._redis, [("SADD", keys.GROUPS, str(subscription))])
+        return declaration
+
+    async def _positions(self, streams: Sequence[StreamId], start: Start) -> dict[str, int]:
+        """The offset of each stream at which `start` lies; none for the earliest."""
+        if start == "earliest":
+            return {}
+        if isinstance(start, datetime):
+            moment = microseconds(start - MICROSECOND)
+            found = await offsets_after(self._redis, dict.fromkeys(streams, moment))
+            return {str(stream): offset for stream, offset in found.items()}
+        states = await self._log.states(streams)
+        if start == "latest":
+            return {str(stream): state.next for stream, state in states.items()}
+        if isinstance(start, int):
+            wanted = {str(stream): start for stream in states}
+        else:
+            assert isinstance(start, Mapping)
+            wanted = dict(start)
+            known = {str(stream) for stream in states}
+            for name in wanted:
+                if name not in known:
+                    raise InvalidOption(f"start names the stream {ascii(name)[:80]}, which the group has not")
+        return {
+            str(stream): after_offset(stream, wanted[str(stream)] - 1, state.floor, state.next)
+            for stream, state in states.items()
+            if str(stream) in wanted
+        }
+
+    async def get(self, subscription: SharedSubscription) -> Declaration:
+        """The declaration of the subscription.
+
+        Raises:
+            UnknownGroup: nobody declared it.
+        """
+        (held,) = await ask(self._redis, [("GET", keys.definition(subscription.id))])
+        if held is None:
+            raise UnknownGroup(
+                f"group '{subscription}' does not exist: subscribe to it once, "
+                f"or see 'streamlease group list' for those that do"
+            )
+        return self._parse(subscription.id, held)
+
+    async def list(self) -> list[SharedSubscription]:
+        """All declared subscriptions, sorted by name."""
+        (names,) = await ask(self._redis, [("SMEMBERS", keys.GROUPS)])
+        return [SharedSubscription.parse(name) for name in sorted(names)]
+
+    async def forget(self, subscription: SharedSubscription) -> None:
+        """Remove all that is kept of the subscription. Nobody may consume it any more."""
+        group = subscription.id
+        await ask(
+            self._redis,
+            [
+                ("SREM", keys.GROUPS, str(subscription)),
+                (
+                    "UNLINK", keys.definition(group), keys.leader(group), keys.journal(group),
+                    keys.snapshot(group), keys.arrivals(group), keys.progress(group), keys.replayed(group),
+                ),
+            ],
+        )  # fmt: skip
+
+    async def arrive(self, subscription: SharedSubscription) -> int:
+        """A number that is higher than that of every session of the group before this one."""
+        (number,) = await ask(self._redis, [("INCR", keys.arrivals(subscription.id))])
+        return int(number)
+
+    async def starts(self, declaration: Declaration) -> dict[str, int]:
+        """Each stream of the subscription, with the offset at which a group new to it begins."""
+        return (await self.listing(declaration)).starts
+
+    async def shape(self, subscription: SharedSubscription) -> Shape:
+        """The generations of the subscription's spaces: while it is the same, no stream comes, goes or ends.
+
+        Raises:
+            UnknownSpace: no space has topics that the filter matches.
+        """
+        return shape_of(await self._spaces.for_filter(subscription.filter))
+
+    async def all_spaces(self) -> Sequence[Space]:
+        """All spaces, as they are now: what the shapes of all subscriptions are made of."""
+        return await self._spaces.list()
+
+    async def listing(self, declaration: Declaration) -> Listing:
+        """The streams of the subscription as they are now, and their order.
+
+        Raises:
+            UnknownSpace: no space has topics that the filter matches.
+        """
+        spaces = await self._spaces.for_filter(declaration.shared.filter)
+        order = {stream: before for space in spaces for stream, before in space.predecessors().items()}
+        last = {space.name: -1 if space.ended else space.newest.number for space in spaces}
+        states = await self._log.states(order)
+        return Listing(
+            {str(s): max(declaration.positions.get(str(s), 0), state.floor) for s, state in states.items()},
+            {str(s): state.floor for s, state in states.items()},
+            {str(s): state.next for s, state in states.items() if state.sealed},
+            {str(s): tuple(str(one) for one in order[s] if one in states) for s in states},
+            all(state.sealed for s, state in states.items() if s.generation != last[s.space]),
+        )
+
+    @staticmethod
+    def _parse(group: str, data: bytes) -> Declaration:
+        try:
+            return Declaration.model_validate_json(data)
+        except ValidationError:
+            raise StreamleaseError(
+                f"the declaration of group {group} is damaged: {data[:80]!r}; restore key "
+                f"{keys.definition(group)}"
+            ) from None
+
+
+def check_start(start: Start) -> None:
+    """Whether a group can begin there.
+
+    Raises:
+        InvalidOption: it is no point in a stream, or an offset below 0.
+        InvalidInput: the time has no zone.
+    """
+    offsets = start.values() if isinstance(start, Mapping) else (start,) if isinstance(start, int) else ()
+    known = start in ("earliest", "latest") if isinstance(start, str) else True
+    if not known or isinstance(start, bool) or not isinstance(start, str | int | datetime | Mapping):
+        raise InvalidOption(
+            f"start is {start!r}: use 'earliest', 'latest', an offset, a datetime, or offsets by stream"
+        )
+    for offset in offsets:
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            raise InvalidOption(f"start has the offset {offset!r}: offsets begin at 0")
+    if isinstance(start, datetime):
+        microseconds(start)
+
+
+def shown_start(start: Start) -> str:
+    """`start` as the declaration keeps it and people read it."""
+    if isinstance(start, datetime):
+        return start.isoformat()
+    if isinstance(start, Mapping):
+        return "offsets"
+    return f"offset {start}" if isinstance(start, int) else start

@@ -1,0 +1,59 @@
+"""The leader hosts that are alive."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from streamlease.registry import keys
+from streamlease.streams.connection import AsyncRedis, ask
+from streamlease.streams.scripts import load_script
+
+BEAT_MS = 2000
+"""How often a host shows that it is alive."""
+
+SILENCE_MS = 6000
+"""After so much silence a host is not counted any more."""
+
+_ALIVE = load_script("streamlease.registry", "host_alive")
+_HOSTS = load_script("streamlease.registry", "hosts")
+
+
+class HostInfo(BaseModel):
+    """What a leader host says of itself."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    host: str
+    name: str = ""
+    pid: int = 0
+    leaders: int = 0
+    drained: bool = False
+    """An operator wants it to lead nothing, as long as there are others."""
+
+
+async def beat(redis: AsyncRedis, info: HostInfo) -> int:
+    """Show that the host is alive; the number of hosts that are."""
+    return int(
+        await _ALIVE.run(
+            redis,
+            [keys.HOSTS_ALIVE, keys.HOSTS_INFO],
+            [info.host, info.model_dump_json(), SILENCE_MS],
+        )
+    )
+
+
+async def leave(redis: AsyncRedis, host: str) -> None:
+    """The host takes no more leaders."""
+    await ask(redis, [("ZREM", keys.HOSTS_ALIVE, host), ("HDEL", keys.HOSTS_INFO, host)])
+
+
+async def alive(redis: AsyncRedis) -> list[HostInfo]:
+    """The hosts that are alive."""
+    reply = await _HOSTS.run(redis, [keys.HOSTS_ALIVE, keys.HOSTS_INFO], [SILENCE_MS])
+    hosts: list[HostInfo] = []
+    for host, description in zip(reply[::2], reply[1::2], strict=True):
+        try:
+            hosts.append(HostInfo.model_validate_json(description))
+        except ValidationError:
+            hosts.append(HostInfo(host=host.decode("utf-8", "replace")))
+    return hosts

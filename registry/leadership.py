@@ -1,0 +1,243 @@
+"""Leadership of a shared subscription: one record in Redis, changed only under preconditions.
+
+::
+
+    nobody --claim--> led --renew--> led --resign--> nobody
+                       |
+                       +-- not renewed for a ttl --take over--> led by another, term + 1
+
+The term is the fencing token. It rises with every new leadership and stays in the record when the leader
+resigns; every durable write of a leader compares it in the same script as the write. So two hosts may both
+believe that they lead, but only the one with the newest term can write: clocks cost liveness, never safety.
+
+**A term belongs to one history of the data.** A Redis that was restarted, or a replica that was promoted,
+may lack writes that were acknowledged, terms among them. Such a server has another replication id
+(``master_replid``), which no server had before. So the record names the id under which its term was issued,
+and a claim that finds another one, or that hears of a higher term than the record has, does not add 1 but a
+*leap*: a random number from 2^20 up to 2^36. Between two leaps the numbers are dense; so a term that was
+lost is not issued again even if nobody alive has seen it, unless two histories draw almost the same number.
+Every write of a leader compares the id; one that finds itself in another history heals the journal from its
+memory and gives up its term. Lease epochs begin above the term of their history
+(`streamlease.leader.healing`), so the same holds for them. A server that does not tell its replication id
+(none of those that are supported) gives plain terms: then only what somebody has seen is not issued again.
+
+A candidate takes over only when the record is expired by the clock of Redis *and* has not changed for a
+whole ttl of the candidate's own clock (`Candidacy`), so a jump of either clock alone deposes nobody. Not
+promised: that the deposed leader knows it before its next write.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from redis.exceptions import ResponseError
+
+from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError
+from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
+from streamlease.registry import keys
+from streamlease.streams.connection import AsyncRedis, Command, ask, refusal
+from streamlease.streams.scripts import load_script, run_many
+
+_CLAIM = load_script("streamlease.registry", "claim")
+_TAKE_OVER = load_script("streamlease.registry", "take_over")
+_RENEW = load_script("streamlease.registry", "renew")
+_RESIGN = load_script("streamlease.registry", "resign")
+_WITNESS = load_script("streamlease.registry", "witness")
+
+
+class HistoryChanged(StreamleaseError):
+    """Redis goes on with another history of the data: the term that was issued before is over."""
+
+
+def leap() -> int:
+    """By how much a term rises in a new history."""
+    return random.randrange(LEAST_LEAP, LONGEST_LEAP)
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipConfig:
+    """How long a leadership lasts without renewal, and how often it is renewed, in milliseconds.
+
+    Raises:
+        InvalidOption: the renewal does not fit at least twice into the ttl.
+    """
+
+    ttl: int = 4000
+    renew_interval: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.renew_interval <= 0 or self.ttl < 2 * self.renew_interval:
+            raise InvalidOption(
+                f"leader ttl is {self.ttl} ms and renew interval {self.renew_interval} ms: "
+                f"the ttl must be at least twice the interval"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRecord:
+    """The leadership record as read at one moment. Times are milliseconds of the Redis clock."""
+
+    term: int
+    host: str
+    mailbox: str
+    renewed_at: int
+    ttl: int
+    read_at: int
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody leads, expired or not."""
+        return bool(self.host)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the leader has not renewed in time, by the clock of Redis."""
+        return self.held and self.read_at >= self.renewed_at + self.ttl
+
+
+NOBODY = LeaderRecord(term=0, host="", mailbox="", renewed_at=0, ttl=0, read_at=0)
+
+
+async def read(redis: AsyncRedis, group: str) -> LeaderRecord:
+    """The leadership record of the group with identity `group`; `NOBODY` if it never had a leader.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+    """
+    return (await read_all(redis, [group]))[group]
+
+
+async def read_all(redis: AsyncRedis, groups: Sequence[str]) -> dict[str, LeaderRecord]:
+    """The leadership records of `groups` in one round trip; see `read`."""
+    fields = ("term", "host", "mailbox", "renewed_at", "ttl")
+    commands: list[Command] = [("HMGET", keys.leader(group), *fields) for group in groups]
+    *found, time = await ask(redis, [*commands, ("TIME",)])
+    read_at = int(time[0]) * 1000 + int(time[1]) // 1000
+    return {group: _record(reply, read_at) for group, reply in zip(groups, found, strict=True)}
+
+
+def _record(fields: Sequence[bytes | None], read_at: int) -> LeaderRecord:
+    if fields[0] is None:
+        return NOBODY
+    term, host, mailbox, renewed_at, ttl = (field.decode() if field else "0" for field in fields)
+    return LeaderRecord(
+        term=int(term),
+        host=host if fields[1] else "",
+        mailbox=mailbox if fields[2] else "",
+        renewed_at=int(renewed_at),
+        ttl=int(ttl),
+        read_at=read_at,
+    )
+
+
+@dataclass(slots=True)
+class Candidacy:
+    """One host's wish to lead one group: it watches the record until it may claim or take over.
+
+    `now` is always the candidate's own clock in milliseconds; it must not run backwards.
+    """
+
+    group: str
+    host: str
+    mailbox: str
+    config: LeadershipConfig
+    floor: int = 0
+    """The new term must be above this one: the highest that anybody is known to have seen."""
+    history: str = ""
+    """Of the data in which the new term was issued; empty if the server does not tell."""
+    watched: LeaderRecord = NOBODY
+    watched_since: int | None = None
+
+    def observe(self, record: LeaderRecord, now: int) -> bool:
+        """Note what the record says at `now`; whether an attempt to lead may succeed."""
+        same = (record.term, record.renewed_at) == (self.watched.term, self.watched.renewed_at)
+        if self.watched_since is None or not same:
+            self.watched_since = now
+        self.watched = record
+        if not record.held:
+            return True
+        return record.expired and now - self.watched_since >= record.ttl
+
+    async def attempt(self, redis: AsyncRedis) -> int | None:
+        """Claim or take over, as the watched record demands: the new term, or None if somebody else leads.
+
+        Raises:
+            StoreUnavailable: Redis does not answer; nothing was done.
+            Indefinite: no answer after sending; the next `observe` tells.
+        """
+        arguments: list[str | int] = [self.host, self.mailbox, self.config.ttl, self.floor]
+        script = _CLAIM
+        if self.watched.held:
+            script = _TAKE_OVER
+            arguments += [self.watched.term, self.watched.renewed_at]
+        done, term, *history = await script.run(redis, [keys.leader(self.group)], [*arguments, leap()])
+        if not done:
+            return None
+        self.history = history[0].decode()
+        return int(term)
+
+
+async def renew(redis: AsyncRedis, group: str, host: str, term: int, history: str = "") -> None:
+    """Stay leader for another ttl.
+
+    Args:
+        history: of the data in which the term was issued; empty: not compared.
+
+    Raises:
+        Fenced: another host or term stands in the record.
+        HistoryChanged: the data have another history.
+        StoreUnavailable, Indefinite: Redis does not answer.
+    """
+    done, other = await _RENEW.run(redis, [keys.leader(group)], [host, term, history])
+    if done == 2:
+        raise HistoryChanged(f"term {term} of {group} was issued before Redis was restarted or replaced")
+    if not done:
+        raise Fenced(f"host {host} leads {group} no more: its term {term} was followed by term {other}")
+
+
+async def renew_all(
+    redis: AsyncRedis, host: str, terms: Mapping[str, int], histories: Mapping[str, str] | None = None
+) -> dict[str, int | None]:
+    """Stay leader of many groups for another ttl, in one write.
+
+    Args:
+        terms: group -> term in which `host` leads it.
+        histories: group -> history of the data in which that term was issued.
+
+    Returns:
+        group -> the term that stands in its record, for those that `host` leads no more; None for those whose
+        term is of another history than the data.
+
+    Raises:
+        StoreUnavailable, StoreRefused, Indefinite: Redis does not answer; some may be renewed.
+    """
+    of = histories or {}
+    calls = [
+        _RENEW.call([keys.leader(group)], [host, term, of.get(group, "")]) for group, term in terms.items()
+    ]
+    lost: dict[str, int | None] = {}
+    for group, reply in zip(terms, await run_many(redis, calls), strict=True):
+        if isinstance(reply, ResponseError):
+            raise refusal(reply)
+        done, other = reply
+        if not done:
+            lost[group] = int(other)
+        elif done == 2:
+            lost[group] = None
+    return lost
+
+
+async def resign(redis: AsyncRedis, group: str, host: str, term: int) -> bool:
+    """Give leadership up; False if it was not held any more."""
+    return bool(await _RESIGN.run(redis, [keys.leader(group)], [host, term]))
+
+
+async def witness(redis: AsyncRedis, group: str, term: int) -> bool:
+    """Say that `term` was issued; True if the record did not know: then nobody leads any more.
+
+    Raises:
+        StoreUnavailable, Indefinite: Redis does not answer.
+    """
+    return bool(await _WITNESS.run(redis, [keys.leader(group)], [term]))

@@ -1,0 +1,26 @@
+-- Become the leader of a shared subscription that has none: nobody ever led it, or the last one resigned.
+-- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, history)
+-- ARGV[1] host  ARGV[2] mailbox  ARGV[3] ttl in ms  ARGV[4] the new term must be above this one
+-- ARGV[5] by how much the term rises if Redis may have lost terms that were issued (see registry/leadership.py)
+-- Replies: {1, term, history} claimed; {0, term} somebody leads, or led and did not resign: see take_over
+local held = redis.call('HMGET', KEYS[1], 'term', 'host', 'history')
+local term = tonumber(held[1] or '0')
+if held[2] and held[2] ~= '' then
+  return {0, term}
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local info = redis.pcall('INFO', 'replication')
+local history, promoted = '', false
+if type(info) == 'string' then
+  history = string.match(info, 'master_replid:(%x+)') or ''
+  promoted = string.find(string.match(info, 'master_replid2:(%x+)') or '', '[^0]') ~= nil
+end
+local floor, step = tonumber(ARGV[4]), 1
+if floor > term or (held[1] and history ~= (held[3] or '')) or (not held[1] and promoted) then
+  term, step = math.max(term, floor), tonumber(ARGV[5])
+end
+term = term + step
+redis.call('HSET', KEYS[1], 'term', string.format('%.0f', term), 'host', ARGV[1], 'mailbox', ARGV[2],
+  'renewed_at', string.format('%.0f', now), 'ttl', ARGV[3], 'history', history)
+return {1, term, history}

@@ -1,0 +1,14 @@
+-- A leader host shows that it is alive; hosts silent for longer than the limit are forgotten.
+-- KEYS[1] zset of hosts  KEYS[2] hash of host descriptions
+-- ARGV[1] host  ARGV[2] description (JSON)  ARGV[3] limit in ms
+-- Replies: number of hosts alive
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local silent = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now - tonumber(ARGV[3])))
+for _, host in ipairs(silent) do
+  redis.call('ZREM', KEYS[1], host)
+  redis.call('HDEL', KEYS[2], host)
+end
+redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+return redis.call('ZCARD', KEYS[1])

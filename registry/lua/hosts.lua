@@ -1,0 +1,13 @@
+-- The leader hosts that are alive, and what they say of themselves.
+-- KEYS[1] zset of hosts  KEYS[2] hash of host descriptions
+-- ARGV[1] limit in ms
+-- Replies: {host, description, host, description, ...}
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local alive = redis.call('ZRANGEBYSCORE', KEYS[1], string.format('%.0f', now - tonumber(ARGV[1])), '+inf')
+local reply = {}
+for _, host in ipairs(alive) do
+  reply[#reply + 1] = host
+  reply[#reply + 1] = redis.call('HGET', KEYS[2], host) or '{}'
+end
+return reply

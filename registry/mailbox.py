@@ -1,0 +1,146 @@
+"""Mailboxes: one Redis stream per process, on which it gets all its control messages.
+
+A mailbox exists as long as its owner keeps it alive. Sending to one that is gone is noticed by the sender and
+creates nothing, so dead processes leave no keys. A mailbox is bounded: the oldest messages of an owner that
+does not read are dropped, which is the same to the protocol as a message lost on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from streamlease.protocol.messages import Message, decode, encode
+from streamlease.registry import keys
+from streamlease.streams.connection import AsyncRedis, BlockingRedis, Command, ask, ask_blocking
+
+LIFETIME_MS = 60_000
+"""How long a mailbox outlives the last sign of life of its owner."""
+
+KEEP_ALIVE_MS = 10_000
+"""How often its owner prolongs its life."""
+
+MAX_ENTRIES = 20_000
+"""About how many entries a mailbox holds; older ones are dropped."""
+
+BLOCK_MS = 2000
+"""How long one blocking read waits, if its owner does not say otherwise."""
+
+
+class Letter(NamedTuple):
+    """One message and the mailbox to answer to."""
+
+    sender: str
+    message: Message
+
+
+class Mailbox:
+    """The receiving end: one reader, one blocking read."""
+
+    def __init__(self, redis: AsyncRedis, owner: str, block_ms: int = BLOCK_MS) -> None:
+        self._redis = redis
+        self._block = block_ms
+        self.owner = owner
+        self._key = keys.mailbox(owner)
+        self._last = b"0-0"
+        self.dropped = 0
+        """Messages that did not parse."""
+
+    async def open(self) -> None:
+        """Create the mailbox, or prolong its life.
+
+        Raises:
+            StoreUnavailable: Redis does not answer.
+        """
+        await ask(
+            self._redis,
+            [
+                ("XADD", self._key, "MAXLEN", "~", MAX_ENTRIES, "*", "f", "", "m", "[]"),
+                ("PEXPIRE", self._key, LIFETIME_MS),
+            ],
+        )
+
+    async def receive(self) -> list[Letter]:
+        """Wait for messages; an empty list after a while without any.
+
+        Raises:
+            StoreUnavailable: Redis does not answer.
+        """
+        commands: list[Command] = [
+            ("XREAD", "COUNT", 500, "BLOCK", self._block, "STREAMS", self._key, self._last)
+        ]
+        if self._last != b"0-0":
+            commands.insert(0, ("XTRIM", self._key, "MINID", _after(self._last)))
+        reply = (await ask(self._redis, commands))[-1]
+        if not reply:
+            return []
+        letters: list[Letter] = []
+        for id, fields in reply[0][1]:
+            self._last = id
+            letters.extend(self._open_entry(fields))
+        return letters
+
+    def _open_entry(self, fields: list[bytes]) -> Iterable[Letter]:
+        entry = dict(zip(fields[::2], fields[1::2], strict=False))
+        messages, bad = decode(entry.get(b"m", b""))
+        self.dropped += bad
+        sender = entry.get(b"f", b"").decode("utf-8", "replace")
+        return [Letter(sender, message) for message in messages]
+
+    async def close(self) -> None:
+        """Remove the mailbox."""
+        await ask(self._redis, [("DEL", self._key)])
+
+
+def _after(id: bytes) -> str:
+    milliseconds, _, sequence = id.decode("ascii").partition("-")
+    return f"{milliseconds}-{int(sequence) + 1}"
+
+
+async def send(redis: AsyncRedis, sender: str, letters: Iterable[tuple[str, Message]]) -> set[str]:
+    """Send messages in order; one entry per receiver.
+
+    Args:
+        sender: the mailbox owner to answer to.
+        letters: pairs (receiving owner, message).
+
+    Returns:
+        The receivers that are gone; what was for them is dropped.
+
+    Raises:
+        StoreUnavailable: Redis does not answer; some or all of it may have been sent.
+    """
+    by_receiver: dict[str, list[Message]] = {}
+    for receiver, message in letters:
+        by_receiver.setdefault(receiver, []).append(message)
+    if not by_receiver:
+        return set()
+    replies = await ask(
+        redis,
+        [
+            (
+                "XADD", keys.mailbox(receiver), "NOMKSTREAM", "MAXLEN", "~", MAX_ENTRIES, "*",
+                "f", sender, "m", encode(messages),
+            )
+            for receiver, messages in by_receiver.items()
+        ],
+    )  # fmt: skip
+    return {receiver for receiver, reply in zip(by_receiver, replies, strict=True) if reply is None}
+
+
+def send_blocking(redis: BlockingRedis, receiver: str, message: Message) -> bool:
+    """Send one message that needs no answer; False if the receiver is gone.
+
+    Raises:
+        StoreUnavailable: Redis does not answer; it may have been sent.
+    """
+    (reply,) = ask_blocking(
+        redis,
+        [
+            (
+                "XADD", keys.mailbox(receiver), "NOMKSTREAM", "MAXLEN", "~", MAX_ENTRIES, "*",
+                "f", "", "m", encode([message]),
+            )
+        ],
+    )  # fmt: skip
+    return reply is not None

@@ -1,0 +1,185 @@
+"""What each group still needs of each stream, and how long it has been idle: for retention.
+
+A group's progress is in its journal, which only its leader reads. Beside it stands a mirror, a hash that is
+written by the very script that appends to the journal, under the term; so it never runs ahead of the
+journal, and nobody removes what the journal still needs. A new leader writes the whole mirror anew with its
+first commit.
+
+A group is active when its leader commits, when somebody subscribes, and as long as it has a live leader. All
+times are milliseconds of the Redis clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import keys
+from streamlease.registry.groups import Declaration, Groups
+from streamlease.streams.connection import AsyncRedis, Command, ask
+from streamlease.streams.spaces import Space
+
+PAGE = 64
+"""Groups that are read in one round trip."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """What one group needs, as read at one moment."""
+
+    subscription: SharedSubscription
+    needs: Mapping[StreamId, int]
+    """Of each stream that was asked for: the lowest offset that the group has not consumed."""
+    active_at: int
+    """Last commit, connect or sign of life of its leader."""
+    expired_at: int | None = None
+    """Since when it holds no data any more."""
+    expiry_ms: int | None = None
+    """Its own time to expire; 0: never; None: as its spaces say."""
+    read_at: int = 0
+    last_commit_at: int = 0
+    """Like `active_at`, without the sign of life of its leader."""
+    begun: frozenset[StreamId] = frozenset()
+    """The streams of which a leader of it has taken note."""
+
+    @property
+    def idle_ms(self) -> int:
+        """How long nobody has consumed it."""
+        return max(0, self.read_at - self.active_at)
+
+
+async def passed(redis: AsyncRedis, group: str) -> int:
+    """How often retention passed what the group had not consumed: then its leader looks at the floors."""
+    (count,) = await passed_all(redis, [group])
+    return count
+
+
+async def passed_all(redis: AsyncRedis, groups: Sequence[str]) -> list[int]:
+    """`passed` of many groups, in their order."""
+    counts = await ask(redis, [("HGET", keys.progress(group), "@passed") for group in groups])
+    return [int(count or 0) for count in counts]
+
+
+async def tell_passed(redis: AsyncRedis, groups: Iterable[str]) -> None:
+    """Let the leaders of `groups` know that retention passed what they had not consumed.
+
+    Raises:
+        StoreUnavailable, StoreRefused: tell them again.
+    """
+    commands: list[Command] = [("HINCRBY", keys.progress(group), "@passed", 1) for group in groups]
+    if commands:
+        await ask(redis, commands)
+
+
+async def read(
+    redis: AsyncRedis, wanted: Mapping[SharedSubscription, Sequence[StreamId]]
+) -> list[GroupProgress]:
+    """The progress of groups in the streams given for each; groups that are not declared are left out.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    found: list[GroupProgress] = []
+    groups = list(wanted)
+    for begin in range(0, len(groups), PAGE):
+        page = groups[begin : begin + PAGE]
+        commands: list[Command] = [("TIME",)]
+        for group in page:
+            commands += [
+                ("GET", keys.definition(group.id)),
+                ("HMGET", keys.leader(group.id), "host", "renewed_at"),
+                ("HMGET", keys.progress(group.id), "@active", "@expired", *map(str, wanted[group])),
+            ]
+        (seconds, microseconds), *replies = await ask(redis, commands)
+        now = int(seconds) * 1000 + int(microseconds) // 1000
+        for place, group in enumerate(page):
+            definition, leader, mirror = replies[place * 3 : place * 3 + 3]
+            if definition is not None:
+                found.append(_parse(group, wanted[group], definition, leader, mirror, now))
+    return found
+
+
+def _parse(
+    group: SharedSubscription,
+    streams: Sequence[StreamId],
+    definition: bytes,
+    leader: Sequence[bytes | None],
+    mirror: Sequence[bytes | None],
+    now: int,
+) -> GroupProgress:
+    try:
+        declaration = Declaration.model_validate_json(definition)
+        positions, expiry = declaration.positions, declaration.expiry_ms
+    except ValidationError:
+        positions, expiry = {}, 0  # damaged: it needs everything, for ever
+    needs = {
+        stream: positions.get(str(stream), 0) if committed is None else int(committed)
+        for stream, committed in zip(streams, mirror[2:], strict=True)
+    }
+    alive = int(leader[1] or 0) if leader[0] else 0
+    begun = frozenset(s for s, committed in zip(streams, mirror[2:], strict=True) if committed is not None)
+    # A group from before there was a mirror counts as active now, until its leader writes one.
+    commit = int(mirror[0]) if mirror[0] is not None else now
+    return GroupProgress(
+        group,
+        needs,
+        max(commit, alive),
+        None if mirror[1] is None else int(mirror[1]),
+        expiry,
+        now,
+        commit,
+        begun,
+    )
+
+
+async def needs(redis: AsyncRedis, groups: Groups, spaces: Sequence[Space]) -> list[GroupProgress]:
+    """What all groups need of `spaces`.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    wanted: dict[SharedSubscription, list[StreamId]] = {}
+    for subscription in await groups.list():
+        streams = [s for space in spaces if space.intersects(subscription.filter) for s in space.streams()]
+        if streams:
+            wanted[subscription] = streams
+    return await read(redis, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Up to where a stream may be trimmed, and who needs it from there on."""
+
+    limit: int
+    group: GroupProgress | None = None
+
+    @property
+    def holder(self) -> str:
+        """The group's name; empty if none needs anything that is there."""
+        return "" if self.group is None else str(self.group.subscription)
+
+
+@dataclass(slots=True)
+class Holds:
+    """For streams with these ends, what groups keep from being removed. Pure."""
+
+    ends: Mapping[StreamId, int]
+    """``next`` of each stream, read *before* the groups: a group declared later begins at or above it."""
+    groups: Sequence[GroupProgress] = field(default_factory=list)
+
+    def of(self, stream: StreamId) -> Hold:
+        """Who needs most of the stream; expired groups need nothing."""
+        hold = Hold(self.ends[stream])
+        for group in self.groups:
+            need = group.needs.get(stream)
+            if need is not None and group.expired_at is None and need < hold.limit:
+                hold = Hold(need, group)
+        return hold
+
+    def behind(self, group: GroupProgress) -> bool:
+        """Whether the group has not consumed all of its streams."""
+        return any(need < self.ends.get(stream, 0) for stream, need in group.needs.items())

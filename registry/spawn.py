@@ -1,0 +1,134 @@
+"""Find the leader of a shared subscription, or have one spawned (EIP-0028, `leader_wanted`).
+
+A leader is spawned by an RQ job that any leader host may take. The job only places the leader: it asks the
+host that took it to become a candidate, and ends. Who leads is decided by the leadership record alone, so a
+job that runs twice, late or never does no harm.
+
+The job's id is deterministic: the group, the term that would follow, and the current window of time. All
+that miss the same leader at once make one job, and a job that a dying host took is followed by another in
+the next window.
+
+A Redis Cluster has no RQ, whose keys lie in many slots: there the request is a message to a host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+
+import redis as redis_py
+from rq import Queue
+from rq.exceptions import DuplicateJobError
+
+from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.messages import SpawnWanted
+from streamlease.registry import hosts, leadership, mailbox
+from streamlease.registry.leadership import LeaderRecord
+from streamlease.streams.connection import AsyncRedis, BlockingCluster, connect_blocking, masked
+
+QUEUE = "streamlease-leaders"
+"""Name of the RQ queue of spawn jobs."""
+
+WINDOW_MS = 3000
+"""Length of the window in which one spawn job per group and term exists."""
+
+JOB = "streamlease.leader.serve.lead"
+"""The function that a spawn job runs on its host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known about a group's leader."""
+
+    record: LeaderRecord
+    hosts: int
+    """How many leader hosts are alive."""
+    host_ids: tuple[str, ...] = ()
+    """Which, in an order that all who look see alike."""
+
+    @property
+    def live(self) -> bool:
+        """Whether somebody leads and has renewed in time."""
+        return self.record.held and not self.record.expired
+
+
+async def find(redis: AsyncRedis, group: str) -> Found:
+    """Who leads the group now, and whether there are hosts that could.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+    """
+    record = await leadership.read(redis, group)
+    alive = await hosts.alive(redis)
+    return Found(record, len(alive), tuple(sorted(host.host for host in alive)))
+
+
+def queue_client(url: str) -> redis_py.Redis:
+    """A client for the queue of spawn jobs. Close it.
+
+    Raises:
+        InvalidOption: `url` is malformed, or of a Redis Cluster, which has no such queue.
+    """
+    client = connect_blocking(url)
+    if isinstance(client, BlockingCluster):
+        client.close()
+        raise InvalidOption(f"'{masked(url)}' is a Redis Cluster, which has no queue of spawn jobs")
+    return client
+
+
+def job_id(group: str, term: int, now_ms: int) -> str:
+    """The id of the job that spawns the leader of `term` in the window of time around `now_ms`."""
+    digest = hashlib.sha256(group.encode("utf-8")).hexdigest()[:32]
+    return f"streamlease-leader-{digest}-{term}-{now_ms // WINDOW_MS}"
+
+
+async def spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: int = 0) -> bool:
+    """Ask the hosts for a leader; False if somebody else has asked already.
+
+    Args:
+        redis: a blocking client, because RQ is blocking; used in a thread.
+        record: the leadership record as last read; its clock decides the window.
+        above: the highest term that the caller has seen: Redis may have lost it since.
+    """
+    return await asyncio.to_thread(_spawn, redis, group, record, above)
+
+
+async def spawn_by_message(redis: AsyncRedis, sender: str, group: str, found: Found, above: int = 0) -> bool:
+    """Ask one of the hosts that are alive for a leader; False if it is gone.
+
+    For a Redis Cluster, on which RQ does not work. All who ask within one window ask the same host; one that
+    dies is followed by another in a later window.
+
+    Raises:
+        StoreUnavailable: Redis does not answer; it may have been sent.
+    """
+    window = found.record.read_at // WINDOW_MS
+    digest = hashlib.sha256(job_id(group, found.record.term + 1, window * WINDOW_MS).encode()).digest()
+    host = found.host_ids[int.from_bytes(digest[:4], "big") % len(found.host_ids)]
+    return not await mailbox.send(redis, sender, [(host, SpawnWanted(group=group, above=above))])
+
+
+def _spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: int) -> bool:
+    queue = Queue(QUEUE, connection=redis)
+    now = record.read_at or _redis_ms(redis)
+    try:
+        queue.enqueue_call(
+            JOB,
+            args=(group, above) if above else (group,),
+            job_id=job_id(group, record.term + 1, now),
+            unique=True,
+            result_ttl=0,
+            failure_ttl=60,
+            ttl=10,
+            timeout=10,
+            description=f"lead {group}",
+        )
+    except DuplicateJobError:
+        return False
+    return True
+
+
+def _redis_ms(redis: redis_py.Redis) -> int:
+    seconds, microseconds = redis.time()
+    return int(seconds) * 1000 + int(microseconds) // 1000

@@ -1,0 +1,108 @@
+"""How the options of the Spark formats are read: names without case, values checked, refusals in one line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Collection, Mapping
+
+from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.quantities import parse_duration, parse_size
+
+SPARK_S_OWN = frozenset({"path"})
+"""Spark adds these of its own accord."""
+
+
+def named(options: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """The options under their names in lower case.
+
+    Args:
+        names: as they are written.
+
+    Raises:
+        InvalidOption: one has another name; the message says which name is nearest.
+    """
+    known = {name.lower(): name for name in names}
+    for name in options:
+        if name.lower() not in known and name.lower() not in SPARK_S_OWN:
+            near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
+            meant = f"did you mean '{known[near[0]]}'? " if near else ""
+            listed = ", ".join(sorted(known.values()))
+            raise InvalidOption(f"option {name!r} is unknown: {meant}the options are {listed}")
+    return {name.lower(): value for name, value in options.items()}
+
+
+def redis_url(given: Mapping[str, str]) -> str:
+    """Option ``redis``, or else the environment's ``STREAMLEASE_REDIS_URL``."""
+    url = given.get("redis") or os.environ.get("STREAMLEASE_REDIS_URL")
+    if not url:
+        raise InvalidOption(
+            "option 'redis' is missing: give the URL of the Redis, such as redis://HOST:6379, "
+            "or set STREAMLEASE_REDIS_URL"
+        )
+    return url
+
+
+def number(name: str, text: str, least: int, most: int | None = None) -> int:
+    """A whole number from `least` to `most`."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise InvalidOption(f"option '{name}' is {text!r}: give a whole number") from None
+    if value < least or (most is not None and value > most):
+        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise InvalidOption(f"option '{name}' is {value}: it must be {bounds}")
+    return value
+
+
+def optional_number(name: str, given: Mapping[str, str], least: int) -> int | None:
+    """The number that stands under `name`, or None."""
+    text = given.get(name.lower())
+    return None if text is None else number(name, text, least)
+
+
+def flag(name: str, text: str) -> bool:
+    """``true`` or ``false``."""
+    if text.lower() not in ("true", "false"):
+        raise InvalidOption(f"option '{name}' is {text!r}: use 'true' or 'false'")
+    return text.lower() == "true"
+
+
+def words(name: str, text: str) -> tuple[str, ...]:
+    """Different words with commas between them; nothing for an empty text."""
+    found = tuple(part.strip() for part in text.split(",")) if text else ()
+    if len(set(found)) < len(found) or "" in found:
+        raise InvalidOption(f"option '{name}' is {text!r}: give different names with commas between them")
+    return found
+
+
+def duration(name: str, text: str) -> int:
+    """Milliseconds of a duration such as ``15m``."""
+    return parse_duration(f"option '{name}'", text)
+
+
+def size(name: str, text: str) -> int:
+    """Bytes of a size such as ``64MiB``."""
+    return parse_size(f"option '{name}'", text)
+
+
+EARLIEST, LATEST = -2, -1
+"""In the JSON of offsets these stand for the oldest message and for the end, as in Spark's Kafka source."""
+
+
+def offsets(name: str, text: str) -> dict[str, int]:
+    """Offsets by stream from JSON such as ``{"flights.0.3": 17, "flights.0.4": -2}``."""
+    try:
+        data = json.loads(text)
+        if not isinstance(data, dict) or not data:
+            raise ValueError
+        for value in data.values():
+            if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
+                raise ValueError
+    except ValueError:
+        raise InvalidOption(
+            f"option '{name}' is {text!r}: use 'earliest', 'latest', or JSON with an offset for each stream, "
+            f'such as {{"flights.0.3": 17}} (-2: earliest, -1: latest)'
+        ) from None
+    return data

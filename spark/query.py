@@ -1,0 +1,509 @@
+"""A query's session, beside the stream reader on Spark's driver: cuts, leases, progress.
+
+Spark calls from its own thread; everything else happens on a private event loop, so that pings, grants and
+revocations are answered while Spark is busy with a micro-batch. The rules:
+
+* A micro-batch is one cut. `next_cut` has the leader fix it durably before Spark hears of it.
+* Being asked for what follows cut n proves that cut n went through the sink: it is finished then. (Spark's
+  own ``commit`` comes later or, for a quiet source, never.)
+  The leader is told so until it confirms.
+* A stream that is being revoked leaves once no open or proposed cut holds it.
+* A restarted query asks which ranges of its unfinished cut are still its own; what another query took over
+  meanwhile is read there, and not here again.
+* A query that was silent for so long that it was given up finds its last cut pinned in the streams that
+  nobody took over. It attests what became of that cut: it is committed, or fixed again as it was.
+* A query that stops while a cut is open falls silent instead of giving its streams back: only its checkpoint
+  knows what became of the cut, so it has until its session timeout to return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from streamlease.agent.client import Client
+from streamlease.agent.loop import LoopThread
+from streamlease.agent.session import Session, SessionConfig
+from streamlease.borrower.machine import (
+    BorrowerConfig,
+    FailureAnswered,
+    ProgressAcknowledged,
+    Progressed,
+    StreamGone,
+    StreamGranted,
+    StreamRevoking,
+)
+from streamlease.protocol.errors import StoreUnavailable, StreamleaseError
+from streamlease.protocol.ids import StreamId, random_token
+from streamlease.protocol.messages import (
+    CutFinished,
+    CutFixed,
+    CutRead,
+    CutResumed,
+    LeaderToSession,
+    SessionToLeader,
+)
+from streamlease.spark.cuts import QueryCuts
+from streamlease.spark.limits import Limits
+from streamlease.spark.offsets import CutOffset, SlotRange
+from streamlease.spark.options import SourceOptions
+from streamlease.spark.outage import Outage
+from streamlease.spark.report import report
+from streamlease.spark.starting import declare
+from streamlease.spark.targets import exhausted
+from streamlease.streams.log import AsyncLog
+from streamlease.streams.tails import Tails
+
+log = logging.getLogger(__name__)
+
+RESEND_SECONDS = 0.5
+ANSWER_SECONDS = 2.0
+"""How long one call of `next_cut` waits for the leader; the next call goes on waiting."""
+
+WATCH_SECONDS = 0.005
+NEWS_SECONDS = 0.05
+"""How long `next_cut` waits for news when there is none."""
+
+RESUME_SECONDS = 60.0
+REGRANT_SECONDS = 2.0
+"""How long a query that was given up waits for the streams of its unfinished cut."""
+
+LEAVE_SECONDS = 5.0
+"""How long a query that stops waits until its last cut is confirmed: longer than a leader's ttl."""
+
+CONNECT_SECONDS = 0.05
+"""How often it is looked whether the borrowers are connected."""
+
+_Answer = TypeVar("_Answer", CutFixed, CutFinished, CutResumed)
+
+
+class QuerySession:
+    """The handler of a query's session; public methods are called from Spark's thread and wait."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.session_id = ""
+        self._thread = LoopThread("streamlease-query")
+        self._client: Client | None = None
+        self._session: Session | None = None
+        self._tails: Tails | None = None
+        self._agent_id = ""
+        self.cuts = QueryCuts(options.subscription.id, self._progressed)
+        self._confirm_at = 0.0
+        self._confirmed = asyncio.Event()
+        self._answers: dict[type[LeaderToSession], asyncio.Future[Any]] = {}
+        self._news = asyncio.Event()
+        self._watching = False
+        """Whether the set of streams that are watched is about to be made anew."""
+        self._targets: dict[str, int] | None = None
+        self._error: StreamleaseError | None = None
+        self._left = asyncio.Event()
+        self._outage = Outage(options.redis_timeout_ms / 1000)
+        self._fixed_at = -math.inf
+        """When the last cut was fixed, by the clock of the loop."""
+        self._rows_read = 0
+        self._attempts: dict[tuple[int, int], int] = {}
+
+    # ------------------------------------------------------------ from Spark's thread
+
+    def initial(self) -> CutOffset:
+        """The offset of a query that has no checkpoint; the same at every call."""
+        if not self.session_id:
+            self.session_id = f"q-{random_token()}"
+        return CutOffset(self.options.subscription.id, self.session_id, 0)
+
+    def next_cut(self, start: CutOffset, limits: Limits) -> CutOffset:
+        """The cut that follows `start`, fixed durably, or `start` itself if there is nothing new.
+
+        Raises:
+            Fenced: another process runs the same query.
+            StoreUnavailable: Redis did not answer for ``redis.timeout``, or not at all at the first call.
+            Unsupported, UnknownSpace, InvalidOption, HistoryTruncated: at the first call.
+        """
+        return self._thread.call(self._next_cut(start, limits))
+
+    def ranges_of(self, cut: CutOffset) -> tuple[SlotRange, ...]:
+        """What is to be read for `cut`: after a restart, only what is still this query's."""
+        return self._thread.call(self._ranges_of(cut))
+
+    def prepare_available_now(self) -> None:
+        """From now on, offer nothing beyond what is there now."""
+        self._thread.call(self._prepare_available_now())
+
+    def report(self) -> dict[str, Any]:
+        """What `StreamingQueryProgress` shows as the latest offset: lag, and what the query holds."""
+        return self._thread.call(self._report())
+
+    def stop(self) -> None:
+        """Give all streams back, unless a cut is open, and end the loop. A second call does nothing."""
+        if self._client is not None:
+            self._thread.call(self._leave())
+            self._client = None
+        self._thread.stop()
+
+    @property
+    def agent_id(self) -> str:
+        """Mailbox of the session's agent, for the reports of tasks."""
+        return self._agent_id
+
+    # ------------------------------------------------------------ handler, on the loop
+
+    def granted(self, slot: int, grant: StreamGranted) -> None:
+        """Hold the stream; go on if it never left the session."""
+        self.cuts.granted(slot, grant)
+        self._watch()
+
+    def acknowledged(self, slot: int, ack: ProgressAcknowledged) -> None:
+        """Cuts are acknowledged on their own."""
+
+    def answered(self, slot: int, answer: FailureAnswered) -> None:
+        """A query fails as a whole, by itself: it reports no single message."""
+
+    def revoking(self, slot: int, revoking: StreamRevoking) -> None:
+        """Let the stream go as soon as no cut holds it."""
+        self.cuts.revoking(revoking)
+
+    def gone(self, slot: int, gone: StreamGone) -> None:
+        """Forget the stream, or keep it in limbo after its borrower's end."""
+        if self.cuts.gone(gone):
+            self._watch()
+
+    def received(self, message: LeaderToSession | CutRead) -> None:
+        """Answers about cuts, and reports of tasks."""
+        match message:
+            case CutFixed():
+                self._confirm(message.finished)
+                if self.cuts.proposed is not None and self.cuts.proposed.cut == message.cut:
+                    self.cuts.believe(message.progress)
+                    self._answer(message)
+            case CutFinished():
+                self._confirm(message.finished)
+                self.cuts.believe(message.progress)
+                self._answer(message)
+            case CutResumed():
+                self._answer(message)
+            case CutRead():
+                self._task_read(message)
+
+    def failed(self, error: StreamleaseError) -> None:
+        """The session is over."""
+        self._error = error
+        self._left.set()
+        self._news.set()
+
+    def ended(self) -> None:
+        """The session has left."""
+        self._left.set()
+
+    # ------------------------------------------------------------ on the loop
+
+    async def _connect(self) -> Client:
+        """Connect, and declare the group unless it is declared already."""
+        if self._client is None:
+            options = self.options
+            client = Client(options.redis, embedded=options.embedded_leader)
+            await client.__aenter__()
+            try:
+                await declare(client.groups, AsyncLog(client.redis), options)
+            except BaseException:
+                await client.close()
+                raise
+            self._client = client
+        return self._client
+
+    async def _start(self, cut: CutOffset, *, finished: bool) -> Session:
+        """Begin to borrow under the identity in the checkpoint's newest `cut`."""
+        if self._session is not None:
+            return self._session
+        options = self.options
+        client = await self._connect()
+        agent = await client.agent()
+        self.session_id = session_id = cut.session
+        self._agent_id = agent.id
+        self.cuts.session = session_id
+        self.cuts.arrival = await client.groups.arrive(options.subscription)
+        self._tails = Tails(client.redis, on_change=lambda stream, next: self._news.set())
+        self._tails.start()
+        self._session = Session(
+            agent,
+            SessionConfig(
+                options.subscription,
+                session_id,
+                tuple(f"{session_id}/{slot}" for slot in range(options.slots)),
+                self.cuts.arrival,
+                BorrowerConfig(session_timeout=options.session_timeout_ms),
+            ),
+            self,
+        )
+        self._session.saw_term(cut.term)
+        self._attest(self._session, cut, finished=finished)
+        self._session.start()
+        agent.add_ticker(self._tick)
+        return self._session
+
+    @staticmethod
+    def _attest(session: Session, cut: CutOffset, *, finished: bool) -> None:
+        """Keep for a leader that has lost it how far the cut's streams are consumed."""
+        for part in cut.ranges:
+            session.attest(part.slot, part.stream, part.lease_epoch, part.end if finished else part.start)
+
+    async def _next_cut(self, start: CutOffset, limits: Limits) -> CutOffset:
+        if self._targets is None:
+            return await self._try_next_cut(start, limits)
+        limits = replace(limits, min_rows=None)  # there will not be more
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + RESUME_SECONDS
+        while loop.time() < give_up:
+            cut = await self._try_next_cut(start, limits)
+            # To Spark `start` means the end, so it must not stand for "not yet".
+            if cut != start or await self._is_exhausted(self._targets):
+                return cut
+        raise self._unsettled()
+
+    async def _view(self) -> dict[str, Any] | None:
+        """The group as its leader describes it, once all borrowers are connected to it."""
+        if self._session is None or not self._session.connected or self._client is None:
+            await self._wait_for_news()
+            return None
+        try:
+            reply = await self._client.command(self.options.subscription, "describe", seconds=ANSWER_SECONDS)
+        except StreamleaseError as error:
+            log.warning("%s", error)
+            return None
+        return json.loads(reply.body) if reply.ok else None
+
+    async def _is_exhausted(self, targets: dict[str, int]) -> bool:
+        view = await self._view()
+        done = {stream: held.committed for stream, held in self.cuts.held.items()}
+        return view is not None and exhausted(targets, view, self.session_id, done)
+
+    async def _try_next_cut(self, start: CutOffset, limits: Limits) -> CutOffset:
+        session = await self._start(start, finished=True)
+        self._raise_error()
+        cuts = self.cuts
+        if start.cut > cuts.finished and not await self._finish(start, session):
+            return start
+        cuts.settle()
+        if cuts.proposed is None and not await self._propose(limits):
+            await self._wait_for_news()
+            self._raise_error()
+            if cuts.proposed is None:
+                await self._propose(limits)
+        if cuts.proposed is None:
+            return start
+        answer = await self._ask(session, cuts.proposed, CutFixed, ANSWER_SECONDS)
+        if answer is None:
+            return start
+        self._fixed_at = asyncio.get_running_loop().time()
+        return cuts.fixed(answer) or start
+
+    async def _propose(self, limits: Limits) -> bool:
+        """Whether there is something to make a cut of; it is proposed then."""
+        waiting = self.cuts.waiting(self._end_of)
+        if not waiting and not self.cuts.has_pinned:
+            return False
+        means: dict[str, float] = {}
+        if limits.max_bytes is not None and self._client is not None:
+            wanted = [StreamId.parse(stream) for stream, held in self.cuts.held.items() if not held.limbo]
+            for stream, state in (await AsyncLog(self._client.redis).states(wanted)).items():
+                means[str(stream)] = state.mean_bytes
+        since = asyncio.get_running_loop().time() - self._fixed_at
+        milliseconds = limits.max_delay_ms if since > limits.max_delay_ms / 1000 else int(since * 1000)
+        return self.cuts.propose(waiting, limits, milliseconds, means) is not None
+
+    async def _finish(self, done: CutOffset, session: Session) -> bool:
+        """The cut went through the sink; whether all who must know it do."""
+        message = self.cuts.finish_cut(done)
+        if self.cuts.is_open(done):
+            session.post(message)
+            self._confirmed.clear()
+            self._confirm_at = asyncio.get_running_loop().time() + RESEND_SECONDS
+        elif await self._ask(session, message, CutFinished, ANSWER_SECONDS) is None:
+            # Fixed by an earlier process: what is committed now, only the leader knows.
+            return False
+        self.cuts.finish(done)
+        self._attest(session, self.cuts.went_through or done, finished=True)
+        self._attempts.clear()
+        return True
+
+    def _confirm(self, finished: int) -> None:
+        """The leader knows that all cuts up to `finished` are."""
+        if self.cuts.confirm(finished):
+            self._confirmed.set()
+
+    def _tick(self, now: int) -> None:
+        """Tell the leader again what it has not confirmed."""
+        time = asyncio.get_running_loop().time()
+        done = self.cuts.went_through
+        if self.cuts.unconfirmed and done and self._session is not None and time >= self._confirm_at:
+            self._confirm_at = time + RESEND_SECONDS
+            self._session.post(self.cuts.finish_cut(done))
+
+    def _end_of(self, stream: str) -> int:
+        """Where the stream ends for this query, as far as known."""
+        if self._targets is not None:
+            return self._targets.get(stream, 0)
+        return self._tail_of(stream) or 0
+
+    def _tail_of(self, stream: str) -> int | None:
+        return self._tails.next_of(StreamId.parse(stream)) if self._tails is not None else None
+
+    async def _ask(
+        self, session: Session, question: SessionToLeader, kind: type[_Answer], seconds: float
+    ) -> _Answer | None:
+        """Ask the leader, again and again and perhaps another one, for up to `seconds`."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[_Answer] = loop.create_future()
+        self._answers[kind] = answer
+        give_up = loop.time() + seconds
+        try:
+            while loop.time() < give_up:
+                sent = session.connected and session.post(question)
+                with contextlib.suppress(TimeoutError):
+                    # No connection or no answer yet: once more.
+                    async with asyncio.timeout(RESEND_SECONDS if sent else CONNECT_SECONDS):
+                        return await asyncio.shield(answer)
+                self._raise_error()
+            return None
+        finally:
+            del self._answers[kind]
+
+    def _answer(self, message: LeaderToSession) -> None:
+        waiting = self._answers.get(type(message))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    async def _wait_for_news(self) -> None:
+        self._news.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NEWS_SECONDS):
+                await self._news.wait()
+
+    async def _ranges_of(self, cut: CutOffset) -> tuple[SlotRange, ...]:
+        if self.cuts.open is not None and self.cuts.is_open(cut):
+            return self.cuts.open.ranges
+        session = await self._start(cut, finished=False)
+        question = self.cuts.resume_cut(cut)
+        resumed = await self._ask(session, question, CutResumed, RESUME_SECONDS)
+        if resumed is None:
+            raise StoreUnavailable(
+                f"no leader of {self.options.subscription} answered within {RESUME_SECONDS:.0f} s: "
+                f"look at 'streamlease doctor', start a leader host, and start the query again"
+            )
+        mine = {part.stream for part in resumed.ranges}
+        if not mine:
+            mine = await self._fix_again(session, cut)
+        await self._wait_until_leased_again([part for part in cut.ranges if part.stream not in mine])
+        ranges = self.cuts.resumed(cut, resumed.term, mine)
+        if len(ranges) < len(cut.ranges):
+            log.warning(
+                "%d of the %d ranges of cut %d were taken over by others, or reset, and are not read again",
+                len(cut.ranges) - len(ranges),
+                len(cut.ranges),
+                cut.cut,
+            )
+        return ranges
+
+    async def _fix_again(self, session: Session, cut: CutOffset) -> set[str]:
+        """The leader has given the query up: the streams whose part of `cut` nobody took over meanwhile."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + REGRANT_SECONDS
+        while True:
+            pinned = self.cuts.pinned(cut)
+            if len(pinned) == len(cut.ranges) or loop.time() >= give_up:
+                break
+            await self._wait_for_news()
+            self._raise_error()
+        if not pinned:
+            return set()
+        self.cuts.proposed = self.cuts.fix_cut(pinned)
+        fixed = await self._ask(session, self.cuts.proposed, CutFixed, ANSWER_SECONDS)
+        if fixed is None:
+            raise StoreUnavailable(
+                f"the leader of {self.options.subscription} did not answer: start the query again"
+            )
+        self.cuts.proposed = None
+        return {part.stream for part in fixed.ranges}
+
+    async def _wait_until_leased_again(self, lost: list[SlotRange]) -> None:
+        """Wait until each stream that was lost is leased again, to whomever; see `Held.is_pinned_to`."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + RESUME_SECONDS
+        while lost and loop.time() < give_up:
+            view = await self._view()
+            self._raise_error()
+            if view is not None:
+                epochs = {stream["stream"]: stream["lease_epoch"] for stream in view["streams"]}
+                lost = [p for p in lost if epochs.get(p.stream, p.lease_epoch + 1) <= p.lease_epoch]
+                await self._wait_for_news()
+        if lost:
+            raise self._unsettled()
+
+    def _unsettled(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"the streams of {self.options.subscription} were not settled by a leader "
+            f"within {RESUME_SECONDS:.0f} s: look at 'streamlease doctor', and start the query again"
+        )
+
+    async def _prepare_available_now(self) -> None:
+        client = await self._connect()
+        ends = await client.next_offsets(await client.groups.streams(self.options.subscription))
+        self._targets = {str(stream): next for stream, next in ends.items()}
+
+    async def _report(self) -> dict[str, Any]:
+        return report(self.cuts, self._tail_of)
+
+    async def _leave(self) -> None:
+        assert self._client is not None
+        if self._tails is not None:
+            await self._tails.close()
+        if self._session is not None and not self._session.over and await self._is_settled():
+            self._session.disconnect()
+            await self._left.wait()
+        await self._client.close()
+
+    async def _is_settled(self) -> bool:
+        """Whether the leader knows of everything that went through the sink, and nothing else may have."""
+        if self.cuts.open is not None or not self.cuts.settled:
+            return False
+        if self.cuts.unconfirmed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._confirmed.wait()
+        return not self.cuts.unconfirmed
+
+    # ------------------------------------------------------------ small parts
+
+    def _progressed(self, slot: int, event: Progressed) -> None:
+        if self._session is not None:
+            self._session.progressed(slot, event)
+
+    def _watch(self) -> None:
+        """Watch the streams held; many grants in a row make one new set of them."""
+        if not self._watching:
+            self._watching = True
+            asyncio.get_running_loop().call_later(WATCH_SECONDS, self._watch_now)
+        self._news.set()
+
+    def _watch_now(self) -> None:
+        self._watching = False
+        if self._tails is not None:
+            self._tails.set_streams([StreamId.parse(stream) for stream in self.cuts.held])
+            self._news.set()
+
+    def _task_read(self, message: CutRead) -> None:
+        key = (message.cut, message.slot)
+        if message.attempt >= self._attempts.get(key, -1):
+            self._attempts[key] = message.attempt
+            self._rows_read += message.messages
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._tails is not None:
+            self._outage.look(self._tails.error, asyncio.get_running_loop().time())

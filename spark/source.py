@@ -1,0 +1,165 @@
+"""``format("streamlease")``: the data source that Spark loads.
+
+The reader is made anew wherever Spark needs one, in the query's own Python process and in every worker, so it
+connects to nothing until it is asked for an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from streamlease.borrower.reading import SlotWork
+from streamlease.spark.batch import BatchReader, batch_reader
+from streamlease.spark.limits import Limits
+from streamlease.spark.offsets import CutOffset
+from streamlease.spark.options import SourceOptions
+from streamlease.spark.pieces import by_slot, pieces
+from streamlease.spark.query import QuerySession
+from streamlease.spark.schema import Columns, readable, stream_columns
+from streamlease.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
+from streamlease.spark.task import SlotPartition, read
+
+
+class StreamleaseSource(DataSource):
+    """Streams of a shared subscription as a streaming DataFrame; options as of `SourceOptions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "streamlease"
+
+    def schema(self) -> StructType:
+        """The columns: those of every message, and those of the schemas of the spaces.
+
+        Raises:
+            InvalidOption, InvalidTopic: an option is unknown or unacceptable.
+            UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused: see ``spark.schema``.
+        """
+        return readable(self.options)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """A reader of the shared subscription, with the columns `schema`, some or all of the source's.
+
+        Raises:
+            SchemaMismatch: a column is not there, or is of another type.
+        """
+        options = SourceOptions.parse(self.options)
+        return StreamReader(options, stream_columns(options, schema))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A reader of a part of the history; see ``spark.batch``."""
+        return batch_reader(schema, self.options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """A writer of micro-batches; see ``spark.sink``."""
+        return stream_writer(schema, self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A writer of one job's rows; see ``spark.sink``."""
+        return batch_writer(schema, overwrite, self.options)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark's driver and workers call."""
+
+    def __init__(self, options: SourceOptions, columns: Columns | None = None) -> None:
+        self._options = options
+        self._columns = columns if columns is not None else stream_columns(options)
+        self._query: QuerySession | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the reader for its workers, which only call `read`.
+        return {"_options": self._options, "_columns": self._columns, "_query": None}
+
+    def _session(self) -> QuerySession:
+        if self._query is None:
+            self._query = QuerySession(self._options)
+        return self._query
+
+    def _offset(self, data: dict[str, Any]) -> CutOffset:
+        return CutOffset.from_json(data, self._options.subscription.id)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins: a new identity, and cut 0."""
+        return self._session().initial().to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The next cut, fixed durably; `start` if there is nothing new."""
+        return self._session().next_cut(self._offset(start), self.limits(limit)).to_json()
+
+    def limits(self, limit: ReadLimit) -> Limits:
+        """The query's own limits where Spark asks for the usual; else what it asks for, as with ``once``."""
+        own = self._options.limits
+        if limit == self.getDefaultReadLimit():
+            return own
+        match limit:
+            case ReadMaxRows():
+                return Limits(limit.max_rows)
+            case ReadMaxBytes():
+                return Limits(None, limit.max_bytes)
+            case ReadMinRows():
+                return Limits(None, None, limit.min_rows, own.max_delay_ms)
+            case _:
+                return Limits()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The first that is set of ``max...PerTrigger`` and ``minOffsetsPerTrigger``, or no limit.
+
+        Spark knows one limit at a time; the session keeps all of them.
+        """
+        own = self._options.limits
+        if own.max_rows is not None:
+            return ReadMaxRows(own.max_rows)
+        if own.max_bytes is not None:
+            return ReadMaxBytes(own.max_bytes)
+        if own.min_rows is not None:
+            return ReadMinRows(own.min_rows)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Offer nothing that comes later than now."""
+        self._session().prepare_available_now()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """What ``StreamingQueryProgress`` shows: ends of the streams held, how many, and the lag."""
+        return self._session().report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One partition per slot that has something to read, or as many as the options ask for."""
+        if start == end:
+            return []
+        cut, options, query = self._offset(end), self._options, self._session()
+        divided = pieces(
+            by_slot(query.ranges_of(cut)), options.min_partitions, options.max_records_per_partition
+        )
+        return [
+            SlotPartition(SlotWork(cut.group, cut.session, query.agent_id, cut.cut, slot, spans))
+            for slot, spans in divided
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition; runs in an executor's Python worker."""
+        assert isinstance(partition, SlotPartition)
+        return read(partition.work, self._options, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: `latestOffset` has taken note already, and Spark calls this later or never."""
+
+    def stop(self) -> None:
+        """Give all streams back."""
+        if self._query is not None:
+            self._query.stop()
+            self._query = None

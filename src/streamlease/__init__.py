@@ -1,0 +1,33 @@
+"""Durable, ordered, elastic consumer groups with topic wildcards, on Redis.
+
+::
+
+    async with streamlease.connect("redis://...") as client:
+        await client.create_space("flights", topics=["flights/#"], streams=8)
+        async with client.subscribe("$shared/analytics/flights/+/LAX", start="earliest") as sub:
+            async for batch in sub:
+                ...
+                await batch.commit()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streamlease.protocol import errors
+from streamlease.protocol.errors import StreamleaseError
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client, connect
+
+__version__ = "0.1.0"
+__all__ = ["Client", "StreamleaseError", "__version__", "connect", "errors"]
+
+
+def __getattr__(name: str) -> Any:
+    # Spark's workers import this package for the data source alone and need no client.
+    if name in ("Client", "connect"):
+        from streamlease.agent import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module 'streamlease' has no attribute '{name}'")

@@ -1,0 +1,177 @@
+"""Where in a stream a moment lies: the first message strictly after it; and how old what waits there is.
+
+Append times are microseconds of the server's clock and rise strictly from entry to entry, so every moment
+lies between two entries (all messages of an entry have its time), and a binary search finds the place.
+Before and after the search stands a look at what retention removed: if it removed a message from after the
+moment, the answer is ``HistoryTruncated``, also if that happened meanwhile. So nobody silently gets less.
+
+The search is a generator without I/O: it yields commands and is sent their replies; all streams go in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from streamlease.protocol.errors import HistoryTruncated, InvalidInput, SchemaMismatch
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.offsets import parse_entry_id, range_start
+from streamlease.streams.connection import AsyncRedis, BlockingRedis, Command, ask, ask_blocking
+from streamlease.streams.keys import stream_log, stream_meta
+from streamlease.streams.ranges import no_stream
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+PAGE = 64
+"""Streams that are asked about in one round trip."""
+
+Steps = Generator[list[Command], list[Any], dict[StreamId, int]]
+
+
+def microseconds(moment: datetime) -> int:
+    """`moment` as microseconds since 1970 UTC, exactly.
+
+    Raises:
+        InvalidInput: it has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise InvalidInput(f"the time {moment.isoformat()} has no zone: give one, such as datetime.now(UTC)")
+    return (moment - EPOCH) // MICROSECOND
+
+
+def _meta(stream: StreamId) -> Command:
+    return ("HMGET", stream_meta(stream), "next", "floor", "trimmed_at")
+
+
+def _bounds(stream: StreamId, reply: Any, moment: int) -> tuple[int, int]:
+    """Floor and end of a stream that still has everything after `moment`."""
+    if reply[0] is None:
+        raise no_stream(stream)
+    floor = int(reply[1] or 0)
+    if moment < int(reply[2] or 0):
+        raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, floor)
+    return floor, int(reply[0])
+
+
+def first_after(moments: Mapping[StreamId, int]) -> Steps:
+    """For each stream, the offset of the first message appended strictly after the moment (microseconds).
+
+    Raises (out of the generator):
+        UnknownSpace, HistoryTruncated, SchemaMismatch.
+    """
+    low: dict[StreamId, int] = {}
+    high: dict[StreamId, int] = {}
+    streams = list(moments)
+    for stream, reply in zip(streams, (yield [_meta(stream) for stream in streams]), strict=True):
+        low[stream], high[stream] = _bounds(stream, reply, moments[stream])
+    while middle := {
+        stream: (low[stream] + high[stream]) // 2 for stream in streams if low[stream] < high[stream]
+    }:
+        replies = yield [
+            ("XRANGE", stream_log(stream), range_start(offset), "+", "COUNT", 1)
+            for stream, offset in middle.items()
+        ]
+        for (stream, offset), entries in zip(middle.items(), replies, strict=True):
+            if not entries:  # trimmed meanwhile, or lost: what is looked for lies below, or nowhere
+                high[stream] = offset
+                continue
+            id, fields = entries[0]
+            held = parse_entry_id(id)
+            if _append_time(stream, id, fields) > moments[stream]:
+                high[stream] = min(offset, held.start)
+            else:
+                low[stream] = held.end
+    for stream, reply in zip(streams, (yield [_meta(stream) for stream in streams]), strict=True):
+        floor, _ = _bounds(stream, reply, moments[stream])
+        low[stream] = max(low[stream], floor)
+    return low
+
+
+def _append_time(stream: StreamId, id: bytes, fields: list[bytes]) -> int:
+    for name, value in zip(fields[::2], fields[1::2], strict=True):
+        if name == b"a" and value.isdigit():
+            return int(value)
+    raise SchemaMismatch(
+        f"the entry {id.decode('ascii', 'backslashreplace')} of stream {stream} has no append time: "
+        f"read it with the version that wrote it"
+    )
+
+
+async def offsets_after(redis: AsyncRedis, moments: Mapping[StreamId, int]) -> dict[StreamId, int]:
+    """See :func:`first_after`.
+
+    Raises:
+        UnknownSpace, HistoryTruncated, SchemaMismatch, StoreUnavailable, StoreRefused.
+    """
+    steps = first_after(moments)
+    commands = next(steps)
+    while True:
+        try:
+            commands = steps.send(await ask(redis, commands) if commands else [])
+        except StopIteration as found:
+            offsets: dict[StreamId, int] = found.value
+            return offsets
+
+
+def offsets_after_blocking(redis: BlockingRedis, moments: Mapping[StreamId, int]) -> dict[StreamId, int]:
+    """The blocking twin of :func:`offsets_after`."""
+    steps = first_after(moments)
+    commands = next(steps)
+    while True:
+        try:
+            commands = steps.send(ask_blocking(redis, commands) if commands else [])
+        except StopIteration as found:
+            offsets: dict[StreamId, int] = found.value
+            return offsets
+
+
+def after_offset(stream: StreamId, offset: int, floor: int, next: int) -> int:
+    """The offset right after `offset`, of a stream with this floor and end. -1: from the beginning.
+
+    Raises:
+        HistoryTruncated: retention removed messages from after `offset`.
+        InvalidInput: the stream never had that offset.
+    """
+    if not -1 <= offset < next:
+        raise InvalidInput(
+            f"stream {stream} never had offset {offset}, its next one is {next}: "
+            f"the offset is of another stream, or Redis lost writes; start from an offset that is there"
+        )
+    if offset + 1 < floor:
+        raise HistoryTruncated(str(stream), offset + 1, floor)
+    return offset + 1
+
+
+async def server_time(redis: AsyncRedis) -> int:
+    """Microseconds since 1970 by the clock of Redis, which also stamps every append.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    ((seconds, microseconds),) = await ask(redis, [("TIME",)])
+    return int(seconds) * 1_000_000 + int(microseconds)
+
+
+async def append_times(redis: AsyncRedis, offsets: Mapping[StreamId, int]) -> dict[StreamId, int]:
+    """When the message at each offset, or the first one left after it, was appended; in microseconds.
+
+    Streams in which there is none, or an entry of an unknown form, are left out.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    found: dict[StreamId, int] = {}
+    wanted = list(offsets.items())
+    for begin in range(0, len(wanted), PAGE):
+        page = wanted[begin : begin + PAGE]
+        commands: list[Command] = [
+            ("XRANGE", stream_log(stream), range_start(offset), "+", "COUNT", 1) for stream, offset in page
+        ]
+        for (stream, _), entries in zip(page, await ask(redis, commands), strict=True):
+            for id, fields in entries:
+                with suppress(SchemaMismatch):
+                    found[stream] = _append_time(stream, id, fields)
+    return found

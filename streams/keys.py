@@ -1,0 +1,82 @@
+"""Names of the keys in Redis. What belongs to one stream, or to all definitions, shares one hash tag,
+so that a script finds all its keys in one slot of a Redis Cluster.
+
+========================= ======= =================================================================
+key                       type    what
+========================= ======= =================================================================
+``sl:{flights.0.3}:log``  stream  the entries; an id is ``<last offset>-<count>``
+``sl:{flights.0.3}:meta`` hash    next, state (pending, open, sealed), floor, last_append (us), bytes;
+                                  of retention: trimmed_at, trim_term, held_by, held_since
+``sl:{flights.0.3}:pubs`` hash    publisher id -> ``incarnation sequence first count append_us``
+``sl:{flights.0.3}:news`` channel each append publishes the new ``next`` here
+``...:staged:TOKEN``      stream  entries of a sink's task that belong to no batch yet; expires
+``sl:{sink:NAME}:state``  hash    newest batch of a sink and what it consists of: batch, version, plan
+``sl:{sink:NAME}:staged`` set     ``BATCH STREAM TOKEN`` of all that is staged for a sink; expires
+``sl:{spaces}:defs``      hash    space -> its definition as JSON
+``sl:{spaces}:gens``      hash    space -> highest generation ever used; outlives the space
+``sl:{spaces}:version``   string  goes up with every change of a definition
+========================= ======= =================================================================
+"""
+
+from __future__ import annotations
+
+from streamlease.protocol.ids import StreamId
+
+SPACE_DEFINITIONS = "sl:{spaces}:defs"
+SPACE_GENERATIONS = "sl:{spaces}:gens"
+SPACE_VERSION = "sl:{spaces}:version"
+
+
+def stream_log(stream: StreamId) -> str:
+    """The Redis stream with the entries."""
+    return f"sl:{{{stream}}}:log"
+
+
+def stream_meta(stream: StreamId) -> str:
+    """The hash with next offset, state and floor."""
+    return f"sl:{{{stream}}}:meta"
+
+
+def stream_publishers(stream: StreamId) -> str:
+    """The hash with the last append of each publisher."""
+    return f"sl:{{{stream}}}:pubs"
+
+
+def stream_news(stream: StreamId) -> str:
+    """The channel on which each append is announced."""
+    return f"sl:{{{stream}}}:news"
+
+
+def stream_staged(stream: StreamId, token: str) -> str:
+    """The plain Redis stream with entries that are staged for `stream`."""
+    return f"sl:{{{stream}}}:staged:{token}"
+
+
+def sink_state(sink: str) -> str:
+    """The hash with the newest batch of a sink and what it consists of."""
+    return f"sl:{{sink:{sink}}}:state"
+
+
+def sink_staged(sink: str) -> str:
+    """The set of all that is staged for a sink."""
+    return f"sl:{{sink:{sink}}}:staged"
+
+
+def source_state(source: str) -> str:
+    """The hash with what is remembered of a source that is published or imported resumably."""
+    return f"sl:{{source:{source}}}:state"
+
+
+def space_inbox(space: str) -> str:
+    """The plain Redis stream to which any client may XADD messages for a space."""
+    return f"sl:{{inbox:{space}}}"
+
+
+def inbox_refused(space: str) -> str:
+    """The plain Redis stream with the entries of the inbox that cannot be messages."""
+    return f"sl:{{inbox:{space}}}:refused"
+
+
+def inbox_mover(space: str) -> str:
+    """Who moves the entries of the inbox now."""
+    return f"sl:{{inbox:{space}}}:mover"

@@ -1,0 +1,23 @@
+-- Write or remove the definition of one space, if no definition changed since the caller looked.
+--
+-- KEYS  1 definitions (hash)  2 generations (hash)  3 version (string)
+-- ARGV  1 version that the caller saw, 0 if there was none
+--       2 name of the space
+--       3 definition as JSON; empty to remove the space
+--       4 highest generation that the space ever used
+--
+-- Replies
+--   {'written', new version}
+--   {'changed', version}        somebody else was faster: look again
+
+local version = redis.call('GET', KEYS[3]) or '0'
+if version ~= ARGV[1] then
+  return {'changed', tonumber(version)}
+end
+if ARGV[3] ~= '' then
+  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+else
+  redis.call('HDEL', KEYS[1], ARGV[2])
+end
+redis.call('HSET', KEYS[2], ARGV[2], ARGV[4])
+return {'written', redis.call('INCR', KEYS[3])}

@@ -1,0 +1,31 @@
+-- Bring a stream into being, or let one that waits begin. Lives go pending -> open -> sealed, never back.
+--
+-- KEYS  1 meta (hash)
+-- ARGV  1 'open'      make it open; one that is pending becomes open
+--         'pending'   make it pending: it takes appends only later
+--         'begin'     a pending one becomes open; nothing is made, for it may have been dropped meanwhile
+--
+-- Replies
+--   {'opened'}                    made, or begun
+--   {'exists', next offset, state}
+--   {'unknown'}                   'begin': there is no such stream
+
+local wanted = ARGV[1]
+if wanted ~= 'open' and wanted ~= 'pending' and wanted ~= 'begin' then
+  return redis.error_reply("ERR open: wanted state must be 'open', 'pending' or 'begin'")
+end
+local meta = redis.call('HMGET', KEYS[1], 'next', 'state')
+if meta[1] then
+  if meta[2] == 'pending' and wanted ~= 'pending' then
+    redis.call('HSET', KEYS[1], 'state', 'open')
+    return {'opened'}
+  end
+  -- A write, so that WAIT or WAITAOF behind a repetition covers the first attempt.
+  redis.call('HSET', KEYS[1], 'state', meta[2])
+  return {'exists', tonumber(meta[1]), meta[2]}
+end
+if wanted == 'begin' then
+  return {'unknown'}
+end
+redis.call('HSET', KEYS[1], 'next', '0', 'state', wanted, 'floor', '0', 'last_append', '0', 'bytes', '0')
+return {'opened'}

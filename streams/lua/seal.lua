@@ -1,0 +1,19 @@
+-- Close a stream for good: what is in it stays readable, nothing more can be appended.
+--
+-- KEYS  1 meta (hash)
+-- ARGV  1 news channel
+--
+-- Replies
+--   {'sealed', next offset}     now, or already before
+--   {'unknown'}                 there is no such stream
+
+local meta = redis.call('HMGET', KEYS[1], 'next', 'state')
+if not meta[1] then
+  return {'unknown'}
+end
+-- A write even if it is sealed, so that WAIT or WAITAOF behind a repetition covers the first attempt.
+redis.call('HSET', KEYS[1], 'state', 'sealed')
+if meta[2] ~= 'sealed' then
+  redis.call('PUBLISH', ARGV[1], meta[1])
+end
+return {'sealed', tonumber(meta[1])}

@@ -1,0 +1,103 @@
+-- Remove the oldest entries that retention does not want any more and nobody needs, and store the floor.
+--
+-- An entry is surplus if it is older than the age, or lies wholly below the newest `messages`, or the stream
+-- holds more than `bytes`. Entries go from the oldest on, whole, and only if they lie wholly below the limit.
+--
+-- KEYS  1 meta (hash)  2 log (stream)
+-- ARGV  1 limit      nothing at or above this offset is removed
+--       2 age        in microseconds, by this server's clock; -1: any
+--       3 bytes      -1: any
+--       4 messages   -1: any
+--       5 term       of the caller; a lower one than the last is refused
+--       6 holder     who needs what is at the limit; shown while surplus entries are held back
+--       7 most entries, 8 most bytes to look at in this call
+--
+-- Replies
+--   {'trimmed', floor, bytes left, entries removed, messages removed, more, held}
+--          more: 1 if the call ended because of 7 or 8; held: 1 if surplus entries stay because of the limit
+--   {'fenced', term}      a caller with a higher term was here
+--   {'unknown'}           there is no such stream
+
+local meta = redis.call('HMGET', KEYS[1], 'next', 'floor', 'bytes', 'trimmed_at', 'trim_term', 'held_by')
+if not meta[1] then
+  return {'unknown'}
+end
+local number = {}
+for i, place in ipairs({1, 2, 3, 4, 5, 7, 8}) do
+  number[i] = tonumber(ARGV[place])
+  if not number[i] then
+    return redis.error_reply('ERR trim: limit, age, bytes, messages, term and budgets must be numbers')
+  end
+end
+local limit, age, most, keep, term, entries_left, bytes_left = unpack(number)
+if term < (tonumber(meta[5]) or 0) then
+  return {'fenced', tonumber(meta[5])}
+end
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local next = tonumber(meta[1])
+local floor = tonumber(meta[2]) or 0
+local size = tonumber(meta[3]) or 0
+local trimmed_at = tonumber(meta[4]) or 0
+local entries, messages, more, held = 0, 0, 0, 0
+
+local function surplus(last, appended)
+  return (age >= 0 and now - appended > age) or (keep >= 0 and last < next - keep) or (most >= 0 and size > most)
+end
+
+local from, count = '-', 1
+while true do
+  local page = redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', count)
+  local stop, seen = #page < count, 0
+  for i = 1, #page do
+    local last, many = string.match(page[i][1], '^(%d+)-(%d+)$')
+    last, many = tonumber(last), tonumber(many)
+    local fields, own, appended = page[i][2], 0, nil
+    for f = 1, #fields, 2 do
+      own = own + #fields[f] + #fields[f + 1]
+      if fields[f] == 'a' then
+        appended = tonumber(fields[f + 1])
+      end
+    end
+    if not surplus(last, appended or now) then
+      stop = true
+      break
+    end
+    if last >= limit then
+      stop, held = true, 1
+      break
+    end
+    entries, messages, seen = entries + 1, messages + many, seen + own
+    size = math.max(0, size - own)
+    floor = math.max(floor, last + 1)
+    trimmed_at = math.max(trimmed_at, appended or 0)
+    from = '(' .. page[i][1]
+  end
+  if stop then
+    break
+  end
+  entries_left, bytes_left = entries_left - #page, bytes_left - seen
+  if entries_left <= 0 or bytes_left <= 0 then
+    more = 1
+    break
+  end
+  -- As many at once as make about 256 KiB, judged by the page before.
+  count = math.max(1, math.min(256, entries_left, math.floor(262144 * #page / math.max(1, seen))))
+end
+
+if entries > 0 then
+  redis.call('XTRIM', KEYS[2], 'MINID', string.format('%.0f-0', floor))
+end
+if entries > 0 or meta[5] ~= ARGV[5] then
+  redis.call('HSET', KEYS[1], 'floor', string.format('%.0f', floor), 'bytes', string.format('%.0f', size),
+    'trimmed_at', string.format('%.0f', trimmed_at), 'trim_term', ARGV[5])
+end
+if held == 1 then
+  if meta[6] ~= ARGV[6] then
+    redis.call('HSET', KEYS[1], 'held_by', ARGV[6], 'held_since', string.format('%.0f', now))
+  end
+elseif meta[6] and more == 0 then
+  redis.call('HDEL', KEYS[1], 'held_by', 'held_since')
+end
+return {'trimmed', floor, size, entries, messages, more, held}

@@ -1,0 +1,170 @@
+"""One exchange of commands with one Redis server, and what each failure of it means.
+
+redis-py cannot tell whether a failed command had been sent. Here the border is exact::
+
+    get a connection  -- fails -->  StoreUnavailable   nothing was done
+    send and receive  -- fails -->  Indefinite         it was done, or it was not
+
+An error *reply* is no failure of the exchange: it is handed back in its place among the replies, and
+:func:`refusal` turns it into what the user sees. redis-py never retries on its own account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
+
+AsyncServer = redis.asyncio.Redis
+BlockingServer = redis.Redis
+Argument = bytes | str | int | float
+Command = tuple[Argument, ...]
+
+LOGIN = (AuthenticationError, AuthorizationError)
+FAILURES = (RedisConnectionError, RedisTimeoutError, OSError)
+
+
+def address(client: AsyncServer | BlockingServer) -> str:
+    """Where `client` connects to, for messages."""
+    pool: Any = client.connection_pool
+    service = getattr(pool, "service_name", None)
+    if service is not None:
+        return f"the primary of {service}"
+    options: dict[str, Any] = pool.connection_kwargs
+    if "path" in options:
+        return str(options["path"])
+    return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+
+
+def unavailable(where: str, error: BaseException) -> StoreUnavailable:
+    """The error for a Redis that cannot be reached; nothing was sent to it."""
+    return StoreUnavailable(
+        f"Redis at {where} does not answer: {reason(error)}; "
+        f"start it, or pass --redis URL / set STREAMLEASE_REDIS_URL"
+    )
+
+
+def indefinite(where: str, error: BaseException) -> Indefinite:
+    """The error for a connection that failed between sending and the last reply."""
+    return Indefinite(
+        f"no answer came from Redis at {where} after sending ({reason(error)}): "
+        f"it may have been done, or not; look, or repeat what is safe to repeat"
+    )
+
+
+def refusal(error: ResponseError) -> StreamleaseError:
+    """What an error reply of Redis means to the user; nothing was done."""
+    text = " ".join(str(error).split())
+    if isinstance(error, OutOfMemoryError) or "OOM" in text:
+        return StoreRefused(
+            f"Redis is out of memory ({text}): raise maxmemory, or shorten the retention of a space"
+        )
+    if isinstance(error, NoPermissionError):
+        return StoreRefused(f"Redis does not let this user do that ({text}): give the user the rights")
+    if isinstance(error, ReadOnlyError) or "READONLY" in text:
+        return StoreRefused(f"Redis is a read-only replica ({text}): connect to its primary")
+    return StoreRefused(f"Redis answered with an error: {text}")
+
+
+def no_login(where: str, error: BaseException) -> StoreRefused:
+    """The error for a login that the server refused."""
+    return StoreRefused(
+        f"Redis at {where} refused the login ({reason(error)}): put user and password into the URL"
+    )
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+async def exchange_one(client: AsyncServer, commands: Sequence[Command]) -> list[Any]:
+    """Send `commands` in one write, not as a transaction; their replies in order.
+
+    An error reply stands in the list as a ``redis.exceptions.ResponseError``; the connection that
+    brought it is not used again, because some servers close it.
+
+    Raises:
+        StoreUnavailable: no connection; nothing was sent.
+        Indefinite: the connection failed after sending began.
+    """
+    pool: Any = client.connection_pool
+    try:
+        connection = await pool.get_connection()
+    except LOGIN as error:
+        raise no_login(address(client), error) from None
+    except FAILURES as error:
+        raise unavailable(address(client), error) from None
+    except ResponseError as error:
+        raise refusal(error) from None
+    whole = False
+    try:
+        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        replies: list[Any] = []
+        for _ in commands:
+            try:
+                replies.append(await connection.read_response())
+            except ResponseError as error:
+                replies.append(error)
+        whole = not any(isinstance(reply, ResponseError) for reply in replies)
+        return replies
+    except LOGIN as error:
+        raise no_login(address(client), error) from None
+    except (*FAILURES, RedisError) as error:
+        if isinstance(error, BusyLoadingError) and len(commands) == 1:
+            raise unavailable(address(client), error) from None
+        raise indefinite(address(client), error) from None
+    finally:
+        if not whole:
+            await connection.disconnect(nowait=True)
+        await pool.release(connection)
+
+
+def exchange_one_blocking(client: BlockingServer, commands: Sequence[Command]) -> list[Any]:
+    """The blocking twin of :func:`exchange_one`."""
+    pool: Any = client.connection_pool
+    try:
+        connection = pool.get_connection()
+    except LOGIN as error:
+        raise no_login(address(client), error) from None
+    except FAILURES as error:
+        raise unavailable(address(client), error) from None
+    except ResponseError as error:
+        raise refusal(error) from None
+    whole = False
+    try:
+        connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        replies: list[Any] = []
+        for _ in commands:
+            try:
+                replies.append(connection.read_response())
+            except ResponseError as error:
+                replies.append(error)
+        whole = not any(isinstance(reply, ResponseError) for reply in replies)
+        return replies
+    except LOGIN as error:
+        raise no_login(address(client), error) from None
+    except (*FAILURES, RedisError) as error:
+        if isinstance(error, BusyLoadingError) and len(commands) == 1:
+            raise unavailable(address(client), error) from None
+        raise indefinite(address(client), error) from None
+    finally:
+        if not whole:
+            connection.disconnect()
+        pool.release(connection)

@@ -1,0 +1,113 @@
+"""The blocking twin."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from streamlease.agent import blocking
+from streamlease.protocol.errors import InvalidInput, InvalidTopic, StoreUnavailable, UnknownSpace
+from tests.agent.helpers import SUB
+
+
+def test_messages_go_out_and_come_back(real_redis_url: str) -> None:
+    with blocking.connect(real_redis_url) as client:
+        assert client.create_space("s", ["a/#"], streams=2).name == "s"
+        with client.publisher() as publisher:
+            _, offset = publisher.send("a/b", b"0", key=b"k", headers={"h": "1"})
+            assert offset == 0
+            for number in range(1, 90):
+                publisher.submit("a/b", str(number))
+            publisher.flush()
+            publisher.send_many("a/b", [str(number) for number in range(90, 100)])
+            got: list[int] = []
+            with client.subscribe(SUB, start="earliest", max_batch=30) as subscription:
+                for batch in subscription:
+                    got += [int(message.payload) for message in batch.messages]
+                    assert batch.to_arrow().num_rows == len(batch)
+                    assert batch.end - batch.start == len(batch)
+                    batch.commit()
+                    if len(got) == 100:
+                        break
+                assert subscription.streams == ["s.0.0", "s.0.1"]
+                assert str(batch.stream) in subscription.streams
+                assert subscription.poll(0.05) is None
+        assert got == list(range(100))
+        with client.subscribe(SUB) as subscription:
+            assert subscription.poll(1.0) is None  # all is committed
+
+
+def test_part_of_a_batch_may_be_committed(real_redis_url: str) -> None:
+    with blocking.connect(real_redis_url) as client:
+        client.create_space("s", ["a/#"])
+        with client.publisher() as publisher:
+            for number in range(10):
+                publisher.submit("a/b", str(number))
+        with client.subscribe(SUB, start="earliest") as subscription:
+            batch = subscription.poll(10)
+            assert batch is not None
+            batch.commit(batch.start + 1)
+        with client.subscribe(SUB) as subscription:
+            batch = subscription.poll(10)
+            assert batch is not None
+            assert batch.start == 1
+
+
+def test_errors_are_those_of_the_asynchronous_client(real_redis_url: str) -> None:
+    with blocking.connect(real_redis_url) as client:
+        with pytest.raises(InvalidTopic):
+            client.subscribe("$shared/g")
+        with pytest.raises(UnknownSpace), client.subscribe("$shared/g/nowhere/#"):
+            pass
+        with client.publisher() as publisher, pytest.raises(UnknownSpace):
+            publisher.send("nowhere", b"")
+        with pytest.raises(InvalidInput, match="with client"):
+            client.subscribe(SUB).poll()
+    with pytest.raises(InvalidInput, match="connect again"):
+        client.create_space("t", ["t"])
+
+
+def test_a_redis_that_is_not_there_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(StoreUnavailable), blocking.connect("redis://127.0.0.1:1"):
+        pass
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_subscription_leaves_no_thread(embedded_redis_url: str) -> None:
+    before = set(threading.enumerate())
+    with blocking.connect(embedded_redis_url) as client:
+        client.create_space("s", ["a/#"], streams=2)
+        for _ in range(3):
+            with client.subscribe(SUB, start="earliest"):
+                pass
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_client_serves_several_threads(real_redis_url: str) -> None:
+    with blocking.connect(real_redis_url) as client:
+        client.create_space("s", ["a/#"], streams=2)
+        with client.publisher() as publisher:
+            threads = [
+                threading.Thread(target=lambda: [publisher.send("a/b", b"x") for _ in range(20)])
+                for _ in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert publisher.send("a/b", b"last")[1] == 80
+
+
+def test_history_and_listening_without_a_group(real_redis_url: str) -> None:
+    with blocking.connect(real_redis_url) as client:
+        client.create_space("s", ["a/#"])
+        with client.publisher() as publisher:
+            for number in range(5):
+                publisher.send("a/b", str(number))
+        with client.history("a/#", since=1) as history:
+            assert [message.payload for batch in history for message in batch.messages] == [b"2", b"3", b"4"]
+            assert history.positions == {"s.0.0": 5}
+        with client.listen("a/#", start=4) as listening:
+            assert next(iter(listening)).messages[0].payload == b"4"

@@ -1,0 +1,96 @@
+"""What the reader of a subscription makes of grants and revocations, without Redis or a leader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from streamlease.agent.subscription import Batch, SharedReader
+from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
+from streamlease.protocol.ids import StreamId
+
+STREAM = StreamId("s", 0, 0)
+S0 = str(STREAM)
+
+
+class Reader(SharedReader):
+    """A reader that notes what it reports."""
+
+    def __init__(self) -> None:
+        super().__init__(None, "#", max_batch=2, buffered_batches=4)  # type: ignore[arg-type]
+        self.reported: list[Progressed] = []
+        self._session: Any = self
+
+    def progressed(self, slot: int, event: Progressed) -> None:
+        self.reported.append(event)
+
+    def grant(self, epoch: int, progress: int = 0, resumes: int | None = None) -> None:
+        self.granted(0, StreamGranted(S0, epoch, progress, None, resumes))
+
+    def fetched(self, *ends: int) -> None:
+        """Batches up to these offsets have come."""
+        held = self._streams[S0]
+        for end in ends:
+            self._ready.append(Batch(self, held, STREAM, held.position, end, pa.record_batch({})))
+            held.position = end
+
+
+@pytest.fixture
+async def reader() -> Reader:
+    return Reader()
+
+
+async def test_a_stream_goes_on_after_its_leader_died_while_it_was_being_revoked(reader: Reader) -> None:
+    reader.grant(1)
+    reader.fetched(2, 4)
+    assert (await anext(reader)).end == 2  # and not committed yet
+    reader.revoking(0, StreamRevoking(S0, 1))
+    reader.gone(0, StreamGone(S0, 1))
+    reader.grant(2, 0, resumes=1)
+    reader.fetched(4)
+    batch = await anext(reader)
+    assert (batch.start, batch.end) == (2, 4)
+
+
+async def test_batches_that_a_revocation_dropped_are_fetched_again_if_the_stream_stays(
+    reader: Reader,
+) -> None:
+    reader.grant(1)
+    reader.fetched(2, 4)
+    held = (await anext(reader)).held
+    reader.revoking(0, StreamRevoking(S0, 1))
+    assert reader._take() is None  # dropped
+    reader.gone(0, StreamGone(S0, 1))
+    reader.grant(2, 0, resumes=1)
+    assert reader._streams[S0] is held
+    assert held.position == 2
+
+
+async def test_a_session_that_missed_a_grant_goes_on_where_it_was(reader: Reader) -> None:
+    reader.grant(1)
+    reader.fetched(2)
+    held = (await anext(reader)).held
+    reader.gone(0, StreamGone(S0, 1))
+    reader.grant(3, 0, resumes=1)
+    assert reader._streams[S0] is held
+    assert (held.position, held.lease_epoch) == (2, 3)
+
+
+async def test_a_stream_that_somebody_else_had_begins_at_the_progress(reader: Reader) -> None:
+    reader.grant(1)
+    reader.fetched(2)
+    held = (await anext(reader)).held
+    reader.gone(0, StreamGone(S0, 1))
+    reader.grant(4, 1, resumes=3)
+    assert reader._streams[S0] is not held
+    assert reader._streams[S0].position == 1
+
+
+async def test_a_stream_whose_work_is_done_is_forgotten_when_it_is_revoked(reader: Reader) -> None:
+    reader.grant(1)
+    reader.revoking(0, StreamRevoking(S0, 1))
+    assert reader.reported[-1].final
+    reader.gone(0, StreamGone(S0, 1))
+    assert reader._streams == {}

@@ -1,0 +1,134 @@
+"""Borrowers in a wanted state, and the messages that their leader sends them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from streamlease.borrower.machine import (
+    Borrower,
+    BorrowerConfig,
+    Disconnected,
+    Effect,
+    Identity,
+    LeaderFound,
+    Progressed,
+    Received,
+    SendToLeader,
+    Started,
+    Unsubscribed,
+)
+from streamlease.borrower.state import BorrowerState
+from streamlease.protocol.messages import (
+    BorrowerToLeader,
+    Grant,
+    Invalidate,
+    LeaderConnectResponse,
+    LeaderToBorrower,
+    NotLeader,
+    PingResponse,
+    Progress,
+    ProgressCommitted,
+    Revoke,
+    Revoked,
+)
+
+GROUP, ME, TERM = "g/a", "b1", 5
+CONFIG = BorrowerConfig()
+STREAM, EPOCH = "s.0.0", 3
+_Kind = TypeVar("_Kind")
+
+
+def connect_response(term: int = TERM) -> LeaderConnectResponse:
+    return LeaderConnectResponse(group=GROUP, borrower=ME, term=term, leader="h")
+
+
+def grant(
+    stream: str = STREAM, epoch: int = EPOCH, progress: int = 10, term: int = TERM, **more: Any
+) -> Grant:
+    return Grant(
+        group=GROUP, borrower=ME, term=term, stream=stream, lease_epoch=epoch, progress=progress, **more
+    )
+
+
+def revoke(stream: str = STREAM, epoch: int = EPOCH, term: int = TERM) -> Revoke:
+    return Revoke(group=GROUP, borrower=ME, term=term, stream=stream, lease_epoch=epoch)
+
+
+def revoked(stream: str = STREAM, epoch: int = EPOCH, term: int = TERM) -> Revoked:
+    return Revoked(group=GROUP, borrower=ME, term=term, stream=stream, lease_epoch=epoch)
+
+
+def committed(
+    offset: int, stream: str = STREAM, epoch: int = EPOCH, term: int = TERM, final: bool = False
+) -> ProgressCommitted:
+    entry = Progress(stream=stream, lease_epoch=epoch, offset=offset, final=final)
+    return ProgressCommitted(group=GROUP, borrower=ME, term=term, progress=(entry,))
+
+
+def pong(term: int = TERM) -> PingResponse:
+    return PingResponse(group=GROUP, borrower=ME, term=term)
+
+
+def invalidate(reason: Any = "unknown", term: int = TERM) -> Invalidate:
+    return Invalidate(group=GROUP, borrower=ME, term=term, reason=reason)
+
+
+def not_leader(term: int = TERM) -> NotLeader:
+    return NotLeader(group=GROUP, borrower=ME, term=term)
+
+
+def new(config: BorrowerConfig = CONFIG) -> Borrower:
+    return Borrower(Identity(GROUP, ME, "session", "name", 7, 2, "here"), config)
+
+
+def hear(borrower: Borrower, message: LeaderToBorrower, now: int = 0) -> list[Effect]:
+    return borrower.step(Received(message), now)
+
+
+def in_state(
+    state: BorrowerState, streams: Iterable[Grant] = (), config: BorrowerConfig = CONFIG
+) -> Borrower:
+    """A borrower that went the ordinary way to `state`, at time 0, and holds these streams."""
+    borrower = new(config)
+    borrower.step(Started(), 0)
+    borrower.step(LeaderFound("box", TERM), 0)
+    if state is BorrowerState.CONNECTING:
+        return borrower
+    hear(borrower, connect_response())
+    for message in streams:
+        hear(borrower, message)
+    if state is BorrowerState.UNSUBSCRIBING:
+        if not borrower.streams:
+            hear(borrower, grant("keeps.it.open", 1))
+        borrower.step(Unsubscribed(), 0)
+    elif state is BorrowerState.ENDED:
+        borrower.step(Disconnected(), 0)
+    assert borrower.state is state
+    return borrower
+
+
+def connected(*streams: Grant, config: BorrowerConfig = CONFIG) -> Borrower:
+    return in_state(BorrowerState.CONNECTED, streams, config)
+
+
+def progressed(offset: int, *, final: bool = False, stream: str = STREAM, epoch: int = EPOCH) -> Progressed:
+    return Progressed(stream, epoch, offset, final)
+
+
+def sent(effects: Iterable[Effect], kind: type[_Kind] | None = None) -> list[_Kind]:
+    """The messages (of one type) among `effects`."""
+    messages: list[BorrowerToLeader] = [e.message for e in effects if isinstance(e, SendToLeader)]
+    return [m for m in messages if kind is None or isinstance(m, kind)]  # type: ignore[misc]
+
+
+def only(effects: Iterable[Effect], kind: type[_Kind]) -> _Kind:
+    (found,) = [effect for effect in effects if isinstance(effect, kind)]
+    return found
+
+
+def frozen(borrower: Borrower) -> Borrower:
+    """All that a borrower is, but for the count of what it refused."""
+    return replace(copy.deepcopy(borrower), refused=0)

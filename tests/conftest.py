@@ -1,0 +1,101 @@
+"""Fixtures that every test may use, and the rule that a skipped test is a failed one in CI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import ALL_KINDS, REAL_KINDS, Kind, RedisServer, ServerMissing, ServerPool
+
+MakeServer = Callable[..., RedisServer]
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+
+
+@pytest.fixture(scope="session")
+def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
+    """The session's shared servers. Tests that stop or pause a server take ``make_redis_server``."""
+    pool = ServerPool(tmp_path_factory.mktemp("redis"))
+    yield pool
+    pool.close()
+
+
+def _emptied(pool: ServerPool, kind: Kind) -> str:
+    try:
+        server = pool.get(kind)
+    except ServerMissing as missing:
+        pytest.fail(str(missing), pytrace=False)
+    server.flush()
+    return server.url
+
+
+@pytest.fixture(params=ALL_KINDS, ids=str)
+def redis_url(request: pytest.FixtureRequest, redis_servers: ServerPool) -> str:
+    """URL of an empty Redis; the test runs once on each kind of server."""
+    return _emptied(redis_servers, request.param)
+
+
+@pytest.fixture(params=REAL_KINDS, ids=str)
+def real_redis_url(request: pytest.FixtureRequest, redis_servers: ServerPool) -> str:
+    """Like ``redis_url``, without the fake: for INFO, WAIT, CONFIG GET, WAITAOF and the like."""
+    return _emptied(redis_servers, request.param)
+
+
+@pytest.fixture
+def embedded_redis_url(redis_servers: ServerPool) -> str:
+    """URL of an empty Redis of the embedded kind: for tests that would gain nothing from three servers."""
+    return _emptied(redis_servers, Kind.EMBEDDED)
+
+
+@pytest.fixture
+def make_redis_server(tmp_path: Path) -> Iterator[MakeServer]:
+    """Makes started servers of the test's own, to be killed, paused or restarted.
+
+    ``make_redis_server(kind="embedded", persistent=False, settings=None) -> RedisServer``
+    """
+    made: list[RedisServer] = []
+
+    def make(
+        kind: Kind | str = Kind.EMBEDDED, *, persistent: bool = False, settings: dict[str, str] | None = None
+    ) -> RedisServer:
+        directory = tmp_path / f"redis-{len(made)}"
+        server = RedisServer(kind, directory, persistent=persistent, settings=settings)
+        made.append(server)
+        try:
+            return server.start()
+        except ServerMissing as missing:
+            pytest.fail(str(missing), pytrace=False)
+
+    yield make
+    for server in made:
+        server.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a skip hides a missing piece, so it fails; an expected failure (xfail) stays what it is."""
+    report = yield
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, which fails in CI: {_reason(report.longrepr)}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole module that skips itself while it is collected."""
+    report = yield
+    if IN_CI and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} was skipped, which fails in CI: {_reason(report.longrepr)}"
+    return report
+
+
+def _reason(longrepr: object) -> str:
+    return str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)

@@ -1,0 +1,64 @@
+"""The demo as a user runs it: as a process, with real Spark, real kills and the real flights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+import redis
+
+
+def _demo(*options: str, url: str | None = None) -> subprocess.CompletedProcess[str]:
+    arguments: Sequence[str] = [sys.executable, "-m", "streamlease.admin", "demo", *options]
+    if url is not None:
+        arguments = [*arguments, "--redis", url]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=400, check=False)
+
+
+@pytest.mark.demo
+@pytest.mark.spark
+@pytest.mark.timeout(420)
+def test_every_flight_arrives_once_though_a_query_and_a_leader_are_killed(real_redis_url: str) -> None:
+    done = _demo("--json", url=real_redis_url)
+    assert done.returncode == 0, done.stderr[-3000:]
+    outcome = json.loads(done.stdout)
+    assert outcome["published"] == outcome["delivered"] == 336_776
+    assert outcome["missing"] == outcome["duplicated"] == 0
+    assert outcome["both_queries_held_streams"]
+    assert outcome["streams_moved"] > 0
+    assert outcome["take_over_seconds"] is not None
+    assert outcome["leader_replaced_seconds"] is not None
+    assert len(outcome["mean_arrival_delay"]) == 16
+    assert all(means["spark"] == means["file"] for means in outcome["mean_arrival_delay"].values())
+    with redis.Redis.from_url(real_redis_url) as client:
+        left = {key for key in client.scan_iter("sl:*") if b"flights" in key or b"{g:" in key}
+    assert not left, "the demo leaves nothing of its own in a Redis that it was given"
+
+
+def test_a_redis_that_has_the_space_already_is_left_alone(embedded_redis_url: str) -> None:
+    subprocess.run(
+        [
+            sys.executable, "-m", "streamlease.admin", "space", "create", "flights",
+            "--topics", "mine/#", "--redis", embedded_redis_url,
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )  # fmt: skip
+    with redis.Redis.from_url(embedded_redis_url) as client:
+        before = client.dbsize()
+        done = _demo(url=embedded_redis_url)
+        assert done.returncode == 2
+        assert "space 'flights' exists in this Redis already" in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert client.dbsize() == before
+
+
+def test_an_unreachable_redis_is_one_line() -> None:
+    done = _demo(url="redis://127.0.0.1:1")
+    assert done.returncode == 1
+    assert "Redis at 127.0.0.1:1 does not answer" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

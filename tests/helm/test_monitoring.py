@@ -1,0 +1,90 @@
+"""Monitors, alerts and the dashboard ask for metrics that exist, of pods that exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from streamlease.leader.metrics import GroupFacts, HostFacts, exposition
+from streamlease.streams import metrics as publishing
+from tests.helm.charts import CHART, ROOT, render, value_sets
+
+pytestmark = pytest.mark.helm
+
+VALUES = value_sets()["operated"]
+ALERTS = CHART / "files" / "alerts.yaml"
+NAME = re.compile(r"\bstreamlease_\w+")
+
+
+def existing() -> set[str]:
+    """The names of all series that a host and a publisher may have."""
+    publishing.PUBLISH_FAILURES.labels("Indefinite")
+    group = GroupFacts("$shared/g/#", 1, 2, 2, 1, 0, 0, 5, 1.5)
+    text = exposition(HostFacts([group], False, 0, 0)).decode()
+    kinds = dict(re.findall(r"^# TYPE (streamlease_\w+) (\w+)$", text, re.MULTILINE))
+    parts = ("_bucket", "_sum", "_count")
+    return {
+        f"{name}{part}" for name, kind in kinds.items() for part in (parts if kind == "histogram" else ("",))
+    }
+
+
+def queries() -> list[str]:
+    panels = json.loads((CHART / "files" / "dashboard.json").read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    rules = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
+    return asked + [rule["expr"] for rule in rules]
+
+
+def test_every_query_asks_for_metrics_that_exist() -> None:
+    known = existing()
+    assert len(queries()) > 15
+    for query in queries():
+        names = set(NAME.findall(query))
+        assert names, query
+        assert names <= known, query
+
+
+def test_every_metric_is_on_the_dashboard_or_is_known_not_to_be() -> None:
+    shown = {name for query in queries() for name in NAME.findall(query)}
+    of_groups = {name for name in existing() if name.startswith("streamlease_group_")}
+    assert of_groups - shown == set()
+
+
+def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
+    rules: list[dict[str, Any]] = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert set(rule["annotations"]) == {"summary", "description"}
+
+
+def test_the_dashboard_is_what_its_program_writes() -> None:
+    spec = importlib.util.spec_from_file_location("dashboard", ROOT / "helm" / "dashboard.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (CHART / "files" / "dashboard.json").read_text() == module.text(), "run: python3 helm/dashboard.py"
+
+
+def test_the_monitor_asks_the_leader_hosts_where_they_listen() -> None:
+    rendered = render(VALUES)
+    monitor = rendered.the("PodMonitor")
+    pod = rendered.pods()["Deployment"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == pod["spec"]["containers"][0]["ports"][0]["name"]
+    assert (endpoint["path"], endpoint["interval"]) == ("/metrics", "15s")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_rules_and_dashboard_arrive_unchanged() -> None:
+    rendered = render(VALUES)
+    assert rendered.the("PrometheusRule")["spec"] == yaml.safe_load(ALERTS.read_text())
+    (held,) = rendered.the("ConfigMap")["data"].values()
+    assert json.loads(held) == json.loads((CHART / "files" / "dashboard.json").read_text())

@@ -1,0 +1,243 @@
+"""A leader in a wanted state, and the messages that borrowers, sessions and operators send it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from streamlease.leader.events import (
+    Effect,
+    Persist,
+    Received,
+    Recovered,
+    Send,
+    StreamsListed,
+    Tick,
+)
+from streamlease.leader.machine import Leader, LeaderConfig
+from streamlease.leader.records import GroupState, Record, decode_records, encode_records
+from streamlease.protocol.group_options import GroupOptions
+from streamlease.protocol.messages import (
+    Command,
+    CutRange,
+    Disconnect,
+    FinishCut,
+    FixCut,
+    FromLeader,
+    LeaderWanted,
+    MessageFailed,
+    Ping,
+    Progress,
+    ResumeCut,
+    RevokeFinished,
+    ToLeader,
+    UpdateProgress,
+)
+
+GROUP = "g/a"
+CONFIG = LeaderConfig()
+OPTIONS = GroupOptions()
+S0, S1, S2, S3 = (f"s.0.{shard}" for shard in range(4))
+_Kind = TypeVar("_Kind")
+
+
+def wanted(
+    borrower: str,
+    name: str = "",
+    session: str = "",
+    arrival: int = 1,
+    attempt: int = 1,
+    timeout: int = 10_000,
+    attested: tuple[Progress, ...] = (),
+) -> LeaderWanted:
+    name = name or f"n-{borrower}"
+    return LeaderWanted(
+        group=GROUP,
+        borrower=borrower,
+        session=session or f"s-{name}",
+        name=name,
+        arrival=arrival,
+        attempt=attempt,
+        host="here",
+        session_timeout_ms=timeout,
+        attested=attested,
+    )
+
+
+def ping(borrower: str, term: int = 1) -> Ping:
+    return Ping(group=GROUP, borrower=borrower, term=term)
+
+
+def progress(borrower: str, stream: str, epoch: int, offset: int, *, final: bool = False) -> UpdateProgress:
+    entry = Progress(stream=stream, lease_epoch=epoch, offset=offset, final=final)
+    return UpdateProgress(group=GROUP, borrower=borrower, progress=(entry,))
+
+
+def finished(borrower: str, stream: str, epoch: int) -> RevokeFinished:
+    return RevokeFinished(group=GROUP, borrower=borrower, stream=stream, lease_epoch=epoch)
+
+
+def failed(
+    borrower: str, stream: str, epoch: int, offset: int, failure: str = "f1", cause: str = "bad"
+) -> MessageFailed:
+    return MessageFailed(
+        group=GROUP,
+        borrower=borrower,
+        stream=stream,
+        lease_epoch=epoch,
+        offset=offset,
+        failure=failure,
+        cause=cause,
+    )
+
+
+def goodbye(borrower: str, *entries: tuple[str, int, int]) -> Disconnect:
+    said = tuple(Progress(stream=s, lease_epoch=e, offset=o, final=True) for s, e, o in entries)
+    return Disconnect(group=GROUP, borrower=borrower, progress=said)
+
+
+def part(stream: str, epoch: int, start: int, end: int) -> CutRange:
+    return CutRange(stream=stream, lease_epoch=epoch, start=start, end=end)
+
+
+def fix(session: str, cut: int, *ranges: CutRange, finished: int | None = None, arrival: int = 1) -> FixCut:
+    done = cut - 1 if finished is None else finished
+    return FixCut(group=GROUP, session=session, arrival=arrival, cut=cut, finished=done, ranges=ranges)
+
+
+def finish(session: str, cut: int, *ranges: CutRange, arrival: int = 1) -> FinishCut:
+    return FinishCut(group=GROUP, session=session, arrival=arrival, finished=cut, ranges=ranges)
+
+
+def resume(session: str, cut: int, *ranges: CutRange, arrival: int = 1) -> ResumeCut:
+    return ResumeCut(group=GROUP, session=session, arrival=arrival, cut=cut, ranges=ranges)
+
+
+def command(
+    act: Any, *, dry_run: bool = False, who: str = "me", request: str = "r1", at: int = 0, **more: Any
+) -> Command:
+    return Command(group=GROUP, request=request, act=act, dry_run=dry_run, who=who, at=at, **more)
+
+
+class Rig:
+    """A leader with its clock, everything it sent, and a journal that is written as it asks for."""
+
+    def __init__(
+        self,
+        term: int = 1,
+        state: GroupState | None = None,
+        config: LeaderConfig = CONFIG,
+        history: str = "",
+        options: GroupOptions = OPTIONS,
+    ) -> None:
+        begin = state if state is not None else GroupState()
+        self.leader = Leader(GROUP, "host", term, config, begin, options, history=history)
+        self.now = 0
+        self.effects: list[Effect] = []
+        self.journal: list[Record] = []
+        self.step(Recovered())
+
+    def step(self, event: Any) -> list[Effect]:
+        effects = self.leader.step(event, self.now)
+        self.effects += effects
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self.journal += effect.records
+        return effects
+
+    def hear(self, message: ToLeader, sender: str = "box") -> list[Effect]:
+        return self.step(Received(sender, message))
+
+    def streams(self, *streams: str, start: int = 0) -> list[Effect]:
+        return self.step(StreamsListed(dict.fromkeys(streams, start)))
+
+    def generations(
+        self, ends: dict[str, int], *open: str, order: dict[str, tuple[str, ...]] | None = None
+    ) -> list[Effect]:
+        """A listing with sealed streams; every open one follows all that are sealed, unless `order` says."""
+        before = order or {**dict.fromkeys(ends, ()), **dict.fromkeys(open, tuple(ends))}
+        return self.step(StreamsListed(dict.fromkeys((*ends, *open), 0), {}, ends, before))
+
+    def give_back(self, stream: str, offset: int) -> None:
+        """Answer the revocation of `stream` to its end."""
+        owner, epoch = self.owners[stream], self.epoch(stream)
+        self.hear(progress(owner, stream, epoch, offset, final=True), f"box-{owner}")
+        self.hear(finished(owner, stream, epoch), f"box-{owner}")
+
+    def tick(self, milliseconds: int = 0) -> list[Effect]:
+        self.now += milliseconds
+        return self.step(Tick())
+
+    def settle(self) -> list[Effect]:
+        """Let the rebalance that is due be made."""
+        return self.tick(self.leader.config.rebalance_delay)
+
+    def join(self, borrower: str, **more: Any) -> None:
+        self.hear(wanted(borrower, **more), f"box-{borrower}")
+
+    def accept(self, borrower: str | None = None) -> None:
+        """Acknowledge all grants (of one borrower) by progress at their beginning."""
+        for stream, lease in list(self.leader.leases.items()):
+            owner = self.leader.peers[lease.name].borrower
+            if lease.state.value == "granting" and owner and borrower in (None, owner):
+                offset = self.leader.durable.streams[stream].committed
+                self.hear(progress(owner, stream, lease.lease_epoch, offset), f"box-{owner}")
+
+    @property
+    def owners(self) -> dict[str, str]:
+        """Stream -> borrower id."""
+        leases = self.leader.leases
+        return {stream: self.leader.peers[lease.name].borrower for stream, lease in sorted(leases.items())}
+
+    def epoch(self, stream: str) -> int:
+        return self.leader.leases[stream].lease_epoch
+
+    def lease_state(self, stream: str) -> str:
+        lease = self.leader.leases.get(stream)
+        return lease.state.value if lease is not None else "free"
+
+    def committed(self, stream: str) -> int:
+        return self.leader.durable.streams[stream].committed
+
+    def replayed(self) -> GroupState:
+        """What the next leader would read from the journal."""
+        state = GroupState()
+        for record in decode_records(encode_records(self.journal)):
+            state.apply(record)
+        return state
+
+    def crash(self) -> Rig:
+        """The next leader, begun from what was journalled."""
+        return Rig(self.leader.term + 1, self.replayed(), self.leader.config, options=self.leader.options)
+
+    def frozen(self) -> Leader:
+        """All that the leader is, but for the count of what it refused and when it heard from whom."""
+        leader = copy.deepcopy(self.leader)
+        leader.refused = 0
+        for peer in leader.peers.values():
+            peer.last_seen = 0
+        return leader
+
+
+def led(streams: Iterable[str] = (S0, S1), borrowers: Iterable[str] = ("b1",), **more: Any) -> Rig:
+    """A leader whose borrowers joined at once and hold the streams."""
+    rig = Rig(**more)
+    for borrower in borrowers:
+        rig.join(borrower)
+    rig.streams(*streams)
+    rig.settle()
+    rig.accept()
+    rig.effects.clear()
+    return rig
+
+
+def sent(effects: Iterable[Effect], kind: type[_Kind]) -> list[_Kind]:
+    """The messages of one type among `effects`."""
+    messages: list[FromLeader] = [e.message for e in effects if isinstance(e, Send)]
+    return [m for m in messages if isinstance(m, kind)]
+
+
+def only(effects: Iterable[Effect], kind: type[_Kind]) -> _Kind:
+    (found,) = sent(effects, kind)
+    return found

@@ -1,0 +1,341 @@
+"""Leader hosts on a real Redis: they lead, hand over, take over, and say when they do not lead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeVar
+
+import pytest
+
+from streamlease.leader.events import Received
+from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.leader.journal import Journal, recover
+from streamlease.leader.machine import LeaderConfig
+from streamlease.leader.records import Leased, Record, StreamsAdded
+from streamlease.leader.runner import Runner
+from streamlease.protocol.messages import (
+    Command,
+    CommandReply,
+    FixCut,
+    Grant,
+    Invalidate,
+    LeaderConnectResponse,
+    Message,
+    NotLeader,
+    Progress,
+    UpdateProgress,
+)
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import hosts, leadership, mailbox
+from streamlease.registry.groups import Groups
+from streamlease.registry.leadership import Candidacy, LeadershipConfig
+from streamlease.registry.mailbox import Mailbox
+from streamlease.streams.connection import AsyncRedis, connect
+from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.tasks import stop
+from tests.leader.make import finish, finished, goodbye, part, ping, progress, wanted
+
+SUBSCRIPTION = SharedSubscription.parse("$shared/g/a")
+GROUP = SUBSCRIPTION.id
+QUICK = LeadershipConfig(ttl=1500, renew_interval=300)
+_Kind = TypeVar("_Kind")
+
+
+@pytest.fixture
+async def redis(embedded_redis_url: str) -> AsyncIterator[AsyncRedis]:
+    client = connect(embedded_redis_url)
+    await SpaceStore(client).create("a", ["a/#"], streams=2)
+    await Groups(client).declare(SUBSCRIPTION, "earliest")
+    yield client
+    await client.aclose()
+
+
+@asynccontextmanager
+async def hosting(redis: AsyncRedis, name: str, **more: object) -> AsyncIterator[LeaderHost]:
+    host = LeaderHost(redis, HostConfig(name=name, leadership=QUICK, **more))  # type: ignore[arg-type]
+    await host.start()
+    try:
+        yield host
+    finally:
+        await host.close()
+
+
+class Client:
+    """A mailbox that speaks as borrowers."""
+
+    def __init__(self, redis: AsyncRedis) -> None:
+        self.redis = redis
+        self.box = Mailbox(redis, "client")
+        self.got: list[Message] = []
+
+    async def say(self, host: str, *messages: Message) -> None:
+        gone = await mailbox.send(self.redis, "client", [(host, message) for message in messages])
+        assert not gone
+
+    async def hear(self, kind: type[_Kind]) -> _Kind:
+        """The next message of that kind; the others are kept."""
+        while True:
+            for message in self.got:
+                if isinstance(message, kind):
+                    self.got.remove(message)
+                    return message
+            self.got += [letter.message for letter in await self.box.receive()]
+
+
+@pytest.fixture
+async def client(redis: AsyncRedis) -> AsyncIterator[Client]:
+    client = Client(redis)
+    await client.box.open()
+    yield client
+    await client.box.close()
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Look again and again; the test's own timeout ends it."""
+    while not await condition():  # noqa: ASYNC110 - the condition is in Redis, which tells nobody
+        await asyncio.sleep(0.01)
+
+
+async def leads(redis: AsyncRedis, host: LeaderHost, term: int) -> None:
+    async def so() -> bool:
+        record = await leadership.read(redis, GROUP)
+        return (record.host, record.term) == (host.id, term) and host.leaders == [GROUP]
+
+    await until(so)
+
+
+async def connected(client: Client, host: LeaderHost, borrower: str = "b1", attempt: int = 1) -> None:
+    await client.say(host.id, wanted(borrower, name="n", session="s", attempt=attempt))
+    assert (await client.hear(LeaderConnectResponse)).borrower == borrower
+
+
+async def test_a_host_claims_and_answers_its_borrowers(redis: AsyncRedis, client: Client) -> None:
+    async with hosting(redis, "one") as host:
+        host.lead(GROUP)
+        host.lead(GROUP)  # asked twice, one leader
+        await leads(redis, host, 1)
+        await connected(client, host)
+        granted = [await client.hear(Grant) for _ in range(2)]
+        assert {(grant.stream, grant.lease_epoch, grant.progress) for grant in granted} == {
+            ("a.0.0", 1, 0),
+            ("a.0.1", 1, 0),
+        }
+        state = (await recover(redis, GROUP)).state
+        assert {held.owner for held in state.streams.values()} == {"n"}, "granted before it was durable"
+
+
+async def test_a_drained_host_resigns_and_invalidates(redis: AsyncRedis, client: Client) -> None:
+    async with hosting(redis, "one") as host:
+        host.lead(GROUP)
+        await leads(redis, host, 1)
+        await connected(client, host)
+        await host.drain(10)
+        assert (await client.hear(Invalidate)).reason == "stepped_down"
+        record = await leadership.read(redis, GROUP)
+        assert (record.held, record.term) == (False, 1)
+        assert await hosts.alive(redis) == []
+        host.lead(GROUP)
+        assert host.leaders == []
+
+
+async def test_after_a_drain_another_host_leads_at_once(redis: AsyncRedis, client: Client) -> None:
+    async with hosting(redis, "one") as one, hosting(redis, "two") as two:
+        one.lead(GROUP)
+        await leads(redis, one, 1)
+        await one.drain(10)
+        two.lead(GROUP)
+        await leads(redis, two, 2)
+        await connected(client, two)
+
+
+async def test_when_a_host_dies_another_takes_over_and_the_borrower_resumes(
+    redis: AsyncRedis, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack:
+        one = LeaderHost(redis, HostConfig(name="one", leadership=QUICK))
+        await one.start()
+        two = await stack.enter_async_context(hosting(redis, "two"))
+        one.lead(GROUP)
+        await leads(redis, one, 1)
+        await connected(client, one)
+        for _ in range(2):
+            grant = await client.hear(Grant)
+            entry = Progress(stream=grant.stream, lease_epoch=1, offset=0)
+            await client.say(one.id, UpdateProgress(group=GROUP, borrower="b1", progress=(entry,)))
+
+        with monkeypatch.context() as dead:
+
+            async def no_resignation(*_: object) -> bool:
+                return False
+
+            dead.setattr(leadership, "resign", no_resignation)
+            await stop([*one._tasks, *one._leading.values()])
+        died = await leadership.read(redis, GROUP)
+        assert died.host == one.id
+
+        two.lead(GROUP)
+        await leads(redis, two, 2)
+        took_over = await leadership.read(redis, GROUP)
+        assert QUICK.ttl <= took_over.renewed_at - died.renewed_at
+        await client.say(two.id, ping("b1"))
+        assert (await client.hear(Invalidate)).reason == "unknown"
+        await connected(client, two, "b2", attempt=2)
+        resumed = [await client.hear(Grant) for _ in range(2)]
+        assert {(grant.term, grant.lease_epoch, grant.resumes) for grant in resumed} == {(2, 2, 1)}
+
+
+async def test_a_dead_hosts_groups_are_shared_by_the_others_when_their_ttl_is_over(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks for a leader: the hosts notice by themselves."""
+    groups = [SharedSubscription.parse(f"$shared/g{number}/a") for number in range(12)]
+    for shared in groups:
+        await Groups(redis).declare(shared, "earliest")
+    async with hosting(redis, "one") as one:
+        for shared in groups:
+            one.lead(shared.id)
+
+        async def leads_all() -> bool:
+            return len(one.leaders) == len(groups)
+
+        await until(leads_all)
+        with monkeypatch.context() as dead:
+
+            async def no_resignation(*_: object) -> bool:
+                return False
+
+            dead.setattr(leadership, "resign", no_resignation)
+            await stop([*one._tasks, *one._leading.values()])
+        died = await leadership.read_all(redis, [shared.id for shared in groups])
+        async with hosting(redis, "two") as two, hosting(redis, "three") as three:
+
+            async def all_followed() -> bool:
+                return len(two.leaders) + len(three.leaders) == len(groups)
+
+            await until(all_followed)
+            assert set(two.leaders) | set(three.leaders) == {shared.id for shared in groups}
+            assert two.leaders and three.leaders, "one of them took all"
+            after = await leadership.read_all(redis, [shared.id for shared in groups])
+            for group, new in after.items():
+                assert new.term == 2
+                assert new.renewed_at - died[group].renewed_at >= QUICK.ttl
+
+
+async def test_hosts_leave_a_live_leader_alone(redis: AsyncRedis) -> None:
+    async with hosting(redis, "one") as one, hosting(redis, "two") as two:
+        one.lead(GROUP)
+        await leads(redis, one, 1)
+        seen = set()
+
+        async def renewed_four_times() -> bool:
+            seen.add((await leadership.read(redis, GROUP)).renewed_at)
+            return len(seen) > 4
+
+        await until(renewed_four_times)
+        assert (one.leaders, two.leaders) == ([GROUP], [])
+
+
+async def test_two_hosts_that_want_the_same_group_do_not_both_lead(redis: AsyncRedis) -> None:
+    async with hosting(redis, "one") as one, hosting(redis, "two") as two:
+        for host in (one, two):
+            host.lead(GROUP)
+
+        async def settled() -> bool:
+            return len(one.leaders) + len(two.leaders) == 1
+
+        await until(settled)
+        record = await leadership.read(redis, GROUP)
+        assert record.term == 1
+        assert record.host in (one.id, two.id)
+        assert (one if record.host == one.id else two).leaders == [GROUP]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [wanted("b9"), ping("b9"), progress("b9", "a.0.0", 1, 1), finished("b9", "a.0.0", 1)],
+    ids=lambda message: message.type,
+)
+async def test_a_host_without_the_group_answers_not_leader(
+    redis: AsyncRedis, client: Client, message: Message
+) -> None:
+    async with hosting(redis, "one") as host:
+        await client.say(host.id, message)
+        answer = await client.hear(NotLeader)
+        assert (answer.group, answer.borrower) == (GROUP, "b9")
+
+
+async def test_a_host_without_the_group_refuses_an_operator_and_ignores_the_rest(
+    redis: AsyncRedis, client: Client
+) -> None:
+    async with hosting(redis, "one") as host:
+        cut = FixCut(group=GROUP, session="s", arrival=1, cut=1, finished=0, ranges=(part("a.0.0", 1, 0, 1),))
+        question = Command(group=GROUP, request="r7", act="describe")
+        await client.say(host.id, goodbye("b9"), cut, finish("s", 1), question)
+        reply = await client.hear(CommandReply)
+        assert (reply.request, reply.ok) == ("r7", False)
+        assert reply.error == f"host {host.id} does not lead {GROUP}"
+        assert client.got == []
+
+
+async def test_a_group_that_was_never_declared_has_no_leader_for_long(redis: AsyncRedis) -> None:
+    async with hosting(redis, "one") as host:
+        host.lead("nobody/declared")
+
+        async def over() -> bool:
+            record = await leadership.read(redis, "nobody/declared")
+            return record.term == 1 and not record.held and host.leaders == []
+
+        await until(over)
+
+
+async def test_a_host_that_redis_has_deposed_ends_its_leader(redis: AsyncRedis, client: Client) -> None:
+    async with hosting(redis, "one") as host:
+        host.lead(GROUP)
+        await leads(redis, host, 1)
+        await leadership.resign(redis, GROUP, host.id, 1)
+        usurper = Candidacy(GROUP, "usurper", "box", QUICK)
+        usurper.observe(await leadership.read(redis, GROUP), 0)
+        assert await usurper.attempt(redis) == 2
+
+        async def ended() -> bool:
+            return host.leaders == []
+
+        await until(ended)
+        record = await leadership.read(redis, GROUP)
+        assert (record.host, record.term) == ("usurper", 2)
+
+
+async def test_a_borrower_that_is_faster_than_recovery_gets_its_streams_back(redis: AsyncRedis) -> None:
+    """Its request waits in the runner's inbox; the leader must know the journal before it takes it."""
+    candidacy = Candidacy(GROUP, "h", "h", QUICK)
+    candidacy.observe(await leadership.read(redis, GROUP), 0)
+    assert await candidacy.attempt(redis) == 1
+    journal = Journal(redis, GROUP, "h", 1, b"0-0")
+    before: list[Record] = [
+        StreamsAdded(starts={"a.0.0": 0, "a.0.1": 0}),
+        Leased(stream="a.0.0", lease_epoch=1, name="n", session="s"),
+        Leased(stream="a.0.1", lease_epoch=1, name="n", session="s"),
+    ]
+    await journal.write(*journal.next_commit(before))
+
+    sent: list[Message] = []
+    enough = asyncio.Event()
+
+    def outbox(_: str, message: Message) -> None:
+        sent.append(message)
+        if sum(isinstance(one, Grant) for one in sent) == 2:
+            enough.set()
+
+    runner = Runner(redis, GROUP, "h", 1, outbox, LeaderConfig(), QUICK)
+    runner.post(Received("box", wanted("b1", name="n", session="s")))
+    task = asyncio.create_task(runner.run())
+    waiting = asyncio.create_task(enough.wait())
+    await asyncio.wait([waiting, task], timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    runner.step_down()
+    assert await task == "drained"
+    waiting.cancel()
+    assert enough.is_set(), "the borrower was accepted, but its streams were never granted"
+    grants = [message for message in sent if isinstance(message, Grant)]
+    assert {(grant.lease_epoch, grant.resumes) for grant in grants} == {(2, 1)}

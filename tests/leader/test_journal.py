@@ -1,0 +1,323 @@
+"""The journal in Redis: what was committed is recovered, once, whatever happened to the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from streamlease.leader import journal as journal_module
+from streamlease.leader.journal import Journal, Recovery, TailLost, recover
+from streamlease.leader.records import (
+    Committed,
+    GroupState,
+    HandedOver,
+    Leased,
+    Record,
+    StreamsAdded,
+    TermStarted,
+)
+from streamlease.protocol.errors import NotDurable, StreamleaseError
+from streamlease.registry import keys, leadership
+from streamlease.registry.leadership import Candidacy, LeadershipConfig
+from streamlease.streams.connection import AsyncRedis, ask, connect
+from streamlease.streams.durability import FSYNC
+from tests.conftest import MakeServer
+
+Commit = tuple[int, bytes, tuple[str | int, ...]]
+GROUP, S0 = "g/a", "s.0.0"
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[AsyncRedis]:
+    client = connect(redis_url)
+    yield client
+    await client.aclose()
+
+
+async def lead(redis: AsyncRedis, host: str = "h") -> int:
+    candidacy = Candidacy(GROUP, host, "box", LeadershipConfig())
+    candidacy.observe(await leadership.read(redis, GROUP), 0)
+    term = await candidacy.attempt(redis)
+    assert term is not None
+    return term
+
+
+async def opened(redis: AsyncRedis) -> Journal:
+    recovery = await recover(redis, GROUP)
+    return Journal(redis, GROUP, "h", await lead(redis), recovery.last_id)
+
+
+async def commit(journal: Journal, *records: Record) -> Commit:
+    numbered = journal.next_commit(records)
+    await journal.write(*numbered)
+    return numbered
+
+
+def lease(epoch: int) -> Leased:
+    return Leased(stream=S0, lease_epoch=epoch, name=f"n{epoch}", session=f"s{epoch}")
+
+
+ADDED = StreamsAdded(starts={S0: 0})
+
+
+def state_of(*records: Record) -> GroupState:
+    state = GroupState()
+    for record in records:
+        state.apply(record)
+    return state
+
+
+async def test_a_group_without_journal_begins_empty(redis: AsyncRedis) -> None:
+    assert await recover(redis, GROUP) == Recovery(GroupState(), b"0-0")
+    assert await ask(redis, [("DBSIZE",)]) == [0]
+
+
+async def test_what_was_committed_is_recovered(redis: AsyncRedis) -> None:
+    journal = await opened(redis)
+    await commit(journal, TermStarted(term=1, host="h"), ADDED)
+    await commit(journal, Committed(offsets={S0: 7}))
+    recovery = await recover(redis, GROUP)
+    assert recovery.state == state_of(TermStarted(term=1, host="h"), ADDED, Committed(offsets={S0: 7}))
+    assert recovery.last_id == journal.last_id
+    assert journal.since_snapshot == 2
+
+
+async def test_a_commit_is_one_entry_and_wholly_there_or_not_at_all(redis: AsyncRedis) -> None:
+    journal = await opened(redis)
+    await commit(journal, ADDED, *(Committed(offsets={S0: n}) for n in range(50)))
+    assert await ask(redis, [("XLEN", keys.journal(GROUP))]) == [1]
+
+
+async def test_more_than_a_page_is_recovered(redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "PAGE", 3)
+    journal = await opened(redis)
+    await commit(journal, ADDED)
+    for n in range(1, 12):
+        await commit(journal, Committed(offsets={S0: n}))
+    assert (await recover(redis, GROUP)).state.streams[S0].committed == 11
+
+
+def counted(state: GroupState) -> tuple[int, int]:
+    """What would tell that a record was applied twice: the number of moves, and the present epoch."""
+    return state.moves, state.streams[S0].lease_epoch
+
+
+async def test_a_commit_repeated_after_a_lost_answer_is_read_once(redis: AsyncRedis) -> None:
+    journal = await opened(redis)
+    await commit(journal, ADDED, lease(1))
+    numbered = await commit(journal, lease(2))
+    await journal.write(*numbered)
+    await commit(journal, lease(3))
+    assert await ask(redis, [("XLEN", keys.journal(GROUP))]) == [4]
+    assert counted((await recover(redis, GROUP)).state) == (2, 3)
+
+
+async def test_a_copy_that_arrives_after_later_commits_is_not_read(redis: AsyncRedis) -> None:
+    journal = await opened(redis)
+    await commit(journal, ADDED, lease(1))
+    numbered = await commit(journal, lease(2))
+    await commit(journal, lease(3))
+    await journal.write(*numbered)
+    assert counted((await recover(redis, GROUP)).state) == (2, 3)
+
+
+async def test_a_copy_that_arrives_after_a_snapshot_is_not_read(redis: AsyncRedis) -> None:
+    """Else a former lease epoch would come back, to be issued a second time (invariant 2)."""
+    journal = await opened(redis)
+    await commit(journal, ADDED, lease(1))
+    numbered = await commit(journal, lease(2))
+    await commit(journal, lease(3))
+    await journal.snapshot((await recover(redis, GROUP)).state.snapshot())
+    await journal.write(*numbered)
+    assert counted((await recover(redis, GROUP)).state) == (2, 3)
+    await commit(journal, lease(4))
+    assert counted((await recover(redis, GROUP)).state) == (3, 4)
+
+
+async def test_the_next_term_s_commits_follow_those_of_the_one_before(redis: AsyncRedis) -> None:
+    for n in range(1, 4):
+        journal = await opened(redis)
+        await commit(journal, ADDED, lease(n))
+        await leadership.resign(redis, GROUP, "h", n)
+    assert counted((await recover(redis, GROUP)).state) == (2, 3)
+
+
+async def test_a_snapshot_and_the_rest_give_the_state(redis: AsyncRedis) -> None:
+    journal = await opened(redis)
+    await commit(journal, ADDED, lease(1))
+    await journal.snapshot((await recover(redis, GROUP)).state.snapshot())
+    assert journal.since_snapshot == 0
+    await commit(journal, lease(2), Committed(offsets={S0: 5}))
+    recovery = await recover(redis, GROUP)
+    assert counted(recovery.state) == (1, 2)
+    assert recovery.state == state_of(ADDED, lease(1), lease(2), Committed(offsets={S0: 5}))
+    assert recovery.last_id == journal.last_id
+
+
+async def test_a_snapshot_alone_is_enough(redis: AsyncRedis) -> None:
+    journal = await opened(redis)
+    await commit(journal, ADDED, lease(1))
+    await journal.snapshot((await recover(redis, GROUP)).state.snapshot())
+    await ask(redis, [("DEL", keys.journal(GROUP))])
+    recovery = await recover(redis, GROUP)
+    assert counted(recovery.state) == (0, 1)
+    assert recovery.last_id == journal.last_id
+
+
+async def test_trimming_keeps_history_and_everything_after_the_snapshot(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "HISTORY", 5)
+    journal = await opened(redis)
+    await commit(journal, ADDED)
+    for n in range(1, 20):
+        await commit(journal, Committed(offsets={S0: n}))
+    await journal.snapshot((await recover(redis, GROUP)).state.snapshot())
+    assert await ask(redis, [("XLEN", keys.journal(GROUP))]) == [5]
+    for n in range(20, 30):
+        await commit(journal, Committed(offsets={S0: n}))
+    assert await ask(redis, [("XLEN", keys.journal(GROUP))]) == [15]
+    assert (await recover(redis, GROUP)).state.streams[S0].committed == 29
+
+
+async def test_an_entry_of_the_second_before_is_read_after_a_snapshot_of_now(redis: AsyncRedis) -> None:
+    """Recovery goes by the order of the journal, never by a clock."""
+    journal = await opened(redis)
+    await commit(journal, ADDED, HandedOver(stream=S0, milliseconds=5, clean=True))
+    await journal.snapshot((await recover(redis, GROUP)).state.snapshot())
+    await commit(journal, HandedOver(stream=S0, milliseconds=9, clean=True))
+    assert (await recover(redis, GROUP)).state.longest_hand_over_ms == 9
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ("t", "1", "n", "1", "r", "nonsense"),
+        ("t", "1", "n", "1", "r", '[{"type":"nonsense"}]'),
+        ("t", "1", "n", "1"),
+        ("t", "x", "n", "1", "r", "[]"),
+        (
+            "t",
+            "1",
+            "n",
+            "1",
+            "r",
+            '[{"type":"leased","stream":"x","lease_epoch":1,"name":"n","session":"s"}]',
+        ),
+        ("t", "1", "n", "1", "r", "[" * 100_000),
+    ],
+    ids=["no JSON", "unknown record", "no records", "no number", "unknown stream", "nested deeply"],
+)
+async def test_a_damaged_entry_is_one_clear_error(redis: AsyncRedis, fields: tuple[str, ...]) -> None:
+    await ask(redis, [("XADD", keys.journal(GROUP), "5-1", *fields)])
+    with pytest.raises(
+        StreamleaseError, match="the journal of group g/a is damaged near entry 5-1"
+    ) as caught:
+        await recover(redis, GROUP)
+    assert len(str(caught.value).splitlines()) == 1
+    assert f"restore key {keys.journal(GROUP)} from a backup" in str(caught.value)
+
+
+@pytest.mark.parametrize("state", ["nonsense", "[]", '{"term": "x"}', '{"unknown": 1}'])
+async def test_a_damaged_snapshot_is_one_clear_error(redis: AsyncRedis, state: str) -> None:
+    await ask(redis, [("HSET", keys.snapshot(GROUP), "id", "5-1", "state", state)])
+    with pytest.raises(StreamleaseError, match="the journal of group g/a is damaged") as caught:
+        await recover(redis, GROUP)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+# -- a failover of Redis that lost the newest entries --------------------------------------------------------
+
+
+async def test_a_lost_tail_is_noticed_and_healed(redis: AsyncRedis) -> None:
+    """The leader knows all that it wrote, so nothing that it confirmed is lost with the entries."""
+    journal = await opened(redis)
+    await commit(journal, ADDED, lease(1))
+    kept = journal.last_id
+    await commit(journal, lease(2))
+    await commit(journal, Committed(offsets={S0: 7}))
+    known = (await recover(redis, GROUP)).state
+    lost = journal.last_id
+    entries = await ask(redis, [("XRANGE", keys.journal(GROUP), b"(" + kept, "+")])
+    await ask(redis, [("XDEL", keys.journal(GROUP), *(id for id, _ in entries[0]))])
+    assert counted((await recover(redis, GROUP)).state) == (0, 1)
+
+    numbered = journal.next_commit([Committed(offsets={S0: 9})])
+    known.apply(Committed(offsets={S0: 9}))
+    with pytest.raises(TailLost, match=f"ends with entry {kept.decode()}, but h wrote up to {lost.decode()}"):
+        await journal.write(*numbered)
+    with pytest.raises(TailLost):
+        await journal.snapshot(known.snapshot())
+    await journal.heal(known.snapshot())
+    assert (await recover(redis, GROUP)).state == known
+    await commit(journal, Committed(offsets={S0: 11}))
+    assert (await recover(redis, GROUP)).state.streams[S0].committed == 11
+    assert counted((await recover(redis, GROUP)).state) == (1, 2)
+
+
+async def test_a_snapshot_that_healed_a_journal_and_is_lost_in_its_turn_is_noticed(redis: AsyncRedis) -> None:
+    journal = await opened(redis)
+    await commit(journal, ADDED)
+    kept = journal.last_id
+    await commit(journal, lease(1))
+    await ask(redis, [("XDEL", keys.journal(GROUP), journal.last_id)])
+    with pytest.raises(TailLost):
+        await commit(journal, lease(2))
+    known = (await recover(redis, GROUP)).state
+    known.apply(lease(1))
+    known.apply(lease(2))
+    await journal.heal(known.snapshot())
+    assert (await recover(redis, GROUP)).state == known
+    # A second failover: the store is again as it was before the snapshot.
+    entries = await ask(redis, [("XRANGE", keys.journal(GROUP), b"(" + kept, "+")])
+    await ask(redis, [("XDEL", keys.journal(GROUP), *(id for id, _ in entries[0]))])
+    await ask(redis, [("DEL", keys.snapshot(GROUP))])
+    with pytest.raises(TailLost):
+        await commit(journal, lease(3))
+
+
+async def test_a_journal_that_was_lost_whole_is_healed(redis: AsyncRedis) -> None:
+    journal = await opened(redis)
+    await commit(journal, ADDED, lease(1))
+    known = (await recover(redis, GROUP)).state
+    await ask(redis, [("DEL", keys.journal(GROUP))])
+    with pytest.raises(TailLost):
+        await commit(journal, lease(2))
+    known.apply(lease(2))
+    await journal.heal(known.snapshot())
+    await commit(journal, lease(3))
+    assert counted((await recover(redis, GROUP)).state) == (2, 3)
+
+
+async def test_the_repetition_of_the_newest_commit_adds_no_entry(redis: AsyncRedis) -> None:
+    journal = await opened(redis)
+    await commit(journal, ADDED)
+    before = journal.last_id
+    numbered = await commit(journal, lease(1))
+    after, journal.last_id = journal.last_id, before
+    await journal.write(*numbered)
+    assert journal.last_id == after
+    assert await ask(redis, [("XLEN", keys.journal(GROUP))]) == [2]
+
+
+async def test_a_commit_is_as_durable_as_its_group_demands(make_redis_server: MakeServer) -> None:
+    for kind in ("embedded", "redis7"):
+        server = make_redis_server(kind, persistent=True)
+        client = connect(server.url)
+        recovery = await recover(client, GROUP)
+        journal = Journal(client, GROUP, "h", await lead(client), recovery.last_id, (FSYNC,))
+        numbered = await commit(journal, ADDED)
+        with server.client() as admin:
+            admin.config_set("appendonly", "no")
+        numbered = journal.next_commit([lease(1)])
+        with pytest.raises(NotDurable, match="the journal of group g/a is written, but not durably"):
+            await journal.write(*numbered)
+        with server.client() as admin:
+            admin.config_set("appendonly", "yes")
+            while admin.info("persistence")["aof_rewrite_in_progress"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        await journal.write(*numbered)
+        assert await ask(client, [("XLEN", keys.journal(GROUP))]) == [2]
+        await client.aclose()

@@ -1,0 +1,188 @@
+"""The mirror of a progress: never ahead of the journal, behind it only for an unanswered write."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from streamlease.leader.events import Received, Recovered, StreamsListed, Tick
+from streamlease.leader.journal import Journal, TailLost, recover
+from streamlease.leader.machine import Leader, LeaderConfig
+from streamlease.leader.records import (
+    Committed,
+    CutClosed,
+    CutOpened,
+    Expired,
+    GroupState,
+    Returned,
+    StreamsAdded,
+    Truncated,
+)
+from streamlease.protocol.errors import Fenced
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.messages import CutRange, LeaderWanted, Progress, UpdateProgress
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import keys, leadership, progress
+from streamlease.registry.groups import Groups
+from streamlease.registry.leadership import Candidacy, LeadershipConfig
+from streamlease.streams.connection import AsyncRedis, ask, connect
+from streamlease.streams.spaces import SpaceStore
+
+SUB = SharedSubscription("g", "a/#")
+GROUP = SUB.id
+S0, S1 = StreamId("a", 0, 0), StreamId("a", 0, 1)
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[AsyncRedis]:
+    client = connect(redis_url)
+    await SpaceStore(client).create("a", ["a/#"], streams=2)
+    await Groups(client).declare(SUB, "earliest")
+    yield client
+    await client.aclose()
+
+
+async def journal_of(redis: AsyncRedis, host: str = "h") -> Journal:
+    candidacy = Candidacy(GROUP, host, "box", LeadershipConfig())
+    candidacy.observe(await leadership.read(redis, GROUP), 0)
+    term = await candidacy.attempt(redis)
+    assert term is not None
+    return Journal(redis, GROUP, host, term, b"0-0")
+
+
+async def needs(redis: AsyncRedis) -> dict[StreamId, int]:
+    (group,) = await progress.read(redis, {SUB: [S0, S1]})
+    return dict(group.needs)
+
+
+async def test_without_progress_a_group_needs_everything_from_its_start(redis: AsyncRedis) -> None:
+    assert await needs(redis) == {S0: 0, S1: 0}
+    later = SharedSubscription("later", "a/#")
+    await redis.hset("sl:{a.0.1}:meta", "next", 9)
+    await Groups(redis).declare(later, "latest")
+    (group,) = await progress.read(redis, {later: [S0, S1]})
+    assert dict(group.needs) == {S0: 0, S1: 9}
+    assert group.idle_ms < 5000 and group.active_at > 1_700_000_000_000
+
+
+async def test_commit_and_mirror_are_one_act(redis: AsyncRedis) -> None:
+    journal = await journal_of(redis)
+    commit = journal.next_commit([StreamsAdded(starts={str(S0): 3})], {str(S0): 3})
+    assert await needs(redis) == {S0: 0, S1: 0}
+    await journal.write(*commit)
+    assert await needs(redis) == {S0: 3, S1: 0}
+    assert (await recover(redis, GROUP)).state.streams[str(S0)].committed == 3
+
+
+async def test_a_deposed_leader_mirrors_nothing(redis: AsyncRedis) -> None:
+    old = await journal_of(redis)
+    await leadership.resign(redis, GROUP, "h", 1)
+    await journal_of(redis, "other")
+    with pytest.raises(Fenced):
+        await old.write(*old.next_commit([Committed(offsets={str(S0): 5})], {str(S0): 5}))
+    assert await needs(redis) == {S0: 0, S1: 0}
+
+
+async def test_a_late_copy_puts_nothing_back(redis: AsyncRedis) -> None:
+    journal = await journal_of(redis)
+    first = journal.next_commit([StreamsAdded(starts={str(S0): 1})], {str(S0): 1})
+    await journal.write(*first)
+    await journal.write(*journal.next_commit([Committed(offsets={str(S0): 8})], {str(S0): 8}))
+    journal.last_id = b"0-0"
+    with pytest.raises(TailLost):
+        await journal.write(*first)
+    assert (await needs(redis))[S0] == 8
+
+
+async def test_a_live_leader_and_every_declaration_are_signs_of_life(redis: AsyncRedis) -> None:
+    async def active() -> int:
+        (group,) = await progress.read(redis, {SUB: [S0]})
+        return group.active_at
+
+    await redis.hset(keys.progress(GROUP), "@active", 5)
+    assert await active() == 5
+    await Groups(redis).declare(SUB)
+    assert await active() > 5
+    await redis.hset(keys.progress(GROUP), "@active", 5)
+    journal = await journal_of(redis)
+    assert await active() > 5
+    await leadership.resign(redis, GROUP, "h", 1)
+    assert await active() == 5
+    del journal
+
+
+async def test_a_group_that_is_forgotten_leaves_nothing(redis: AsyncRedis) -> None:
+    await Groups(redis).forget(SUB)
+    assert await progress.read(redis, {SUB: [S0]}) == []
+    (names,) = await ask(redis, [("KEYS", "sl:{g:*")])
+    assert names == []
+
+
+# -- what the machine hands to the mirror
+
+
+def leader(state: GroupState | None = None) -> Leader:
+    return Leader(GROUP, "h", 1, LeaderConfig(), state or GroupState())
+
+
+def test_the_first_commit_of_a_leader_mirrors_everything() -> None:
+    state = GroupState()
+    state.apply(StreamsAdded(starts={"a.0.0": 2, "a.0.1": 5}))
+    machine = leader(state)
+    machine.step(Recovered(), 0)
+    assert machine.take_moved() == {"@expired": None, "a.0.0": 2, "a.0.1": 5}
+    assert machine.take_moved() == {}
+
+
+def test_later_commits_mirror_what_moved() -> None:
+    machine = leader()
+    machine.step(Recovered(), 0)
+    machine.take_moved()
+    machine.step(StreamsListed({"a.0.0": 2, "a.0.1": 0}), 0)
+    assert machine.take_moved() == {"a.0.0": 2, "a.0.1": 0}
+    machine.step(
+        Received("m", LeaderWanted(
+            group=GROUP, borrower="b", session="s", name="n", arrival=1, attempt=1, host="x",
+            session_timeout_ms=10_000,
+        )), 0,
+    )  # fmt: skip
+    machine.step(Tick(), 1000)
+    assert machine.take_moved() == {}
+    entry = Progress(stream="a.0.0", lease_epoch=1, offset=7)
+    machine.step(Received("m", UpdateProgress(group=GROUP, borrower="b", progress=(entry,))), 1000)
+    assert machine.take_moved() == {"a.0.0": 7}
+
+
+def test_a_closed_cut_moves_its_streams() -> None:
+    state = GroupState()
+    state.apply(StreamsAdded(starts={"a.0.0": 0, "a.0.1": 0}))
+    part = CutRange(stream="a.0.1", lease_epoch=1, start=0, end=4)
+    state.apply(CutOpened(session="s", cut=3, ranges=(part,)))
+    assert list(state.moved_by(CutClosed(session="s", cut=3))) == ["a.0.1"]
+    assert list(state.moved_by(CutClosed(session="s", cut=2))) == []
+
+
+def test_what_retention_passed_is_recorded_and_counted() -> None:
+    state = GroupState()
+    state.apply(StreamsAdded(starts={"a.0.0": 0, "a.0.1": 10}))
+    state.apply(Expired(at=5, idle_ms=9, host="h"))
+    machine = leader(GroupState.restore(state.snapshot()))
+    machine.step(Recovered(), 0)
+    assert machine.take_moved() == {"@expired": 5, "a.0.0": 0, "a.0.1": 10}
+    wanted = LeaderWanted(
+        group=GROUP, borrower="b", session="s", name="n", arrival=1, attempt=1, host="x",
+        session_timeout_ms=10_000,
+    )  # fmt: skip
+    machine.step(Received("m", wanted), 0)
+    assert machine.durable.expired_at is None, "a consumer came back"
+    assert machine.take_moved() == {"@expired": None}
+    machine.step(StreamsListed({"a.0.0": 6, "a.0.1": 6}, {"a.0.0": 6, "a.0.1": 6}), 0)
+    streams = machine.durable.streams
+    assert (streams["a.0.0"].committed, streams["a.0.0"].truncated) == (6, 6)
+    assert (streams["a.0.1"].committed, streams["a.0.1"].truncated) == (10, 0)
+    machine.step(StreamsListed({"a.0.0": 9, "a.0.1": 6}, {"a.0.0": 9, "a.0.1": 6}), 0)
+    assert (streams["a.0.0"].committed, streams["a.0.0"].truncated) == (9, 9)
+    state.apply(Returned())
+    state.apply(Truncated(floors={"a.0.0": 6}))
+    assert state.streams["a.0.0"].truncated == 6

@@ -1,0 +1,293 @@
+"""Leadership changes only under its preconditions, and no term is ever given twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from streamlease.leader.journal import Journal, recover
+from streamlease.leader.records import GroupState, TermStarted
+from streamlease.protocol.errors import Fenced, InvalidOption, StoreUnavailable
+from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
+from streamlease.registry import keys, leadership
+from streamlease.registry.leadership import (
+    NOBODY,
+    Candidacy,
+    HistoryChanged,
+    LeaderRecord,
+    LeadershipConfig,
+)
+from streamlease.streams.connection import AsyncRedis, ask, connect
+from tests.servers import RedisServer
+
+GROUP = "g/a/#"
+TTL = 4000
+CONFIG = LeadershipConfig(ttl=TTL, renew_interval=1000)
+
+
+async def claim(redis: AsyncRedis, host: str, floor: int = 0) -> int | None:
+    """What a host does that finds nobody leading."""
+    candidacy = Candidacy(GROUP, host, f"box-{host}", CONFIG, floor)
+    candidacy.observe(await leadership.read(redis, GROUP), 0)
+    return await candidacy.attempt(redis)
+
+
+async def age(redis: AsyncRedis, milliseconds: int = TTL) -> None:
+    """Make the record as old as if the leader had not renewed for that long."""
+    (renewed,) = await ask(redis, [("HGET", keys.leader(GROUP), "renewed_at")])
+    await ask(redis, [("HSET", keys.leader(GROUP), "renewed_at", int(renewed) - milliseconds)])
+
+
+async def test_nobody_leads_a_group_that_never_had_a_leader(redis: AsyncRedis) -> None:
+    assert await leadership.read(redis, GROUP) == NOBODY
+    assert not NOBODY.held
+    assert not NOBODY.expired
+
+
+async def test_a_claim_is_recorded(redis: AsyncRedis) -> None:
+    assert await claim(redis, "h1") == 1
+    record = await leadership.read(redis, GROUP)
+    assert (record.term, record.host, record.mailbox, record.ttl) == (1, "h1", "box-h1", TTL)
+    assert record.held
+    assert not record.expired
+    assert 0 <= record.read_at - record.renewed_at < TTL
+
+
+async def test_a_group_that_is_led_cannot_be_claimed(redis: AsyncRedis) -> None:
+    await claim(redis, "h1")
+    late = Candidacy(GROUP, "h2", "box", CONFIG)
+    late.observe(NOBODY, 0)  # what it read before the other one was faster
+    assert await late.attempt(redis) is None
+    assert (await leadership.read(redis, GROUP)).host == "h1"
+
+
+async def test_of_two_candidates_at_once_exactly_one_leads(redis: AsyncRedis) -> None:
+    for round in range(1, 11):
+        terms = await asyncio.gather(*(claim(redis, f"h{n}") for n in range(5)))
+        assert sorted(term for term in terms if term is not None) == [round]
+        winner = terms.index(round)
+        assert (await leadership.read(redis, GROUP)).host == f"h{winner}"
+        assert await leadership.resign(redis, GROUP, f"h{winner}", round)
+
+
+async def test_of_two_that_take_over_at_once_exactly_one_leads(redis: AsyncRedis) -> None:
+    await claim(redis, "old")
+    await age(redis)
+    record = await leadership.read(redis, GROUP)
+    candidates = [Candidacy(GROUP, f"h{n}", "box", CONFIG) for n in range(5)]
+    for candidate in candidates:
+        candidate.observe(record, 0)
+        assert candidate.observe(record, TTL)
+    terms = await asyncio.gather(*(candidate.attempt(redis) for candidate in candidates))
+    assert sorted(term for term in terms if term is not None) == [2]
+
+
+async def test_resigning_keeps_the_term_so_that_the_next_is_higher(redis: AsyncRedis) -> None:
+    assert await claim(redis, "h1") == 1
+    assert await leadership.resign(redis, GROUP, "h1", 1)
+    record = await leadership.read(redis, GROUP)
+    assert (record.term, record.host, record.mailbox, record.held) == (1, "", "", False)
+    assert await claim(redis, "h1") == 2
+
+
+@pytest.mark.parametrize(("host", "term"), [("h2", 1), ("h1", 2), ("h1", 0)])
+async def test_only_the_leader_of_the_term_renews_and_resigns(
+    redis: AsyncRedis, host: str, term: int
+) -> None:
+    await claim(redis, "h1")
+    before = await leadership.read(redis, GROUP)
+    with pytest.raises(Fenced, match=f"host {host} leads {GROUP} no more: its term {term}"):
+        await leadership.renew(redis, GROUP, host, term)
+    assert not await leadership.resign(redis, GROUP, host, term)
+    after = await leadership.read(redis, GROUP)
+    assert (after.term, after.host, after.renewed_at) == (before.term, before.host, before.renewed_at)
+
+
+async def test_who_resigned_cannot_renew(redis: AsyncRedis) -> None:
+    await claim(redis, "h1")
+    await leadership.resign(redis, GROUP, "h1", 1)
+    with pytest.raises(Fenced):
+        await leadership.renew(redis, GROUP, "h1", 1)
+    assert not await leadership.resign(redis, GROUP, "h1", 1)
+
+
+async def test_renewal_makes_an_old_record_fresh(redis: AsyncRedis) -> None:
+    await claim(redis, "h1")
+    await age(redis)
+    assert (await leadership.read(redis, GROUP)).expired
+    await leadership.renew(redis, GROUP, "h1", 1)
+    assert not (await leadership.read(redis, GROUP)).expired
+
+
+async def test_a_take_over_is_refused_while_the_record_is_not_expired_in_redis(redis: AsyncRedis) -> None:
+    """The candidate's own clock alone, however fast it runs, deposes nobody."""
+    await claim(redis, "h1")
+    candidacy = Candidacy(GROUP, "h2", "box-h2", CONFIG)
+    candidacy.observe(await leadership.read(redis, GROUP), 0)
+    assert not candidacy.observe(await leadership.read(redis, GROUP), 100 * TTL)
+    assert await candidacy.attempt(redis) is None
+    assert (await leadership.read(redis, GROUP)).host == "h1"
+
+
+async def test_a_take_over_waits_for_the_candidate_s_own_clock_as_well(redis: AsyncRedis) -> None:
+    """A jump of the clock of Redis alone deposes nobody."""
+    await claim(redis, "h1")
+    await age(redis)
+    record = await leadership.read(redis, GROUP)
+    assert record.expired
+    candidacy = Candidacy(GROUP, "h2", "box-h2", CONFIG)
+    assert not candidacy.observe(record, 50_000)
+    assert not candidacy.observe(record, 50_000 + TTL - 1)
+    assert candidacy.observe(record, 50_000 + TTL)
+    assert await candidacy.attempt(redis) == 2
+    assert (await leadership.read(redis, GROUP)).mailbox == "box-h2"
+
+
+async def test_a_renewal_in_between_starts_the_watch_again(redis: AsyncRedis) -> None:
+    await claim(redis, "h1")
+    await age(redis, 3 * TTL)
+    candidacy = Candidacy(GROUP, "h2", "box-h2", CONFIG)
+    candidacy.observe(await leadership.read(redis, GROUP), 0)
+    await leadership.renew(redis, GROUP, "h1", 1)
+    assert await candidacy.attempt(redis) is None  # not what it had watched
+    await age(redis, 2 * TTL)
+    record = await leadership.read(redis, GROUP)
+    assert not candidacy.observe(record, TTL)
+    assert candidacy.observe(record, 2 * TTL)
+
+
+async def test_the_deposed_leader_is_fenced_everywhere(redis: AsyncRedis) -> None:
+    await claim(redis, "h1")
+    journal = Journal(redis, GROUP, "h1", 1, b"0-0")
+    await journal.write(*journal.next_commit([TermStarted(term=1, host="h1")]))
+    await age(redis)
+    candidacy = Candidacy(GROUP, "h2", "box-h2", CONFIG)
+    record = await leadership.read(redis, GROUP)
+    candidacy.observe(record, 0)
+    candidacy.observe(record, TTL)
+    assert await candidacy.attempt(redis) == 2
+    with pytest.raises(Fenced, match="its term 1 was followed by term 2"):
+        await leadership.renew(redis, GROUP, "h1", 1)
+    with pytest.raises(Fenced, match="its term 1 was followed by term 2"):
+        await journal.write(*journal.next_commit([TermStarted(term=1, host="h1")]))
+    with pytest.raises(Fenced, match="term 2"):
+        await journal.snapshot(b"{}")
+    length, snapshot = await ask(redis, [("XLEN", keys.journal(GROUP)), ("EXISTS", keys.snapshot(GROUP))])
+    assert (length, snapshot) == (1, 0)
+
+
+async def test_a_leader_that_resigned_is_fenced_in_its_journal_too(redis: AsyncRedis) -> None:
+    await claim(redis, "h1")
+    await leadership.resign(redis, GROUP, "h1", 1)
+    journal = Journal(redis, GROUP, "h1", 1, b"0-0")
+    with pytest.raises(Fenced):
+        await journal.write(*journal.next_commit([TermStarted(term=1, host="h1")]))
+
+
+@pytest.mark.parametrize("floor", [0, 1, 7, 10**12])
+async def test_a_new_term_is_above_the_floor(redis: AsyncRedis, floor: int) -> None:
+    """Redis may have lost the record by a failover, but somebody has seen the term."""
+    term = await claim(redis, "h1", floor)
+    assert term is not None
+    assert floor < term
+    assert (await leadership.read(redis, GROUP)).term == term
+    await leadership.renew(redis, GROUP, "h1", term)
+    await age(redis)
+    candidacy = Candidacy(GROUP, "h2", "box", CONFIG, term + 5)
+    record = await leadership.read(redis, GROUP)
+    candidacy.observe(record, 0)
+    candidacy.observe(record, TTL)
+    newer = await candidacy.attempt(redis)
+    assert newer is not None
+    assert term + 5 + LEAST_LEAP <= newer < term + 5 + LONGEST_LEAP
+    await leadership.renew(redis, GROUP, "h2", newer)
+    assert await leadership.resign(redis, GROUP, "h2", newer)
+
+
+async def test_a_floor_below_the_recorded_term_does_not_lower_it(redis: AsyncRedis) -> None:
+    term = await claim(redis, "h1", 8)
+    assert term is not None
+    assert term > 8
+    await leadership.resign(redis, GROUP, "h1", term)
+    assert await claim(redis, "h2", 3) == term + 1
+
+
+async def test_who_has_seen_a_higher_term_ends_the_leadership_of_a_lower_one(redis: AsyncRedis) -> None:
+    assert await claim(redis, "h1") == 1
+    assert not await leadership.witness(redis, GROUP, 1)
+    assert await leadership.witness(redis, GROUP, 4)
+    with pytest.raises(Fenced):
+        await leadership.renew(redis, GROUP, "h1", 1)
+    record = await leadership.read(redis, GROUP)
+    assert (record.term, record.held) == (4, False)
+    assert await claim(redis, "h2") == 5
+
+
+@pytest.mark.parametrize("kind", ["embedded", "redis7"])
+async def test_a_restarted_redis_gives_terms_far_away_from_those_before(
+    make_redis_server: Callable[..., RedisServer], kind: str
+) -> None:
+    """It may have lost some that were issued, even if nobody is left who has seen them."""
+    server = make_redis_server(kind, persistent=True)
+    redis = connect(server.url)
+    try:
+        first = Candidacy(GROUP, "h1", "box", CONFIG)
+        first.observe(await leadership.read(redis, GROUP), 0)
+        assert await first.attempt(redis) == 1
+        await leadership.renew(redis, GROUP, "h1", 1, first.history)
+        journal = Journal(redis, GROUP, "h1", 1, b"0-0", history=first.history)
+        commit = journal.next_commit([TermStarted(term=1, host="h1")])
+        await journal.write(*commit)
+        server.restart()
+        await _until_it_answers(redis)
+        with pytest.raises(HistoryChanged):
+            await leadership.renew(redis, GROUP, "h1", 1, first.history)
+        with pytest.raises(HistoryChanged):
+            await journal.write(*journal.next_commit([TermStarted(term=1, host="h1")]))
+        await journal.heal(GroupState(term=1).snapshot())
+        assert (await recover(redis, GROUP)).state.term == 1
+        assert await leadership.resign(redis, GROUP, "h1", 1)
+        second = Candidacy(GROUP, "h2", "box", CONFIG)
+        second.observe(await leadership.read(redis, GROUP), 0)
+        term = await second.attempt(redis)
+        assert term is not None
+        assert 1 + LEAST_LEAP <= term < 1 + LONGEST_LEAP
+        assert second.history != first.history
+        await leadership.resign(redis, GROUP, "h2", term)
+        assert await claim(redis, "h3") == term + 1  # the same history: no leap
+    finally:
+        await redis.aclose()
+
+
+async def _until_it_answers(redis: AsyncRedis) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await ask(redis, [("PING",)])
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(0.05)
+
+
+def record(term: int = 1, renewed_at: int = 0, read_at: int = 0, host: str = "h") -> LeaderRecord:
+    return LeaderRecord(term, host, f"box-{host}", renewed_at, TTL, read_at)
+
+
+def test_a_group_without_leader_may_be_claimed_at_once() -> None:
+    assert Candidacy(GROUP, "h", "box", CONFIG).observe(NOBODY, 0)
+    assert Candidacy(GROUP, "h", "box", CONFIG).observe(record(host=""), 0)
+
+
+def test_a_change_of_leader_starts_the_watch_again() -> None:
+    candidacy = Candidacy(GROUP, "h", "box", CONFIG)
+    candidacy.observe(record(1, 0, TTL), 0)
+    assert not candidacy.observe(record(2, 0, TTL), TTL)
+    assert candidacy.observe(record(2, 0, TTL), 2 * TTL)
+
+
+@pytest.mark.parametrize(("ttl", "interval"), [(1999, 1000), (1000, 0), (0, 0), (1000, -1)])
+def test_a_renewal_that_does_not_fit_twice_into_the_ttl_is_refused(ttl: int, interval: int) -> None:
+    with pytest.raises(InvalidOption, match=f"leader ttl is {ttl} ms and renew interval {interval} ms"):
+        LeadershipConfig(ttl=ttl, renew_interval=interval)

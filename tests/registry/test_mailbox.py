@@ -1,0 +1,125 @@
+"""Mailboxes keep order, are bounded, and are never made by those who only send."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlease.protocol.messages import Ping, encode
+from streamlease.registry import keys, mailbox
+from streamlease.registry.mailbox import Letter, Mailbox
+from streamlease.streams.connection import AsyncRedis, ask
+
+
+def ping(n: int) -> Ping:
+    return Ping(group="g/a", borrower=f"b{n}", term=n)
+
+
+async def opened(redis: AsyncRedis, owner: str = "me") -> Mailbox:
+    box = Mailbox(redis, owner)
+    await box.open()
+    return box
+
+
+async def received(box: Mailbox, count: int) -> list[Letter]:
+    """Read until `count` letters are there."""
+    letters: list[Letter] = []
+    while len(letters) < count:
+        letters += await box.receive()
+    return letters
+
+
+async def test_letters_arrive_in_order_with_their_sender(redis: AsyncRedis) -> None:
+    box = await opened(redis)
+    assert await mailbox.send(redis, "you", [("me", ping(n)) for n in range(1, 4)]) == set()
+    await mailbox.send(redis, "she", [("me", ping(4))])
+    letters = await received(box, 4)
+    assert letters == [Letter("you", ping(n)) for n in (1, 2, 3)] + [Letter("she", ping(4))]
+
+
+async def test_one_sending_serves_several_receivers(redis: AsyncRedis) -> None:
+    one, two = await opened(redis, "one"), await opened(redis, "two")
+    await mailbox.send(redis, "you", [("one", ping(1)), ("two", ping(2)), ("one", ping(3))])
+    assert [letter.message for letter in await received(one, 2)] == [ping(1), ping(3)]
+    assert [letter.message for letter in await received(two, 1)] == [ping(2)]
+
+
+async def test_a_receiver_that_is_gone_is_reported_and_no_key_is_made(redis: AsyncRedis) -> None:
+    box = await opened(redis)
+    assert await mailbox.send(redis, "you", [("gone", ping(1)), ("me", ping(2))]) == {"gone"}
+    assert [letter.message for letter in await received(box, 1)] == [ping(2)]
+    (names,) = await ask(redis, [("KEYS", "*")])
+    assert names == [keys.mailbox("me").encode()]
+
+
+async def test_sending_nothing_is_nothing(redis: AsyncRedis) -> None:
+    assert await mailbox.send(redis, "you", []) == set()
+
+
+async def test_a_closed_mailbox_is_gone(redis: AsyncRedis) -> None:
+    box = await opened(redis)
+    await box.close()
+    assert await mailbox.send(redis, "you", [("me", ping(1))]) == {"me"}
+    assert (await ask(redis, [("EXISTS", keys.mailbox("me"))])) == [0]
+
+
+async def test_what_does_not_parse_is_dropped_and_counted(redis: AsyncRedis) -> None:
+    box = await opened(redis)
+    good = encode([ping(1)])
+    for fields in (
+        ("f", "you", "m", b"\xff\x00"),
+        ("f", "you", "m", b'[{"type": "nonsense"}, 7]'),
+        ("x", "y"),
+        ("f", b"\xff", "m", good),
+    ):
+        await ask(redis, [("XADD", keys.mailbox("me"), "*", *fields)])
+    (letter,) = await received(box, 1)
+    assert letter == Letter("\ufffd", ping(1))
+    assert box.dropped == 4
+
+
+async def test_what_was_read_is_removed(redis: AsyncRedis) -> None:
+    box = await opened(redis)
+    for n in range(1, 6):
+        await mailbox.send(redis, "you", [("me", ping(n))])
+    await received(box, 5)
+    await mailbox.send(redis, "you", [("me", ping(6))])
+    assert [letter.message for letter in await received(box, 1)] == [ping(6)]
+    assert await ask(redis, [("XLEN", keys.mailbox("me"))]) == [1]  # the last ones go with the next read
+
+
+async def test_a_mailbox_outlives_its_owner_only_for_a_while(redis: AsyncRedis) -> None:
+    box = await opened(redis)
+    (left,) = await ask(redis, [("PTTL", keys.mailbox("me"))])
+    assert 0 < left <= mailbox.LIFETIME_MS
+    await ask(redis, [("PEXPIRE", keys.mailbox("me"), 1000)])
+    await mailbox.send(redis, "you", [("me", ping(1))])
+    (left,) = await ask(redis, [("PTTL", keys.mailbox("me"))])
+    assert 0 < left <= 1000  # sending does not keep a dead owner's mailbox alive
+    await box.open()
+    (left,) = await ask(redis, [("PTTL", keys.mailbox("me"))])
+    assert left > 1000
+    assert [letter.message for letter in await received(box, 1)] == [ping(1)]
+
+
+async def test_prolonging_a_mailbox_delivers_nothing(redis: AsyncRedis) -> None:
+    box = await opened(redis)
+    for _ in range(3):
+        await box.open()
+    await mailbox.send(redis, "you", [("me", ping(1))])
+    assert await received(box, 1) == [Letter("you", ping(1))]
+    assert box.dropped == 0
+
+
+async def test_a_mailbox_that_nobody_reads_is_bounded(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "MAX_ENTRIES", 200)
+    box = await opened(redis)
+    for n in range(1, 1001):
+        await mailbox.send(redis, "you", [("me", ping(n))])
+    (length,) = await ask(redis, [("XLEN", keys.mailbox("me"))])
+    assert 200 <= length < 400  # Redis trims whole nodes of 100 entries
+    letters = await received(box, length)
+    assert letters[-1].message == ping(1000)
+    terms = [letter.message.term for letter in letters if isinstance(letter.message, Ping)]
+    assert terms == sorted(terms)

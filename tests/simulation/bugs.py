@@ -1,0 +1,169 @@
+"""Defects planted into the product, each for the time of a ``with``: the rig must find every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from streamlease.agent.subscription import SharedReader
+from streamlease.borrower.machine import Borrower, Effect, Progressed
+from streamlease.leader.machine import Leader
+from streamlease.leader.records import Committed, GroupState
+from streamlease.protocol.messages import Grant
+from tests.simulation.hosts import SimRunner
+from tests.simulation.store import Store
+
+PLANTED: dict[str, Callable[[], Any]] = {}
+
+
+def planted(bug: Callable[[], Iterator[None]]) -> Callable[[], Any]:
+    """Put it on the list."""
+    PLANTED[bug.__name__] = contextmanager(bug)
+    return PLANTED[bug.__name__]
+
+
+@planted
+def no_fence_around_the_journal() -> Iterator[None]:
+    """The append script does not compare the term and the host."""
+    real = Store._leads
+
+    def leads(store: Store, host: str, term: int) -> bool:
+        return real(store, host, term) or term <= store.record.term
+
+    with mock.patch.object(Store, "_leads", leads):
+        yield
+
+
+@planted
+def an_old_owner_is_believed() -> Iterator[None]:
+    """The leader takes the word of any connected borrower about any stream, whatever the lease epoch."""
+
+    def lease_of(leader: Leader, peer: Any, stream: str, lease_epoch: int) -> Any:
+        return leader.leases.get(stream)
+
+    def take(leader: Leader, peer: Any, progress: Any) -> None:
+        durable = leader.durable.streams
+        news = {entry.stream: entry.offset for entry in progress if entry.stream in leader.leases}
+        news = {stream: offset for stream, offset in news.items() if offset > durable[stream].committed}
+        if news:
+            leader._record(Committed(offsets=news))
+
+    with mock.patch.object(Leader, "_lease_of", lease_of), mock.patch.object(Leader, "_commit", take):
+        yield
+
+
+@planted
+def a_duplicate_grant_rewinds() -> Iterator[None]:
+    """A borrower that gets a grant again begins again at its progress."""
+    real = Borrower._grant
+
+    def grant(borrower: Borrower, message: Grant, now: int) -> list[Effect]:
+        held = borrower.streams.get(message.stream)
+        if held is not None and held.lease_epoch == message.lease_epoch:
+            del borrower.streams[message.stream]
+        return real(borrower, message, now)
+
+    with mock.patch.object(Borrower, "_grant", grant):
+        yield
+
+
+@planted
+def two_hosts_act_in_one_term() -> Iterator[None]:
+    """A take-over does not raise the term."""
+    real = Store._lead
+
+    def lead(store: Store, host: str, ttl: int, floor: int, leap: int) -> int:
+        if store.record.held:
+            store._set("record", store.record.__class__(**{**_fields(store), "term": store.record.term - 1}))
+        return real(store, host, ttl, -1, leap)
+
+    with mock.patch.object(Store, "_lead", lead):
+        yield
+
+
+def _fields(store: Store) -> dict[str, Any]:
+    names = ("term", "host", "mailbox", "renewed_at", "ttl", "read_at")
+    return {name: getattr(store.record, name) for name in names}
+
+
+@planted
+def recovery_forgets_the_newest_commit() -> Iterator[None]:
+    """A new leader does not read the last entry of the journal."""
+    real = SimRunner._recover
+
+    def recover(runner: SimRunner) -> Any:
+        kept, entries = yield from real(runner)
+        return kept, entries[:-1]
+
+    with mock.patch.object(SimRunner, "_recover", recover):
+        yield
+
+
+@planted
+def commits_run_ahead_of_the_program() -> Iterator[None]:
+    """A reader reports what it has fetched instead of what the program has committed."""
+
+    def report(reader: SharedReader, stream: str, held: Any) -> None:
+        if reader._session is not None:
+            held.committed = max(held.committed, held.position)
+            final = held.revoking
+            reader._session.progressed(held.slot, Progressed(stream, held.lease_epoch, held.committed, final))
+
+    with mock.patch.object(SharedReader, "_report", report):
+        yield
+
+
+@planted
+def the_old_owner_keeps_its_work_to_itself() -> Iterator[None]:
+    """A stream that is being revoked is given back before what was delivered is committed."""
+
+    def report(reader: SharedReader, stream: str, held: Any) -> None:
+        if reader._session is not None:
+            progress = Progressed(stream, held.lease_epoch, held.committed, held.revoking)
+            reader._session.progressed(held.slot, progress)
+
+    with mock.patch.object(SharedReader, "_report", report):
+        yield
+
+
+@planted
+def committed_goes_back() -> Iterator[None]:
+    """A late report of progress replaces a newer one."""
+
+    def commit(state: GroupState, stream: str, offset: int) -> None:
+        state.streams[stream].committed = offset
+
+    def take(leader: Leader, peer: Any, progress: Any) -> None:
+        offsets = {entry.stream: entry.offset for entry in progress if entry.stream in leader.leases}
+        leader._record(Committed(offsets=offsets))
+
+    with mock.patch.object(GroupState, "_commit", commit), mock.patch.object(Leader, "_commit", take):
+        yield
+
+
+@planted
+def a_message_leaves_before_its_record_is_durable() -> Iterator[None]:
+    """A leader lets its grants out at once, and writes afterwards."""
+    real = SimRunner._carry_out
+
+    def carry_out(runner: SimRunner, effects: list[Any]) -> Any:
+        for effect in effects:
+            if type(effect).__name__ == "Send":
+                runner.host.post(effect.mailbox, effect.message)
+        return real(runner, effects)
+
+    with mock.patch.object(SimRunner, "_carry_out", carry_out):
+        yield
+
+
+@planted
+def a_revocation_never_ends() -> Iterator[None]:
+    """The leader forgets the deadline of a revocation, and does not say `Revoke` again."""
+
+    def tick_lease(leader: Leader, stream: str, lease: Any, now: int) -> None:
+        return None
+
+    with mock.patch.object(Leader, "_tick_lease", tick_lease):
+        yield

@@ -1,0 +1,398 @@
+"""The judge: sees everything, knows what was really delivered and committed, and holds it against the rules.
+
+The numbers in brackets are those of the invariants in section 9 of the design.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from streamlease.leader import events as e
+from streamlease.leader.machine import Leader
+from streamlease.leader.operated import Acted
+from streamlease.leader.records import (
+    CutClosed,
+    CutOpened,
+    GroupState,
+    HandedOver,
+    Leased,
+    Record,
+    Released,
+    decode_records,
+)
+from streamlease.protocol.messages import (
+    Disconnect,
+    Grant,
+    Invalidate,
+    LeaderWanted,
+    ProgressCommitted,
+    RevokeFinished,
+    UpdateProgress,
+)
+from streamlease.spark.offsets import CutOffset, SlotRange
+from tests.simulation import operators
+from tests.simulation.store import Entry, Store, replayed
+
+if TYPE_CHECKING:
+    from tests.simulation.hosts import SimRunner
+    from tests.simulation.kernel import Kernel
+
+COMPARED = 61
+"""One of so many steps of a leader is compared with a copy that was made before it."""
+
+REPLAYED = 23
+"""One of so many commits is followed by a replay of the whole journal."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Judge:
+    """Watches one world."""
+
+    def __init__(self, kernel: Kernel, store: Store, sometimes: Counter[str]) -> None:
+        self.kernel = kernel
+        self.store = store
+        self.sometimes = sometimes
+        self.truth = GroupState()
+        """What the journal says now."""
+        self.last = (0, 0)
+        self.committed: dict[str, int] = {}
+        """The highest offset that was ever committed durably, of each stream."""
+        self.passed: dict[str, int] = {}
+        """Below this, everything of the stream was delivered or skipped."""
+        self.seen: dict[str, dict[int, tuple[str, int]]] = {}
+        """Stream -> offset -> session and lease epoch of its newest delivery."""
+        self.bases: dict[tuple[str, int], int] = {}
+        self.broken: dict[str, set[int]] = {}
+        """Stream -> lease epochs that ended in another way than by a clean hand-over."""
+        self.issued: dict[tuple[str, int], tuple[str, str]] = {}
+        self.newest: dict[str, int] = {}
+        """Stream -> the highest lease epoch issued."""
+        self.holders: dict[tuple[str, int], str] = {}
+        self.claimed: dict[int, str] = {}
+        self.acting: dict[int, str] = {}
+        self.grants: set[tuple[str, int, str]] = set()
+        self.cuts: dict[tuple[str, int], tuple[SlotRange, ...]] = {}
+        self.ranges: dict[str, list[tuple[int, int]]] = {}
+        self.only_queries = False
+        self.reset: set[str] = set()
+        """Streams whose progress an operator has reset."""
+        self.candidates = 0
+        self.duplicates = 0
+        self.deliveries = 0
+        self.commits = 0
+        self.steps = 0
+        self.lost_writes = False
+        """Whether a failover has lost writes: what stood in them was said, but is not known to the store."""
+        store.on_commit = self.appended
+        store.on_snapshot = self.snapshot_taken
+        store.on_claim = self.term_claimed
+
+    def demand(self, holds: bool, *what: Any) -> None:
+        """Raise unless it holds."""
+        if not holds:
+            raise Violation(" ".join(map(str, what)))
+
+    # ------------------------------------------------------------ at the store
+
+    def term_claimed(self, host: str, term: int) -> None:
+        """[2] Somebody has begun a term."""
+        if term in self.claimed:
+            self.demand(False, "term", term, "of", self.claimed[term], "is given again, to", host)
+        self.claimed[term] = host
+        self.kernel.note("store", "term", term, "to", host)
+
+    def appended(self, host: str, entry: Entry) -> None:
+        """[3, 4, 5, 9] A commit stands in the journal."""
+        actor = self.acting.setdefault(entry.term, host)
+        self.demand(actor == host, actor, "and", host, "both act in term", entry.term)
+        self.demand(
+            entry.term == self.store.record.term, "a leader deposed in term", entry.term, "has written"
+        )
+        if (entry.term, entry.number) <= self.last:
+            self.sometimes["a commit is written twice and read once"] += 1
+            return
+        self.last = (entry.term, entry.number)
+        self.commits += 1
+        for record in decode_records(entry.payload):
+            self._record(record)
+        for stream, progress in self.truth.streams.items():
+            self._moved(stream, progress.committed)
+        if self.commits % REPLAYED == 0:
+            self.demand(self._replay() == self.truth, "the journal and its replay differ")
+        self.demand(len(self.store.journal) < 300, "the journal has grown to", len(self.store.journal))
+
+    def _record(self, record: Record) -> None:
+        if isinstance(record, Leased):
+            key = (record.stream, record.lease_epoch)
+            who = (record.name, record.session)
+            known = self.issued.setdefault(key, who)
+            self.demand(
+                known == who and key not in self.bases,
+                "lease epoch", key, "of", known, "is given again, to", who,
+            )  # fmt: skip
+            self.newest[record.stream] = max(record.lease_epoch, self.newest.get(record.stream, 0))
+            self.bases[key] = self.truth.streams[record.stream].committed
+        elif isinstance(record, HandedOver):
+            self.sometimes["a clean hand-over" if record.clean else "a take-over"] += 1
+        elif isinstance(record, CutOpened):
+            self.sometimes["a cut is opened"] += 1
+        elif isinstance(record, CutClosed):
+            self.sometimes["a cut is closed"] += 1
+        elif isinstance(record, Acted):
+            operators.acted(self, record)
+        self.truth.apply(record)
+
+    def _moved(self, stream: str, offset: int) -> None:
+        high = self.committed.get(stream, 0)
+        if offset < high:
+            self.demand(self.lost_writes, stream, "was committed up to", high, "and is at", offset)
+            return
+        self.committed[stream] = offset
+        seen = self.seen.setdefault(stream, {})
+        for number in range(self.passed.get(stream, 0), offset):
+            self.demand(number in seen, stream, "is committed to", offset, "but", number, "never came out")
+        self.passed[stream] = max(offset, self.passed.get(stream, 0))
+
+    def snapshot_taken(self, host: str) -> None:
+        """[9] A snapshot says what the journal said, or more, if it takes the place of a lost tail."""
+        assert self.store.kept is not None
+        state = self._replay()
+        if state != self.truth:
+            anew = self.store.incarnation != self.store.record_history
+            self.demand(anew or self.lost_writes, "the snapshot of", host, "is not what the journal says")
+            operators.healed(self, state)
+            self.truth = state
+            for stream, progress in state.streams.items():
+                self._moved(stream, progress.committed)
+                if progress.owner is not None and progress.session is not None:
+                    key = (stream, progress.lease_epoch)
+                    self.issued.setdefault(key, (progress.owner, progress.session))
+                    self.bases.setdefault(key, progress.committed)
+        self.last = max(self.last, self.store.kept[2:])
+        self.sometimes["a snapshot"] += 1
+
+    def _replay(self) -> GroupState:
+        kept = self.store.kept
+        return replayed(kept, self.store.journal_after(kept[0] if kept else (0, 0)))
+
+    def failed_over(self, lost: int) -> None:
+        """Writes may be lost; what the journal says now is the truth from here on."""
+        self.sometimes["a failover"] += 1
+        if lost:
+            self.sometimes["a failover that loses writes"] += 1
+            self.lost_writes = True
+            self.truth = self._replay()
+            kept, journal = self.store.kept, self.store.journal
+            self.last = (
+                max(
+                    (kept[2], kept[3]) if kept else (0, 0),
+                    *((entry.term, entry.number) for entry in journal[-1:]),
+                )
+                if kept or journal
+                else (0, 0)
+            )
+
+    # ------------------------------------------------------------ at the leaders
+
+    def candidate(self, host: str, change: int) -> None:
+        """A host has become a candidate, or is none any more."""
+        self.candidates += change
+        if self.candidates > 1:
+            self.sometimes["two candidates at once"] += 1
+
+    def recovered(self, runner: SimRunner) -> None:
+        """[9] A leader has read the journal."""
+        assert runner.machine is not None
+        if self.store.record.term == runner.term:
+            self.demand(
+                runner.machine.durable == self.truth or self.lost_writes,
+                runner.host.id, "did not recover what the journal says",
+            )  # fmt: skip
+        self.sometimes["a recovery"] += 1
+        if any(progress.pinned_end is not None for progress in runner.machine.durable.streams.values()):
+            self.sometimes["a pinned end survives its leader"] += 1
+
+    def written(self, runner: SimRunner) -> None:
+        """[9] A commit was answered: leader and journal agree."""
+        assert runner.machine is not None
+        if self.last == (runner.term, runner.number) and runner.number % 7 == 0:
+            self.demand(
+                runner.machine.durable == self.truth, "journal and memory of", runner.host.id, "differ"
+            )
+
+    def step_leader(self, runner: SimRunner, machine: Leader, event: e.Event, now: int) -> list[e.Effect]:
+        """[1, 10] Step a leader, and look at what it did."""
+        self.steps += 1
+        message = event.message if isinstance(event, e.Received) else None
+        stale = self._stale(machine, message)
+        before = copy.deepcopy(machine) if message is not None and self.steps % COMPARED == 0 else None
+        refused = machine.refused
+        effects = machine.step(event, now)
+        if machine.refused > refused:
+            self.sometimes["a leader refuses an event"] += 1
+            if before is not None and not effects:
+                self.demand(_same(before, machine), "a refused event has changed the leader:", message)
+        for stream, state in stale.items():
+            progress = machine.durable.streams.get(stream)
+            after = (progress.committed, progress.lease_epoch) if progress is not None else None
+            self.demand(state == after, "a word about an ended lease of", stream, "has changed it:", message)
+            self.sometimes["a word about an ended lease is refused"] += 1
+        for effect in effects:
+            if isinstance(effect, e.Persist):
+                self._broken(machine, event, effect.records)
+        return effects
+
+    @staticmethod
+    def _stale(machine: Leader, message: Any) -> dict[str, tuple[int, int]]:
+        """The streams of which a message speaks under a lease that is not, or not any more, its sender's."""
+        about: list[tuple[str, int]] = []
+        name = None
+        if isinstance(message, UpdateProgress | Disconnect):
+            about = [(entry.stream, entry.lease_epoch) for entry in message.progress]
+            name = machine.names.get(message.borrower)
+        elif isinstance(message, RevokeFinished):
+            about = [(message.stream, message.lease_epoch)]
+            name = machine.names.get(message.borrower)
+        found: dict[str, tuple[int, int]] = {}
+        for stream, epoch in about:
+            progress = machine.durable.streams.get(stream)
+            lease = machine.leases.get(stream)
+            if progress is None:
+                continue
+            mine = lease is not None and (lease.name, lease.lease_epoch) == (name, epoch)
+            if not mine and not (isinstance(message, Disconnect) and name is not None):
+                found[stream] = (progress.committed, progress.lease_epoch)
+        return found
+
+    def _broken(self, machine: Leader, event: e.Event, records: tuple[Record, ...]) -> None:
+        """Take note of leases that ended without a word of their owner."""
+        message = event.message if isinstance(event, e.Received) else None
+        for record in records:
+            unheard = isinstance(event, e.Tick) or isinstance(message, LeaderWanted)
+            if isinstance(record, Released) and unheard:
+                self.broken.setdefault(record.stream, set()).add(record.lease_epoch)
+                self.sometimes["a lease is ended without its owner"] += 1
+            elif isinstance(record, Leased) and isinstance(message, LeaderWanted):
+                epoch = self.newest.get(record.stream, 0)
+                former = self.issued.get((record.stream, epoch))
+                if former is not None and former[1] != record.session:
+                    self.broken.setdefault(record.stream, set()).add(epoch)
+                    self.sometimes["a take-over by name"] += 1
+                else:
+                    self.sometimes["a session takes its streams back"] += 1
+
+    def said(self, runner: SimRunner, message: Any) -> None:
+        """[1, 3] A leader has sent a message."""
+        term = getattr(message, "term", runner.term)
+        self.demand(term == runner.term, "a leader of term", runner.term, "speaks for term", term)
+        actor = self.acting.setdefault(term, runner.host.id)
+        self.demand(
+            actor == runner.host.id, actor, "and", runner.host.id, "both act in term", term,
+        )  # fmt: skip
+        match message:
+            case Grant():
+                key = (message.stream, message.lease_epoch, message.borrower)
+                self.sometimes["a grant is sent again"] += key in self.grants
+                self.grants.add(key)
+                self.sometimes["a pinned end is inherited"] += message.pinned_end is not None
+            case Invalidate():
+                self.sometimes[f"invalidated: {message.reason}"] += 1
+            case ProgressCommitted():
+                for entry in message.progress:
+                    self.acknowledged(entry.stream, entry.offset)
+
+    # ------------------------------------------------------------ at the consumers
+
+    def believes(self, session: str, stream: str, epoch: int) -> None:
+        """[1] A session has been granted a stream."""
+        holder = self.holders.setdefault((stream, epoch), session)
+        self.demand(holder == session, holder, "and", session, "both hold", stream, "under epoch", epoch)
+
+    def session_ended(self, session: str) -> None:
+        """A session's process is gone."""
+
+    def acknowledged(self, stream: str, offset: int) -> None:
+        """[4] Somebody was told that everything below `offset` is committed."""
+        self.demand(
+            self.committed.get(stream, 0) >= offset or stream in self.reset,
+            stream,
+            "is not committed up to",
+            offset,
+            "but said to be",
+        )
+
+    def skipped(self, stream: str, start: int, end: int) -> None:
+        """Nothing of these offsets is for the group."""
+        seen = self.seen.setdefault(stream, {})
+        for offset in range(start, end):
+            seen.setdefault(offset, ("nobody", 0))
+
+    def cut_read(self, session: str, cut: CutOffset, ranges: tuple[SlotRange, ...]) -> None:
+        """[8] A cut is read: the same rows as ever, without those that others took over."""
+        first = self.cuts.setdefault((session, cut.cut), cut.ranges)
+        self.demand(cut.ranges == first, session, "has two cuts", cut.cut, first, cut.ranges)
+        self.demand(set(ranges) <= set(first), session, "reads more than its cut", cut.cut, ranges, first)
+
+    def delivered(
+        self, session: str, stream: str, epoch: int, start: int, end: int, *, whole: bool = False
+    ) -> None:
+        """[5, 6, 8] Messages came out, under that lease; `whole`: as one range of a cut."""
+        if whole and self.only_queries and stream not in self.reset:
+            for former in self.ranges.setdefault(stream, []):
+                apart = former[1] <= start or end <= former[0]
+                same = former == (start, end)
+                self.demand(
+                    apart or same or self.lost_writes,
+                    stream, (start, end), "comes after", former, "though a range must stay one range",
+                )  # fmt: skip
+                self.sometimes["a range comes again whole"] += same
+            self.ranges[stream].append((start, end))
+        self.kernel.note(session, "got", f"{stream}[{start},{end})", "epoch", epoch)
+        base = self.bases.get((stream, epoch))
+        self.demand(base is not None, session, "reads", stream, "under epoch", epoch, "which nobody gave")
+        above = start >= base or self.lost_writes
+        self.demand(above, session, "reads", stream, start, "below its lease's", base)
+        seen = self.seen.setdefault(stream, {})
+        for offset in range(start, end):
+            self.deliveries += 1
+            former = seen.get(offset)
+            if former is not None:
+                self._twice(session, stream, epoch, offset, former)
+            seen[offset] = (session, epoch)
+
+    def _twice(self, session: str, stream: str, epoch: int, offset: int, former: tuple[str, int]) -> None:
+        if former[0] == "nobody":
+            return
+        self.duplicates += 1
+        self.sometimes["a message comes twice"] += 1
+        low, high = sorted((epoch, former[1]))
+        ended = self.broken.get(stream, set())
+        self.demand(
+            self.lost_writes or any(low <= number < high for number in ended),
+            stream, offset, "comes twice, to", former, "and", (session, epoch), "and no fault explains it",
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ at the end
+
+    def bounded(self, machine: Leader | None) -> None:
+        """[11] Nothing has grown without bound."""
+        for owner, box in self.store.boxes.items():
+            self.demand(len(box.entries) <= 150, "mailbox", owner, "holds", len(box.entries))
+        if machine is not None:
+            self.demand(len(machine.arrivals) <= 10_000, "too many arrivals")
+            self.demand(len(machine.durable.sessions) <= 40, "too many sessions are kept")
+
+
+def _same(before: Leader, after: Leader) -> bool:
+    """Whether two leaders differ in counters and in the time of the last word only."""
+    one, two = (replace(copy.deepcopy(leader), refused=0) for leader in (before, after))
+    for leader in (one, two):
+        for peer in leader.peers.values():
+            peer.last_seen = 0
+    return one == two

@@ -1,0 +1,116 @@
+"""Operators in the simulated world: any act at any moment, and what the judge makes of it.
+
+A reset is the one thing that lets progress go back: the judge begins a new line there. What an operator ends
+without its owner's word, a release or a reset, explains that messages come twice.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from streamlease.leader.operated import Acted
+from streamlease.leader.records import GroupState
+from streamlease.protocol.messages import Command
+
+if TYPE_CHECKING:
+    from tests.simulation.judge import Judge
+    from tests.simulation.world import World
+
+ACTS = (
+    "rebalance", "step_down", "describe", "pause", "resume", "drain", "undrain", "move", "release", "reset",
+    "expire",
+)  # fmt: skip
+AGAIN_MS = 400
+
+
+class Operators:
+    """Somebody who does anything, and does not wait for answers."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.last: Command | None = None
+
+    def act(self) -> None:
+        """Any act; now and then the last one once more, as if its answer had been lost."""
+        world, random = self.world, self.world.random
+        if self.last is not None and random.random() < 0.2:
+            world.sometimes["an operator asks twice"] += 1
+            self._send(self.last)
+            return
+        streams = sorted(world.store.streams)
+        names = sorted({name for consumer in world.consumers for name in world._names(consumer)})
+        act: Any = random.choice(ACTS)
+        more: dict[str, Any] = {}
+        if act in ("move", "release"):
+            more["stream"] = random.choice([*streams, "s.0.99"])
+        if act in ("move", "drain", "undrain"):
+            more["borrower"] = random.choice([*names, "nobody"])
+        if act == "reset":
+            chosen = [stream for stream in streams if random.random() < 0.5]
+            more["offsets"] = {s: random.randint(0, world.store.streams[s]) for s in chosen}
+        self._do(act, **more)
+
+    def heal(self) -> None:
+        """Take back what was set, until nothing is."""
+        operated = self.world.judge.truth.operated
+        if operated.paused is not None:
+            self._do("resume")
+        for name in operated.drained:
+            self._do("undrain", borrower=name)
+        if operated.pins:
+            self._do("rebalance")
+        self.world.kernel.after(AGAIN_MS, self.heal)
+
+    def _do(self, act: Any, **more: Any) -> None:
+        token = self.world.kernel.token()
+        at = self.world.kernel.now + 1
+        self.last = Command(group="g/#", request=token, act=act, who="operator", at=at, **more)
+        self._send(self.last)
+
+    def _send(self, command: Command) -> None:
+        record = self.world.store.record
+        if record.held:
+            self.world.net.post(self.world.store, "", [(record.mailbox, command)])
+
+
+def acted(judge: Judge, record: Acted) -> None:
+    """An act stands in the journal, and is about to be applied to the truth."""
+    if record.error:
+        judge.sometimes["an operator is refused"] += 1
+        return
+    judge.sometimes[f"an operator's {record.act}"] += 1
+    if record.act == "release" and record.stream is not None:
+        _broken(judge, record.stream)
+    for stream in record.behind:
+        _broken(judge, stream)
+    for stream, offset in record.offsets.items():
+        _broken(judge, stream)
+        _new_line(judge, stream, offset)
+
+
+def healed(judge: Judge, state: GroupState) -> None:
+    """A snapshot takes the place of a lost tail: it may hold resets whose records are lost."""
+    known = {act.request for act in judge.truth.operated.history}
+    for act in state.operated.history:
+        if act.act == "reset" and not act.error and act.request not in known:
+            for move in json.loads(act.body)["moves"]:
+                _new_line(judge, move["stream"], move["to"])
+
+
+def _new_line(judge: Judge, stream: str, offset: int) -> None:
+    seen = judge.seen.setdefault(stream, {})
+    judge.sometimes["progress is reset back"] += offset < judge.committed.get(stream, 0)
+    judge.sometimes["progress is reset on"] += offset > judge.committed.get(stream, 0)
+    for number in [number for number in seen if number >= offset]:
+        del seen[number]
+    for number in range(judge.passed.get(stream, 0), offset):
+        seen.setdefault(number, ("nobody", 0))
+    judge.committed[stream] = judge.passed[stream] = offset
+    judge.reset.add(stream)
+
+
+def _broken(judge: Judge, stream: str) -> None:
+    """The lease of now ends without a word of its owner; a reset spends the next epoch as well."""
+    epoch = judge.truth.streams[stream].lease_epoch
+    judge.broken.setdefault(stream, set()).update((epoch, epoch + 1))

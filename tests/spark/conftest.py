@@ -1,0 +1,46 @@
+"""A world to run queries in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.drivers import Driver
+from tests.spark.world import World
+
+
+@pytest.fixture
+def make_world(embedded_redis_url: str) -> Iterator[Callable[..., World]]:
+    """Makes a `World` on an empty Redis."""
+    made: list[World] = []
+
+    def make(streams: int = 4) -> World:
+        made.append(World(embedded_redis_url, streams))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    """A world of four streams, without a leader yet."""
+    return make_world()
+
+
+@pytest.fixture
+def start_driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    """Starts drivers, and kills those that still run."""
+    started: list[Driver] = []
+
+    def start(*steps: dict[str, Any]) -> Driver:
+        started.append(Driver(tmp_path, *steps))
+        return started[-1]
+
+    yield start
+    for driver in started:
+        driver.kill()

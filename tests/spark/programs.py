@@ -1,0 +1,86 @@
+"""Spark programs of a test's own: run to their end, or killed with all that they started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+PATIENCE = 400.0
+"""How long (s) a Spark program may take to do something, on a busy machine."""
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def run_program(script: Path, folder: Path, arguments: dict[str, Any], seconds: float = 300) -> list[Any]:
+    """Run a program to its end; the lines of JSON that it printed."""
+    ran = subprocess.run(
+        [sys.executable, str(script), json.dumps(arguments)],
+        env=_environment(),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+    )
+    assert ran.returncode == 0, ran.stderr[-6000:]
+    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith(("{", "["))]
+
+
+class Program:
+    """A program that runs until it is killed."""
+
+    def __init__(self, script: Path, folder: Path, arguments: dict[str, Any]) -> None:
+        self.log = folder / f"{script.stem}-{len(list(folder.glob('*.log')))}.log"
+        with self.log.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, str(script), json.dumps(arguments)],
+                env=_environment(),
+                cwd=folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        """Wait until the condition holds, while the program runs."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            code = self.process.poll()
+            assert code is None, f"the program ended with {code}: {self.log.read_text()[-4000:]}"
+            assert time.monotonic() < deadline, f"not within {seconds} s: {self.log.read_text()[-4000:]}"
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL for the driver, its Java and all Python workers, none of which may notice it first."""
+        family = [self.process.pid, *descendants(self.process.pid)]
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in family:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, how)
+        self.process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """All living descendants of a process."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    found = [pid]
+    for one in found:
+        found += parents.get(one, [])
+    return found[1:]

@@ -1,0 +1,107 @@
+"""What a query decides about its streams and cuts, without a leader or a Redis."""
+
+from __future__ import annotations
+
+from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
+from streamlease.protocol.messages import CutFixed, CutRange, Progress
+from streamlease.spark.cuts import QueryCuts
+from streamlease.spark.limits import Limits
+from streamlease.spark.offsets import CutOffset, SlotRange
+
+S0 = "s.0.0"
+
+
+class Query:
+    """A query's cuts, and what it reports to its borrowers."""
+
+    def __init__(self) -> None:
+        self.reported: list[Progressed] = []
+        self.cuts = QueryCuts("g/a", lambda slot, event: self.reported.append(event))
+        self.cuts.session, self.cuts.arrival = "q", 1
+
+    def grant(self, epoch: int, progress: int, pinned: int | None = None, resumes: int | None = None) -> None:
+        self.cuts.granted(0, StreamGranted(S0, epoch, progress, pinned, resumes))
+
+    def open(self, number: int, start: int, end: int, epoch: int) -> CutOffset:
+        assert self.cuts.propose(self.cuts.waiting(lambda stream: end), Limits()) is not None
+        part = CutRange(stream=S0, lease_epoch=epoch, start=start, end=end)
+        cut = self.cuts.fixed(CutFixed(group="g/a", session="q", term=1, cut=number, ranges=(part,)))
+        assert cut is not None
+        return cut
+
+
+def test_a_revoked_stream_leaves_once_its_cut_is_finished() -> None:
+    query = Query()
+    query.cuts.settle()
+    query.grant(1, 0)
+    cut = query.open(1, 0, 5, 1)
+    query.cuts.revoking(StreamRevoking(S0, 1))
+    assert query.reported == []
+    query.cuts.finish(cut)
+    assert query.reported == [Progressed(S0, 1, 5, final=True)]
+
+
+def test_a_query_that_comes_back_gives_nothing_away_before_it_knows_what_became_of_its_last_cut() -> None:
+    query = Query()
+    query.grant(2, 0, resumes=1)
+    query.cuts.revoking(StreamRevoking(S0, 2))
+    assert query.reported == []  # cut 1, up to 5, may be in the sink
+    done = CutOffset("g/a", "q", 1, 1, (SlotRange(S0, 0, 5, 1, 0),))
+    query.cuts.finish(done)
+    assert [event.final for event in query.reported] == [True]
+
+
+def test_a_query_without_a_last_cut_gives_a_stream_back_at_once() -> None:
+    query = Query()
+    query.grant(1, 3)
+    query.cuts.revoking(StreamRevoking(S0, 1))
+    assert query.reported == []
+    query.cuts.settle()
+    assert query.reported == [Progressed(S0, 1, 3, final=True)]
+
+
+def test_a_stream_that_somebody_else_had_is_no_part_of_the_open_cut_any_more() -> None:
+    query = Query()
+    query.grant(1, 0)
+    query.open(1, 0, 5, 1)
+    query.grant(4, 2, resumes=3)  # the grant of epoch 3 was lost; epoch 2 was another query's
+    assert query.cuts.open_streams == set()
+    assert query.cuts.held[S0].committed == 2
+
+
+def test_a_pinned_end_that_the_leader_says_is_committed_pins_nothing_any_more() -> None:
+    query = Query()
+    query.cuts.settle()
+    query.grant(2, 0, pinned=5)
+    query.cuts.believe((Progress(stream=S0, lease_epoch=2, offset=5),))
+    proposed = query.cuts.propose(query.cuts.waiting(lambda stream: 9), Limits())
+    assert proposed is not None
+    assert [(part.start, part.end) for part in proposed.ranges] == [(5, 9)]
+
+
+def test_an_answer_that_is_older_than_the_lease_says_nothing_of_its_progress() -> None:
+    query = Query()
+    query.cuts.settle()
+    query.grant(1, 8)
+    assert query.cuts.propose(query.cuts.waiting(lambda stream: 9), Limits()) is not None
+    query.grant(3, 6)  # reset by an operator, while the answer was on its way
+    part = CutRange(stream=S0, lease_epoch=1, start=8, end=9)
+    cut = query.cuts.fixed(CutFixed(group="g/a", session="q", term=1, cut=1, ranges=(part,)))
+    assert cut is not None
+    query.cuts.finish(cut)
+    assert query.cuts.held[S0].committed == 6
+
+
+def test_final_progress_that_the_leader_did_not_hear_is_said_again_by_who_gets_the_stream_once_more() -> None:
+    query = Query()
+    query.cuts.settle()
+    query.grant(1, 0)
+    query.cuts.finish(query.open(1, 0, 5, 1))
+    query.cuts.revoking(StreamRevoking(S0, 1))
+    query.cuts.gone(StreamGone(S0, 1))  # with the leader
+    query.grant(2, 0, resumes=1)
+    assert query.cuts.held[S0].committed == 5
+    query.cuts.revoking(StreamRevoking(S0, 2))
+    query.cuts.gone(StreamGone(S0, 2))
+    query.grant(4, 3)  # somebody else had it
+    assert query.cuts.held[S0].committed == 3

@@ -1,0 +1,196 @@
+"""What each failure of a connection means, and which servers are accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from streamlease.protocol.errors import (
+    Indefinite,
+    InvalidOption,
+    StoreRefused,
+    StoreUnavailable,
+    Unsupported,
+)
+from streamlease.protocol.ids import StreamId
+from streamlease.streams import connection
+from streamlease.streams.connection import (
+    ask,
+    check_server,
+    check_server_blocking,
+    connect,
+    connect_blocking,
+    exchange,
+    exchange_blocking,
+)
+from streamlease.streams.log import AsyncLog
+from streamlease.streams.scripts import load_script
+from tests.conftest import MakeServer
+from tests.streams.helpers import Proxy, append, let_the_loop_see_it, rows
+
+
+@pytest.fixture
+def dead_port() -> Iterator[int]:
+    """A port on which nobody answers."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "url", ["", "nonsense", "http://host", "redis://host:port/0", "redis://u:geheim@h:p/0"]
+)
+def test_a_malformed_url_is_named_without_its_password(url: str) -> None:
+    for make in (connect, connect_blocking):
+        with pytest.raises(InvalidOption) as caught:
+            make(url)
+        assert "write redis://" in str(caught.value)
+        assert "geheim" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_password_is_masked() -> None:
+    assert connection.masked("redis://me:geheim@host/0") == "redis://me:***@host/0"
+    assert connection.masked("redis://:geheim@host/0") == "redis://:***@host/0"
+    assert connection.masked("unix:///x?password=geheim&db=1") == "unix:///x?password=***&db=1"
+
+
+async def test_tls_and_sockets_pass_through() -> None:
+    assert connection.address(connect("rediss://host:7000/0")) == "host:7000"
+    assert connection.address(connect("unix:///run/redis.sock")) == "/run/redis.sock"
+
+
+async def test_a_redis_that_is_not_there(dead_port: int) -> None:
+    url = f"redis://127.0.0.1:{dead_port}"
+    client, blocking = connect(url), connect_blocking(url)
+    for question in (check_server(client), exchange(client, [("PING",)]), ask(client, [("PING",)])):
+        with pytest.raises(StoreUnavailable) as caught:
+            await question
+        assert f"Redis at 127.0.0.1:{dead_port} does not answer" in str(caught.value)
+        assert "start it, or pass --redis URL / set STREAMLEASE_REDIS_URL" in str(caught.value)
+    with pytest.raises(StoreUnavailable):
+        check_server_blocking(blocking)
+    with pytest.raises(StoreUnavailable):
+        exchange_blocking(blocking, [("PING",)])
+    await client.aclose()
+    blocking.close()
+
+
+async def test_a_good_server_is_accepted(redis_url: str) -> None:
+    client, blocking = connect(redis_url), connect_blocking(redis_url)
+    await check_server(client)
+    check_server_blocking(blocking)
+    await client.aclose()
+    blocking.close()
+
+
+async def test_a_server_that_may_drop_data_is_refused(make_redis_server: MakeServer) -> None:
+    server = make_redis_server(settings={"maxmemory-policy": "allkeys-lru"})
+    client, blocking = connect(server.url), connect_blocking(server.url)
+    with pytest.raises(Unsupported, match=r"allkeys-lru.*CONFIG SET maxmemory-policy noeviction"):
+        await check_server(client)
+    with pytest.raises(Unsupported):
+        check_server_blocking(blocking)
+    await client.aclose()
+    blocking.close()
+
+
+async def test_a_server_that_wants_a_password(make_redis_server: MakeServer) -> None:
+    server = make_redis_server()
+    with server.client() as admin:
+        admin.config_set("requirepass", "geheim")
+    for url in (server.url, server.url.replace("//", "//:falsch@")):
+        client = connect(url)
+        with pytest.raises(StoreRefused, match="refused the login") as caught:
+            await check_server(client)
+        assert "geheim" not in str(caught.value)
+        await client.aclose()
+    with server.client(password="geheim") as admin:
+        admin.config_set("requirepass", "")
+
+
+def test_an_old_server_is_refused() -> None:
+    with pytest.raises(Unsupported, match=r"version 6\.0\.16: 6\.2 or newer"):
+        connection._judge("here", [b"PONG", b"redis_version:6.0.16\r\n", b"maxmemory_policy:noeviction\r\n"])
+    connection._judge("here", [b"PONG", b"redis_version:6.2.0\r\n", b"maxmemory_policy:noeviction\r\n"])
+
+
+async def test_a_lost_answer_is_indefinite_and_the_next_exchange_is_well(embedded_redis_url: str) -> None:
+    async with Proxy(int(embedded_redis_url.rsplit(":", 1)[1].split("/", maxsplit=1)[0])) as proxy:
+        client, blocking = connect(proxy.url), connect_blocking(proxy.url)
+        log, stream = AsyncLog(client), StreamId("s", 0, 0)
+        await log.open([stream])
+        proxy.lose(b"EVALSHA")
+        with pytest.raises(Indefinite, match="after sending"):
+            await log.append(append(stream, 0, rows(0, 2)))
+        assert (await log.append(append(stream, 0, rows(0, 2)))).duplicate
+        proxy.lose(b"HMGET")
+        with pytest.raises(StoreUnavailable):
+            await log.states([stream])
+        assert await log.next_offsets([stream]) == {stream: 2}
+        proxy.lose(b"ECHO")
+        with pytest.raises(Indefinite):
+            await asyncio.to_thread(exchange_blocking, blocking, [("ECHO", "x")])
+        assert await asyncio.to_thread(exchange_blocking, blocking, [("ECHO", "x")]) == [b"x"]
+        assert proxy.lost == 3
+        await client.aclose()
+        blocking.close()
+
+
+async def test_a_server_that_does_not_answer_in_time_is_indefinite(make_redis_server: MakeServer) -> None:
+    server = make_redis_server()
+    client, blocking = (
+        connect(server.url, answer_seconds=0.2),
+        connect_blocking(server.url, answer_seconds=0.2),
+    )
+    await exchange(client, [("PING",)])
+    exchange_blocking(blocking, [("PING",)])
+    server.pause()
+    with pytest.raises(Indefinite):
+        await exchange(client, [("PING",)])
+    with pytest.raises(Indefinite):
+        exchange_blocking(blocking, [("PING",)])
+    server.resume()
+    assert await exchange(client, [("ECHO", "x")]) == [b"x"]
+    assert exchange_blocking(blocking, [("ECHO", "x")]) == [b"x"]
+    await client.aclose()
+    blocking.close()
+
+
+async def test_a_cancelled_exchange_leaves_no_answer_for_the_next_one(make_redis_server: MakeServer) -> None:
+    server = make_redis_server()
+    client = connect(server.url)
+    await exchange(client, [("PING",)])
+    server.pause()
+    task = asyncio.create_task(exchange(client, [("ECHO", "old")]))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(task, 0.05)
+    server.resume()
+    assert await exchange(client, [("ECHO", "new")]) == [b"new"]
+    await client.aclose()
+
+
+async def test_scripts_survive_a_restart(make_redis_server: MakeServer) -> None:
+    server = make_redis_server()
+    client = connect(server.url)
+    log, streams = AsyncLog(client), [StreamId("s", 0, shard) for shard in range(3)]
+    await log.open(streams)
+    server.restart()
+    await let_the_loop_see_it()
+    await log.open(streams)
+    assert await log.next_offsets(streams) == dict.fromkeys(streams, 0)
+    await client.aclose()
+
+
+def test_every_script_says_what_it_takes_and_replies() -> None:
+    for name in ("append", "open", "seal", "define", "raise"):
+        text = load_script("streamlease.streams", name).text
+        header = text.partition("\n\n")[0] + text
+        assert text.startswith("-- ")
+        for word in ("-- KEYS", "-- ARGV", "-- Replies"):
+            assert word in header
+    with pytest.raises(FileNotFoundError):
+        load_script("streamlease.streams", "nope")

@@ -1,0 +1,231 @@
+"""The codec: what goes in comes out, cut anywhere, and nothing that is damaged comes out at all."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlease.protocol.errors import InvalidInput, MessageTooLarge, SchemaMismatch
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.offsets import entry_id
+from streamlease.streams import messages
+from streamlease.streams.entries import (
+    MESSAGE_SCHEMA,
+    Encoded,
+    Message,
+    Row,
+    decode_entries,
+    decode_entry,
+    encode_batch,
+    encode_message,
+    encode_rows,
+    filter_batch,
+    pack_headers,
+    to_messages,
+)
+
+STREAM = StreamId("flights", 0, 3)
+APPENDED = 1_763_700_000_000_000
+
+
+def stored(entry: Encoded, first: int) -> tuple[bytes, list[bytes]]:
+    """The entry as XRANGE gives it back."""
+    return entry_id(first, entry.rows).encode(), [b"a", b"%d" % APPENDED, *entry.fields]
+
+
+def moment(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(microseconds / 1_000_000, tz=UTC)
+
+
+def expected(row: Row, offset: int) -> Message:
+    return Message(
+        row.topic,
+        row.key,
+        row.payload,
+        str(STREAM),
+        offset,
+        moment(APPENDED if row.timestamp is None else row.timestamp),
+        moment(APPENDED),
+        row.headers or (),
+    )
+
+
+message_rows = st.builds(
+    Row,
+    topic=st.sampled_from(["flights/JFK", "flights/JFK/LAX", "flüge/ä", "$sys/x"]),
+    payload=st.binary(max_size=40),
+    key=st.none() | st.binary(max_size=8),
+    headers=st.none()
+    | st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), min_size=1, max_size=3).map(tuple),
+    timestamp=st.none() | st.integers(0, 2_000_000_000).map(lambda second: second * 1_000_000),
+    values=st.none(),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_entries_cut_anywhere_give_exactly_the_rows(data: st.DataObject) -> None:
+    groups = data.draw(st.lists(st.lists(message_rows, min_size=1, max_size=6), min_size=1, max_size=5))
+    entries, first = [], 7
+    for group in groups:
+        entries.append(stored(encode_rows(group), first))
+        first += len(group)
+    everything = [
+        expected(row, 7 + place) for place, row in enumerate(row for group in groups for row in group)
+    ]
+    start = data.draw(st.integers(0, first + 2))
+    end = data.draw(st.none() | st.integers(0, first + 2))
+
+    batches = decode_entries(STREAM, entries, start, end)
+
+    assert all(batch.schema == MESSAGE_SCHEMA and batch.num_rows for batch in batches)
+    high = first if end is None else end
+    got = [message for batch in batches for message in to_messages(batch)]
+    assert got == [message for message in everything if start <= message.offset < high]
+
+
+def test_a_run_of_single_messages_is_one_batch() -> None:
+    entries = [stored(encode_message(Row("t", b"%d" % offset)), offset) for offset in range(50)]
+    (batch,) = decode_entries(STREAM, entries)
+    assert batch.column("offset").to_pylist() == list(range(50))
+
+
+def test_single_and_batch_keep_their_order() -> None:
+    entries = [
+        stored(encode_rows([Row("t", b"0")]), 0),
+        stored(encode_rows([Row("t", b"1"), Row("u", b"2")]), 1),
+        stored(encode_rows([Row("t", b"3")]), 3),
+    ]
+    assert [batch.num_rows for batch in decode_entries(STREAM, entries)] == [1, 2, 1]
+
+
+def test_arrow_batches_of_other_types_are_taken() -> None:
+    batch = pa.record_batch(
+        {
+            "payload": pa.array(["a", "b"]),
+            "topic": pa.array(["x", "y"]).dictionary_encode(),
+            "key": pa.array([None, "k"]),
+            "timestamp": pa.array([moment(1_000_000), None], pa.timestamp("ns", tz="Europe/Berlin")),
+        }
+    )
+    id, fields = stored(encode_batch(batch), 0)
+    first, second = to_messages(decode_entry(STREAM, id, fields))
+    assert (first.topic, first.payload, first.key, first.timestamp) == ("x", b"a", None, moment(1_000_000))
+    assert (second.topic, second.payload, second.key, second.timestamp) == ("y", b"b", b"k", moment(APPENDED))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"payload": pa.array([b"x"])},
+        {"topic": pa.array(["t"])},
+        {"topic": pa.array(["t"]), "payload": pa.array([1.5])},
+        {"topic": pa.array([None], pa.string()), "payload": pa.array([b"x"])},
+        {"topic": pa.array(["t"]), "payload": pa.array([None], pa.binary())},
+        {"topic": pa.array(["t"]), "payload": pa.array([b"x"]), "colour": pa.array(["red"])},
+        {"topic": pa.array([], pa.string()), "payload": pa.array([], pa.binary())},
+    ],
+)
+def test_arrow_batches_that_cannot_be_stored_are_refused(columns: dict[str, pa.Array]) -> None:
+    with pytest.raises(InvalidInput):
+        encode_batch(pa.record_batch(columns))
+
+
+def test_hundred_byte_messages_take_at_most_a_fifth_more_than_their_payload() -> None:
+    rows = [
+        Row(f"flights/{number % 20}", os.urandom(100), b"N%05d" % number, None, APPENDED + number * 977)
+        for number in range(1000)
+    ]
+    entry = encode_rows(rows)
+    assert sum(map(len, entry.fields)) <= 1.2 * 100 * 1000
+
+
+def test_a_message_may_not_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 10)
+    with pytest.raises(MessageTooLarge, match="11 bytes"):
+        encode_rows([Row("t", b"x" * 11)])
+    with pytest.raises(MessageTooLarge, match="11 bytes"):
+        encode_rows([Row("t", b"x"), Row("t", b"x" * 11)])
+    with pytest.raises(MessageTooLarge, match="11 bytes"):
+        encode_batch(pa.record_batch({"topic": pa.array(["t"]), "payload": pa.array([b"x" * 11])}))
+
+
+def damaged_entries() -> list[tuple[bytes, list[bytes]]]:
+    batch_id, batch = stored(encode_rows([Row("a", b"1"), Row("b", b"2"), Row("b", b"3")]), 4)
+    single_id, single = stored(encode_rows([Row("a", b"1", None, (("h", b"v"),))]), 4)
+
+    def changed(fields: list[bytes], name: bytes, value: bytes) -> list[bytes]:
+        place = fields.index(name)
+        return [*fields[: place + 1], value, *fields[place + 2 :]]
+
+    body = batch[batch.index(b"b") + 1]
+    return [
+        (single_id, [b"a", b"1", b"zz", b"new form"]),
+        (single_id, changed(single, b"a", b"yesterday")),
+        (single_id, changed(single, b"h", b"{")),
+        (single_id, changed(single, b"h", b'[["h","!!!"]]')),
+        (single_id, changed(single, b"t", b"\xff")),
+        (single_id, single[:-1]),
+        (b"6-2", single),
+        (b"nonsense", single),
+        (b"2-9", batch),
+        (b"6-2", batch),
+        (batch_id, changed(batch, b"c", b"q")),
+        (batch_id, changed(batch, b"c", b"p")),
+        (batch_id, changed(batch, b"t", b"only one")),
+        (batch_id, changed(batch, b"b", body[:-20])),
+        (batch_id, changed(batch, b"b", b"\0" * len(body))),
+        (batch_id, changed(batch, b"b", b"")),
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(damaged_entries())))
+def test_a_damaged_entry_is_an_error_that_names_stream_and_offset(number: int) -> None:
+    id, fields = damaged_entries()[number]
+    with pytest.raises(SchemaMismatch) as caught:
+        decode_entry(STREAM, id, fields)
+    assert "flights.0.3" in str(caught.value)
+    assert id.decode() in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_a_flipped_byte_gives_an_error_or_whole_messages(place: int, change: int) -> None:
+    group = [Row(f"flights/{number % 3}", b"payload %d" % number, b"k") for number in range(20)]
+    id, fields = stored(encode_rows(group), 0)
+    body = bytearray(fields[fields.index(b"b") + 1])
+    body[place % len(body)] ^= change
+    fields[fields.index(b"b") + 1] = bytes(body)
+    try:
+        batch = decode_entry(STREAM, id, fields)
+    except SchemaMismatch:
+        return
+    batch.validate(full=True)
+    assert batch.num_rows == 20
+
+
+def test_a_filter_selects_by_topic() -> None:
+    rows = [Row(topic, b"") for topic in ("a/b", "a/c", "a/b", "d", "$s/b")]
+    id, fields = stored(encode_rows(rows), 0)
+    batch = decode_entry(STREAM, id, fields)
+    assert filter_batch(batch, "a/+").column("offset").to_pylist() == [0, 1, 2]
+    assert filter_batch(batch, "+/b").column("offset").to_pylist() == [0, 2]
+    assert filter_batch(batch, "$s/#").column("offset").to_pylist() == [4]
+    assert filter_batch(batch, "none").num_rows == 0
+    plain = batch.slice(0, 4)
+    assert filter_batch(plain, "#") is plain
+    assert filter_batch(batch, "#").num_rows == 4
+
+
+def test_headers_have_one_form() -> None:
+    assert pack_headers({"a": "ä", "b": b"\0"}) == (("a", "ä".encode()), ("b", b"\0"))
+    assert pack_headers([("a", b"1"), ("a", b"2")]) == (("a", b"1"), ("a", b"2"))
+    assert pack_headers({}) is None
+    with pytest.raises(InvalidInput, match="header a is a int"):
+        pack_headers({"a": 5})  # type: ignore[dict-item]

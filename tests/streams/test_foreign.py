@@ -1,0 +1,92 @@
+"""Producers that know nothing of this package: the commands of docs/foreign-producers.md, word by word."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from streamlease.streams.connection import AsyncRedis
+from streamlease.streams.entries import to_messages
+from streamlease.streams.inbox import InboxMover
+from streamlease.streams.log import AsyncLog
+from streamlease.streams.spaces import SpaceStore
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "foreign-producers.md").read_text()
+SCRIPT = (ROOT / "streams" / "lua" / "append.lua").read_text()
+
+
+def documented(title: str) -> list[list[str]]:
+    """The words of the commands in the first code block below a heading."""
+    section = PAGE.split(f"## {title}\n", 1)[1]
+    block = re.search(r"```\n(.*?)```", section, re.DOTALL)
+    assert block is not None
+    lines = block.group(1).replace("\\\n", " ").splitlines()
+    return [shlex.split(line.removeprefix("redis-cli ")) for line in lines if line.startswith("redis-cli ")]
+
+
+async def run(redis: AsyncRedis, words: list[str]) -> Any:
+    return await redis.execute_command(*[SCRIPT if word == "$(cat append.lua)" else word for word in words])
+
+
+async def test_the_documented_inbox_commands_work(redis: AsyncRedis) -> None:
+    space = await SpaceStore(redis).create("flights", ["flights/#"])
+    commands = documented("The inbox")
+    assert commands
+    for words in commands:
+        await run(redis, words)
+    assert await InboxMover(redis, "host").round() == len(commands)
+    (batch,) = await AsyncLog(redis).read(space.streams()[0], 0)
+    first = to_messages(batch)[0]
+    assert (first.topic, first.payload, first.key) == ("flights/JFK/LAX", b"on time", b"N14228")
+    assert first.headers == (("source", b"tower"),)
+
+
+async def test_the_documented_append_works_and_is_idempotent(redis: AsyncRedis) -> None:
+    space = await SpaceStore(redis).create("flights", ["flights/#"])
+    (stream,) = space.streams()
+    commands = documented("Direct appends")
+    first, again, second = [await run(redis, words) for words in commands]
+    assert first[0] == b"appended"
+    assert again == [b"duplicate", *first[1:]]
+    assert second[:2] == [b"appended", 1]
+    batches = await AsyncLog(redis).read(stream, 0)
+    found = [message for batch in batches for message in to_messages(batch)]
+    assert [(one.topic, one.payload, one.key) for one in found] == [
+        ("flights/JFK/LAX", b"on time", b"N14228"),
+        ("flights/JFK/SFO", b"late", None),
+    ]
+
+
+async def test_a_foreign_append_that_does_not_fit_is_refused(redis: AsyncRedis) -> None:
+    await SpaceStore(redis).create("flights", ["flights/#"])
+    first, _, second = documented("Direct appends")
+    await run(redis, first)
+    await run(redis, second)
+    assert (await run(redis, first))[0] == b"old"
+    unknown = [word.replace("flights.0.0", "flights.9.0") for word in first]
+    assert await run(redis, unknown) == [b"unknown"]
+    with pytest.raises(ResponseError, match="must be numbers"):
+        await run(redis, [*first[:7], "one", *first[8:]])
+    await redis.connection_pool.disconnect()  # the fake closes a connection after an error
+    schema = {"columns": [{"name": "n", "type": "int8"}]}
+    await SpaceStore(redis).create("typed", ["typed/#"], schema=schema)
+    typed = [word.replace("flights", "typed") for word in first]
+    assert (await run(redis, typed))[0] == b"schema"
+
+
+@pytest.mark.parametrize(("topic", "shards", "shard"), [("flights/JFK/LAX", 8, 5), ("flights/JFK/SFO", 8, 6)])
+async def test_the_documented_choice_of_the_stream_is_the_one_of_this_package(
+    redis: AsyncRedis, topic: str, shards: int, shard: int
+) -> None:
+    space = await SpaceStore(redis).create("flights", ["flights/#"], streams=shards)
+    number = int.from_bytes(blake2b(topic.encode(), digest_size=8).digest(), "big") % shards
+    assert space.stream_for(topic).shard == number
+    assert f"| `{topic}` | {number} |" in PAGE
+    assert number == shard

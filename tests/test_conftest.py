@@ -1,0 +1,67 @@
+"""The rule that a skip is a failure in CI, tried on a test run of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers import ROOT
+
+SKIPPING = """
+import pytest
+
+@pytest.mark.skip(reason="because of the mark")
+def test_marked(): ...
+
+def test_inside():
+    pytest.skip("because of a call")
+
+@pytest.mark.xfail(reason="known", strict=True)
+def test_known(): assert False
+
+def test_fine(): ...
+"""
+SKIPPING_MODULE = "import pytest\npytest.importorskip('a_module_that_nobody_has')\n"
+
+
+def run_pytest(directory: Path, source: str, ci: str | None) -> tuple[int, str]:
+    (directory / "test_it.py").write_text(source)
+    (directory / "pytest.ini").write_text("[pytest]\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("CI", None)
+    if ci is not None:
+        environment["CI"] = ci
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-q", "-ra", "."],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran.returncode, ran.stdout
+
+
+def test_skips_fail_in_ci_and_expected_failures_do_not(tmp_path: Path) -> None:
+    code, said = run_pytest(tmp_path, SKIPPING, "true")
+    assert code == 1
+    assert "1 failed, 1 passed, 1 xfailed, 1 error" in said
+    assert "which fails in CI: Skipped: because of the mark" in said
+    assert "which fails in CI: Skipped: because of a call" in said
+
+
+def test_a_module_that_skips_itself_fails_in_ci(tmp_path: Path) -> None:
+    code, said = run_pytest(tmp_path, SKIPPING_MODULE, "true")
+    assert code not in (0, 5)
+    assert "which fails in CI" in said
+
+
+@pytest.mark.parametrize("ci", [None, "false"])
+def test_skips_pass_elsewhere(tmp_path: Path, ci: str | None) -> None:
+    code, said = run_pytest(tmp_path, SKIPPING, ci)
+    assert code == 0
+    assert "1 passed, 2 skipped, 1 xfailed" in said

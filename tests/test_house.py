@@ -1,0 +1,308 @@
+"""The order of the house, kept by tests: packages, who may import whom, what may be committed.
+
+The rules are those of section 2 of the design: every room knows its own job, the machines of leader and
+borrower have no input or output, and nothing that is committed depends on where it was written.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
+PACKAGE_DIR: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
+PACKAGE_DATA: dict[str, list[str]] = PROJECT["tool"]["setuptools"]["package-data"]
+ROOMS = {name.removeprefix("streamlease."): ROOT / folder for name, folder in PACKAGE_DIR.items() if name}
+NO_ROOMS = {"src", "tests", "bench", "docs", "examples", "helm", "scripts", "build", "dist"}
+LONGEST_MODULE = 700
+
+
+def package_folders() -> dict[str, Path]:
+    """Every importable package that is there, by name: the rooms, what is in them, and ``src``."""
+    tops = {f"streamlease.{room}": folder for room, folder in ROOMS.items()}
+    tops.update({path.parent.name: path.parent for path in (ROOT / "src").glob("*/__init__.py")})
+    found = {}
+    for top, folder in tops.items():
+        for init in folder.rglob("__init__.py"):
+            inside = init.parent.relative_to(folder).parts
+            if not (top == "streamlease" and inside):  # below src/streamlease are only links to the rooms
+                found[".".join((top, *inside))] = init.parent
+    return found
+
+
+FOLDERS = package_folders()
+MODULES = {
+    name if path.stem == "__init__" else f"{name}.{path.stem}": path
+    for name, folder in sorted(FOLDERS.items())
+    for path in sorted(folder.glob("*.py"))
+}
+LUA = sorted(path for folder in ROOMS.values() for path in folder.rglob("*.lua"))
+
+
+def committed() -> list[Path]:
+    """The files that git knows, without links and without what was deleted but not yet committed."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    assert len(paths) > 20, "git lists next to nothing: is this a checkout?"
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+# -- packages ------------------------------------------------------------------------------------------------
+
+
+def test_every_package_is_listed_and_every_listed_one_is_there() -> None:
+    assert sorted(PACKAGES) == sorted(FOLDERS)
+
+
+def test_every_top_level_package_is_a_room() -> None:
+    tops = {path.parent.name for path in ROOT.glob("*/__init__.py")} - NO_ROOMS
+    assert tops == {room for room in ROOMS if "." not in room}
+
+
+def test_the_links_below_src_lead_to_the_rooms() -> None:
+    links = {path.name: path for path in (ROOT / "src" / "streamlease").iterdir() if path.is_symlink()}
+    assert {name: link.readlink() for name, link in links.items()} == {
+        room: Path("..") / ".." / folder.relative_to(ROOT)
+        for room, folder in ROOMS.items()
+        if "." not in room
+    }
+
+
+def test_files_that_are_no_modules_are_packed_too() -> None:
+    """A wheel without its Lua files would be found out by a user only."""
+    for path in committed():
+        homes = [(name, folder) for name, folder in FOLDERS.items() if path.is_relative_to(folder)]
+        if path.suffix == ".py" or not homes:
+            continue
+        name, folder = max(homes, key=lambda home: len(home[1].parts))
+        patterns = [*PACKAGE_DATA.get("*", []), *PACKAGE_DATA.get(name, [])]
+        inside = path.relative_to(folder).as_posix()
+        assert any(fnmatch(inside, p) and p.count("/") == inside.count("/") for p in patterns), (
+            f"{path.relative_to(ROOT)} is in no pattern of tool.setuptools.package-data"
+        )
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not name.endswith("__main__")])
+def test_every_module_can_be_imported(module: str) -> None:
+    assert importlib.import_module(module).__name__ == module
+
+
+# -- who may import whom -------------------------------------------------------------------------------------
+
+
+def imports(path: Path, module: str) -> Iterator[str]:
+    """The full names that a module imports anywhere in it; ``from a import b`` gives ``a.b``."""
+    package = module if path.stem == "__init__" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, node.module] if node.module else above)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def offences(modules: dict[str, Path], forbidden: str) -> list[str]:
+    """The imports in these modules whose full name begins with a match of that pattern."""
+    pattern = re.compile(rf"(?:{forbidden})(?:\.|$)")
+    return [
+        f"{name} imports {target}"
+        for name, path in modules.items()
+        for target in imports(path, name)
+        if pattern.match(target)
+    ]
+
+
+def in_room(*rooms: str) -> dict[str, Path]:
+    prefixes = tuple(f"streamlease.{room}" for room in rooms)
+    return {
+        name: path
+        for name, path in MODULES.items()
+        if name.startswith(tuple(f"{p}." for p in prefixes)) or name in prefixes
+    }
+
+
+def rooms_but(*allowed: str) -> str:
+    return rf"streamlease\.(?:{'|'.join(sorted(set(ROOMS) - set(allowed)))})"
+
+
+PURE_LEADER = {
+    "acts", "book", "cuts", "events", "generations", "leases", "machine", "operated", "planner", "records",
+    "state", "view",
+}  # fmt: skip
+PURE = {
+    **in_room("borrower"),
+    **{name: path for name, path in in_room("leader").items() if name.rpartition(".")[2] in PURE_LEADER},
+}
+IMPURE = r"redis|rq|pyspark|asyncio|threading|time|random|secrets|uuid|os|socket|subprocess"
+
+
+@pytest.mark.parametrize(
+    ("modules", "forbidden"),
+    [
+        pytest.param(
+            in_room("protocol"), rf"redis|rq|pyspark|asyncio|{rooms_but('protocol')}", id="protocol"
+        ),
+        pytest.param(PURE, rf"{IMPURE}|{rooms_but('protocol', 'leader', 'borrower')}", id="machines"),
+        pytest.param(in_room("borrower"), r"streamlease\.leader", id="borrower"),
+        pytest.param(in_room("streams"), rf"rq|pyspark|{rooms_but('protocol', 'streams')}", id="streams"),
+        pytest.param(
+            in_room("registry"),
+            r"pyspark|streamlease\.(?:agent|spark|admin|borrower|leader\.planner)",
+            id="registry",
+        ),
+        pytest.param(in_room("leader"), r"pyspark|streamlease\.(?:spark|admin)", id="leader"),
+        pytest.param(in_room("agent"), r"pyspark|streamlease\.(?:spark|admin)", id="agent"),
+        pytest.param(in_room("spark"), r"streamlease\.\w+\.(?:lua|keys|scripts)", id="spark"),
+    ],
+)
+def test_a_room_knows_only_what_it_may_know(modules: dict[str, Path], forbidden: str) -> None:
+    assert modules
+    assert offences(modules, forbidden) == []
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_a_machine_is_told_the_time_and_the_random_numbers(module: str) -> None:
+    tree = ast.parse(PURE[module].read_text())
+    clocks = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in {"now", "utcnow", "today"}
+        and ast.unparse(node.value).rpartition(".")[2] in {"datetime", "date"}
+    ]
+    assert clocks == []
+    assert offences({module: PURE[module]}, r"streamlease\.protocol\.ids\.random_token") == []
+
+
+def test_the_rules_find_what_they_forbid(tmp_path: Path) -> None:
+    """The guard's own test: each way to write an import is seen."""
+    module = tmp_path / "machine.py"
+    module.write_text(
+        "import redis.asyncio as r\nfrom streamlease import streams\nfrom ..registry import x\n"
+        "from . import keys\ndef f():\n    from time import time\n"
+    )
+    assert offences({"streamlease.leader.machine": module}, rf"{IMPURE}|{rooms_but('leader')}") == [
+        "streamlease.leader.machine imports redis.asyncio",
+        "streamlease.leader.machine imports streamlease.streams",
+        "streamlease.leader.machine imports streamlease.registry.x",
+        "streamlease.leader.machine imports time.time",
+    ]
+    assert offences({"streamlease.leader.machine": module}, r"streamlease\.\w+\.keys") == [
+        "streamlease.leader.machine imports streamlease.leader.keys"
+    ]
+
+
+# -- what may be committed -----------------------------------------------------------------------------------
+
+# Written in two halves, so that this file does not name them itself.
+PACKAGE_HOSTS = [
+    first + second
+    for first, second in [
+        ("pypi", ".org"), ("python", "hosted"), ("pypi", ".python"), ("test.", "pypi"), ("deb.", "debian"),
+        ("security.", "debian"), ("archive.", "ubuntu"), ("registry.", "npmjs"), ("npmjs", ".com"),
+        ("anaconda", ".org"), ("repo.", "maven"), ("repo1.", "maven"), ("crates", ".io"),
+        ("proxy.", "golang"), ("--index", "-url"), ("--extra", "-index"), ("--find", "-links"),
+        ("PIP_", "INDEX"), ("PIP_", "EXTRA"), ("PIP_", "FIND"), ("UV_", "INDEX"), ("UV_DEFAULT", "_INDEX"),
+    ]
+]  # fmt: skip
+HOST = re.compile("|".join(map(re.escape, PACKAGE_HOSTS)), re.IGNORECASE)
+HOMES = "|".join(["wo" + "rk", "ro" + "ot", "Us" + "ers", "op" + "t/(?!streamlease|spark)"])
+DEVELOPMENT_PATH = re.compile(r"(?<![\w.})*/-])/(?:" + HOMES + r")\b")
+
+
+def test_no_committed_file_names_a_package_host_or_a_development_path() -> None:
+    found = []
+    for path in committed():
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            for kind, pattern in (("host", HOST), ("path", DEVELOPMENT_PATH)):
+                hit = pattern.search(line)
+                if hit is not None:
+                    found.append(f"{path.relative_to(ROOT)}:{number}: {kind} {hit.group()}")
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_path"),
+    [
+        ("cd /wo" "rk/main", True),
+        ('"/ro' 'ot/.cache"', True),
+        ("PATH=/op" "t/wheels", True),
+        ("/op" "t/streamlease/bin", False),
+        ("docs/work/notes.md and src/root/x", False),
+        ("the work/life balance", False),
+    ],
+)  # fmt: skip
+def test_development_paths_are_recognised(line: str, is_path: bool) -> None:
+    assert bool(DEVELOPMENT_PATH.search(line)) is is_path
+
+
+def test_no_module_is_longer_than_one_can_read() -> None:
+    sources = [path for path in committed() if path.suffix == ".py"]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources}
+    assert {name: length for name, length in lengths.items() if length >= LONGEST_MODULE} == {}
+
+
+@pytest.mark.parametrize("script", LUA, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_lua_file_opens_with_its_keys_arguments_and_replies(script: Path) -> None:
+    lines = script.read_text().splitlines()
+    header = list(takewhile(lambda line: line.startswith("--"), lines))
+    for word in ("KEYS", "ARGV", "Repl"):
+        assert any(word in line for line in header), f"the header of {script.name} says nothing about {word}"
+
+
+# -- pins ----------------------------------------------------------------------------------------------------
+
+
+def pins(name: str) -> dict[str, set[str]]:
+    """The versions that ``requirements/<name>.txt`` pins, by package (one for each range of Pythons)."""
+    found: dict[str, set[str]] = {}
+    for line in (ROOT / "requirements" / f"{name}.txt").read_text().splitlines():
+        pin = re.match(r"([\w.-]+)==([^\s;]+)", line)
+        if pin is not None:
+            found.setdefault(canonicalize_name(pin.group(1)), set()).add(pin.group(2))
+    return found
+
+
+def wanted(*tables: list[str]) -> list[Requirement]:
+    requirements = [Requirement(line) for table in tables for line in table]
+    return [requirement for requirement in requirements if requirement.name != "streamlease"]
+
+
+def test_the_pins_are_what_pyproject_asks_for() -> None:
+    """Run ``python3 scripts/pin.py`` after a change of dependencies."""
+    project, groups = PROJECT["project"], PROJECT["dependency-groups"]
+    extras = project["optional-dependencies"]
+    base = wanted(project["dependencies"], *extras.values())
+    for name, requirements in {
+        "build": wanted(PROJECT["build-system"]["requires"]),
+        "base": base,
+        "dev": [*base, *wanted(*groups.values())],
+    }.items():
+        pinned = pins(name)
+        for requirement in requirements:
+            versions = pinned.get(canonicalize_name(requirement.name))
+            assert versions, f"requirements/{name}.txt does not pin {requirement.name}"
+            assert all(requirement.specifier.contains(v, prereleases=True) for v in versions), (
+                f"requirements/{name}.txt pins {requirement.name} {versions}, wanted is {requirement}"
+            )
+
+
+def test_the_pins_of_all_files_agree() -> None:
+    dev = pins("dev")
+    for name in ("build", "base"):
+        assert {package: dev.get(package) for package in pins(name)} == pins(name)

@@ -1,0 +1,128 @@
+"""The page in a real browser: it shows what is there, follows what happens, and acts for who has a token."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.expected_conditions import alert_is_present
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.admin.command import Command, until
+from tests.ui.conftest import QUOTED, SUB, TOKEN, consuming, serving
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+
+PATIENCE = 60.0
+QUIET = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1400,1100",
+)  # fmt: skip
+
+
+def browser_program(*names: str) -> str:
+    """The path of an installed program: ``python3 run.py test`` installs both."""
+    found = next((path for name in names if (path := shutil.which(name)) is not None), None)
+    assert found is not None, f"none of {names} is installed: run 'python3 run.py test', or install chromium"
+    return found
+
+
+@pytest.fixture(scope="module")
+def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    for argument in (*QUIET, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(argument)
+    options.binary_location = browser_program("chromium", "google-chrome")
+    driver = webdriver.Chrome(options=options, service=Service(browser_program("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(shared_browser: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
+    shared_browser.get("about:blank")
+    shared_browser.get_log("browser")
+    yield shared_browser
+    said = shared_browser.get_log("browser")
+    shared_browser.get("about:blank")
+    # What the network refuses is part of the tests; an error of the script or of its policy never is.
+    assert [entry for entry in said if entry["source"] != "network"] == []
+
+
+def text_of(browser: webdriver.Chrome, selector: str) -> str:
+    """The text that a user sees there; empty where there is nothing."""
+    return str(
+        browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+    )
+
+
+def sees(browser: webdriver.Chrome, selector: str, *texts: str) -> None:
+    """Wait until all `texts` are shown there."""
+    until(lambda: all(text in text_of(browser, selector) for text in texts), PATIENCE)
+
+
+def click(browser: webdriver.Chrome, selector: str) -> None:
+    browser.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+
+def count(browser: webdriver.Chrome, selector: str) -> int:
+    return int(browser.execute_script("return document.querySelectorAll(arguments[0]).length", selector))
+
+
+def element(browser: webdriver.Chrome, selector: str) -> WebElement:
+    return browser.find_element(By.CSS_SELECTOR, selector)
+
+
+def test_the_page_follows_a_group_from_its_first_consumer_to_a_hand_over(
+    command: Command, browser: webdriver.Chrome
+) -> None:
+    with serving(command) as site:
+        browser.get(site.url)
+        sees(browser, "#state", "live")
+        sees(browser, "#groups .more", "There are no groups.")
+        with consuming(command):
+            sees(browser, "#groups tbody", SUB, "4 / 4")
+            click(browser, "#groups tbody a")
+            sees(browser, "#group h1", SUB)
+            sees(browser, "#group .facts", "4 of 4 streams held by 1 borrowers")
+            command.ok("publish", "flights/JFK", text="one\ntwo\nthree\n")
+            sees(browser, "#group .facts", "lag 0")
+            with consuming(command):
+                sees(browser, "#group .facts", "held by 2 borrowers")
+                sees(browser, "#events", "hand-over")
+                until(lambda: count(browser, "#owners li") == 2, PATIENCE)
+            field = element(browser, "#group .filter")
+            field.send_keys("flights.0.3")
+            until(lambda: count(browser, "#group tbody tr") == 1, PATIENCE)
+            field.send_keys(Keys.CONTROL, "a")
+            field.send_keys(Keys.DELETE)
+            assert not element(browser, ".acts").is_displayed()
+        click(browser, "a[data-page=spaces]")
+        sees(browser, "#spaces tbody", "flights", "flights/#")
+        click(browser, "a[data-page=hosts]")
+        sees(browser, "#hosts .more", "There are no leader hosts")
+    sees(browser, "#state", "no connection")
+
+
+def test_an_act_asks_for_the_token_and_shows_in_the_list(
+    command: Command, browser: webdriver.Chrome, token_file: Path
+) -> None:
+    with serving(command, "--token-file", str(token_file)) as site, consuming(command):
+        browser.get(f"{site.url}/#/group/{QUOTED}")
+        sees(browser, "#group .facts", "4 of 4 streams held")
+        for token, said in (("wrong", "the token is missing or wrong"), (TOKEN, "done")):
+            element(browser, "button[data-act=rebalance]").click()  # the prompt blocks a script's click
+            prompt = WebDriverWait(browser, PATIENCE).until(alert_is_present())
+            prompt.send_keys(token)
+            prompt.accept()
+            sees(browser, ".answer", said)
+        sees(browser, "#events", "act: rebalance by ui@127.0.0.1")

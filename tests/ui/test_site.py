@@ -1,0 +1,100 @@
+"""What the server of the page answers: documents, live updates, acts, and bad input."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.admin.command import Command, until
+from tests.ui.conftest import QUOTED, SUB, TOKEN, Site, consuming, serving
+
+
+def group(site: Site) -> dict[str, object]:
+    status, found, _ = site.ask(f"/api/group?subscription={QUOTED}")
+    return found["summary"] if status == 200 else {}
+
+
+def test_the_documents_show_what_is_there(command: Command) -> None:
+    with serving(command) as site:
+        until(lambda: site.ask("/healthz")[0] == 200)
+        with consuming(command):
+            until(lambda: group(site).get("held") == 4)
+            command.ok("publish", "flights/JFK", text="one\ntwo\n")
+            until(lambda: site.ask("/api/overview")[1]["spaces"][0]["messages"] == 2)
+            until(lambda: group(site)["lag"] == 0)
+            _, seen, headers = site.ask("/api/overview")
+        assert seen["groups"][0]["subscription"] == SUB
+        assert seen["groups"][0]["leader"] is not None
+        assert (seen["acts"], seen["error"]) == (False, None)
+        assert headers["Content-Security-Policy"].startswith("default-src 'self'")
+        _, found, _ = site.ask(f"/api/group?subscription={QUOTED}")
+        assert sorted(row[0] for row in found["rows"]) == [f"flights.0.{n}" for n in range(4)]
+        assert {"term", "lease"} <= {event["what"] for event in found["events"]}
+
+
+def test_live_updates_send_everything_once_and_then_what_changed(command: Command) -> None:
+    with serving(command) as site, consuming(command):
+        until(lambda: group(site).get("held") == 4)
+        with urllib.request.urlopen(f"{site.url}/api/live?subscription={QUOTED}", timeout=30) as live:
+            events: list[dict[str, object]] = []
+            kind = ""
+            while len(events) < 2 or not events[-1]["rows"]:
+                line = live.readline().decode()
+                if line.startswith("data: ") and "overview" not in kind:
+                    events.append(json.loads(line.removeprefix("data: ")))
+                    if len(events) == 1:
+                        command.ok("publish", "flights/JFK", text="one\n")
+                kind = line if line.startswith("event: ") else ""
+    assert (events[0]["whole"], len(events[0]["rows"])) == (True, 4)
+    assert (events[-1]["whole"], len(events[-1]["rows"])) == (False, 1)
+
+
+def test_an_act_needs_the_token(command: Command, token_file: Path) -> None:
+    wanted = {"subscription": SUB, "act": "rebalance"}
+    with serving(command) as site:
+        status, answer, _ = site.ask("/api/act", wanted, TOKEN)
+        assert (status, "--token-file" in answer["error"]) == (403, True)
+    with serving(command, "--token-file", str(token_file)) as site, consuming(command):
+        until(lambda: group(site).get("held") == 4)
+        assert site.ask("/api/act", wanted)[0] == 401
+        assert site.ask("/api/act", wanted, "wrong")[0] == 401
+        assert site.ask("/api/act", wanted, TOKEN)[:2] == (200, {"done": True})
+        until(
+            lambda: any(
+                event["what"] == "act" and event["text"].startswith("rebalance by ui@127.0.0.1")
+                for event in site.ask(f"/api/group?subscription={QUOTED}")[1]["events"]
+            )
+        )
+        assert site.ask("/api/act", {"subscription": SUB, "act": "destroy"}, TOKEN)[0] == 400
+        assert site.ask("/api/act", {"subscription": "nothing", "act": "rebalance"}, TOKEN)[0] == 400
+        missing = {"subscription": "$shared/none/#", "act": "rebalance"}
+        status, answer, _ = site.ask("/api/act", missing, TOKEN)
+        assert (status, "does not exist" in answer["error"]) == (409, True)
+
+
+def test_a_group_that_is_not_there_is_said_so(command: Command) -> None:
+    with serving(command) as site:
+        until(lambda: site.ask("/healthz")[0] == 200)
+        status, answer, _ = site.ask("/api/group?subscription=%24shared%2Fx%2F%23")
+        assert (status, answer["error"]) == (404, "there is no group '$shared/x/#'")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--http-port", "70000"), "--http-port is 70000: it must be from 0 to 65535"),
+        (("--token-file", "/nowhere"), "--token-file is /nowhere, which cannot be read"),
+    ],
+)
+def test_bad_settings_are_refused(command: Command, words: tuple[str, ...], said: str) -> None:
+    outcome = command("ui", *words)
+    assert (outcome.code, said in outcome.err) == (2, True), outcome
+
+
+def test_a_short_token_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("secret")
+    outcome = command("ui", "--token-file", str(tmp_path / "short"))
+    assert (outcome.code, "has 6 characters" in outcome.err) == (2, True), outcome
