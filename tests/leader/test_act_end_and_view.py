@@ -1,0 +1,85 @@
+"""Groups that expire or are deleted, the history of acts, and the view that says why a stream waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from streamlease.leader.events import Describe, Stop
+from streamlease.leader.operated import HISTORY_KEPT
+from streamlease.leader.records import GroupState
+from streamlease.leader.view import of_leader
+from streamlease.protocol.messages import CommandReply
+from tests.leader.make import S0, S1, Rig, command, fix, led, only, part
+from tests.leader.operating import answer, in_state
+
+
+def test_a_group_without_borrowers_expires_and_comes_back_with_its_next_one() -> None:
+    rig = Rig()
+    rig.streams(S0)
+    rig.leader.take_moved()
+    assert answer(rig, "expire", at=77)[0]
+    assert rig.leader.durable.expired_at == 77
+    assert rig.leader.take_moved() == {"@expired": 77}
+    rig.join("b1")
+    assert rig.leader.durable.expired_at is None
+    assert rig.leader.take_moved() == {"@expired": None}
+
+
+def test_a_group_without_borrowers_is_deleted_by_its_leader_who_ends() -> None:
+    rig = Rig()
+    effects = rig.hear(command("delete"))
+    assert only(effects, CommandReply).ok
+    assert effects[-1] == Stop("deleted by an operator")
+
+
+def test_history_is_bounded_and_survives_snapshots() -> None:
+    rig = led()
+    for number in range(HISTORY_KEPT + 20):
+        rig.hear(command("rebalance", request=f"r{number}"))
+    state = GroupState.restore(rig.leader.durable.snapshot())
+    assert [act.request for act in state.operated.history] == [f"r{n}" for n in range(20, HISTORY_KEPT + 20)]
+
+
+def why(rig: Rig, stream: str) -> str:
+    (found,) = [s for s in of_leader(rig.leader, rig.now)["streams"] if s["stream"] == stream]
+    return str(found["why"])
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: in_state("granting"), "its owner has not answered the grant since 0.1 s"),
+        (lambda: in_state("granted"), ""),
+        (lambda: in_state("revoking"), "asked back since 0.0 s, to balance; it is taken in 30.0 s"),
+        (
+            lambda: in_state("absent"),
+            "its owner of the former term has not come back; it is given up in 10.0 s",
+        ),
+        (lambda: in_state("free"), "the group is paused"),
+    ],
+)
+def test_the_view_says_why_a_stream_waits(make: Callable[[], Rig], text: str) -> None:
+    assert why(make(), S0) == text
+
+
+def test_the_view_says_why_in_more_cases() -> None:
+    rig = led((S0, S1), ("b1", "b2"))
+    stream = next(s for s, owner in rig.owners.items() if owner == "b1")
+    rig.hear(fix("s-n-b1", 1, part(stream, 1, 0, 10)))
+    rig.now += 1500
+    rig.hear(command("drain", borrower="b1"))
+    assert why(rig, stream) == (
+        "open cut since 1.5 s; asked back since 0.0 s, because its owner is drained; it is taken in 30.0 s"
+    )
+    assert of_leader(rig.leader, rig.now)["borrowers"][0]["drained"] is True
+    rig = Rig()
+    rig.streams(S0)
+    assert why(rig, S0) == "there is no borrower"
+    rig.generations({S0: 5}, S1)
+    assert why(rig, S1) == f"its former generation is not consumed: {S0}"
+    rig.hear(command("pause", at=5, until=9))
+    view = of_leader(rig.leader, rig.now)
+    assert (view["state"], view["paused"]) == ("paused", {"at_ms": 5, "who": "me", "until_ms": 9})
+    assert isinstance(rig.hear(command("describe"))[0], Describe)
