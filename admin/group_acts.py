@@ -246,8 +246,9 @@ def delete(subscription: Sub, yes: Yes = False, redis: RedisUrl = None, as_json:
     )
 
     async def work(client: Client) -> None:
+        wishes = await client.groups.wishes(shared)
         await act(client, shared, "delete")
-        await client.groups.forget(shared)
+        await client.groups.forget(shared, wishes)
 
     with_client(redis, work)
     _show({"subscription": str(shared), "act": "delete", "dry_run": False}, f"{shared} is deleted", as_json)

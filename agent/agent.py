@@ -71,6 +71,8 @@ WATCHES = 20
 
 Receive = Callable[[FromLeader | CutRead], None]
 LeaderFound = Callable[[str, int], None]
+Wish = Callable[[], Awaitable[bool]]
+"""Declares a group, if it is still wanted; whether it is."""
 
 
 class Agent:
@@ -99,6 +101,7 @@ class Agent:
         self._seen: dict[str, int] = {}
         """The highest term of each group that any message here carried."""
         self._replies: dict[str, asyncio.Future[CommandReply]] = {}
+        self._wishes: dict[str, list[Wish]] = {}
 
     async def start(self) -> None:
         """Open the mailbox and begin to listen.
@@ -152,6 +155,10 @@ class Agent:
     def saw_term(self, group: str, term: int) -> None:
         """A term of `group` is known to have been issued."""
         self._seen[group] = max(term, self._seen.get(group, 0))
+
+    def keep_declared(self, group: str, wish: Wish) -> None:
+        """Have `wish` declare the group before a leader is wanted: it may be deleted until then."""
+        self._wishes.setdefault(group, []).append(wish)
 
     def find_leader(self, group: str, found: LeaderFound) -> None:
         """Look for the leader of `group`; `found(mailbox, term)` is called if there is one now."""
@@ -272,6 +279,9 @@ class Agent:
 
     async def _want(self, group: str, found: spawn.Found) -> None:
         try:
+            for wish in [] if found.live else list(self._wishes.get(group, ())):
+                if not await wish():
+                    self._wishes[group].remove(wish)
             above = self._seen.get(group, 0)
             if found.hosts and is_cluster(self._redis):
                 await spawn.spawn_by_message(self._redis, self.id, group, found, above)

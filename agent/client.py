@@ -198,7 +198,15 @@ class Client:
             )
             config = SessionConfig(shared, session, (name or f"{session}/0",), arrival, timers)
             self._readers.append(reader)
-            reader.start(Session(agent, config, reader))
+            joined = Session(agent, config, reader)
+
+            async def declare_again() -> bool:
+                if not joined.over:
+                    await self.groups.join(shared, start, options=checked, arrival=arrival)
+                return not joined.over
+
+            agent.keep_declared(shared.id, declare_again)
+            reader.start(joined)
             return reader
 
         return Subscription(open_reader)

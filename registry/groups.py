@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from streamlease.protocol.errors import (
+    ActRefused,
     GroupConflict,
     InvalidOption,
     StreamleaseError,
@@ -37,6 +38,7 @@ mapping from stream to offset says; streams that it leaves out begin at the earl
 `startingOffsets`, `startingTimestamp`.)"""
 
 _DECLARE = load_script("streamlease.registry", "declare")
+_FORGET = load_script("streamlease.registry", "forget")
 
 
 class Declaration(BaseModel):
@@ -58,6 +60,13 @@ class Declaration(BaseModel):
     def shared(self) -> SharedSubscription:
         """The subscription, parsed."""
         return SharedSubscription.parse(self.subscription)
+
+
+class Wishes(NamedTuple):
+    """Who wanted a group up to one moment: it changes with every declaration and with every session."""
+
+    joined: str
+    arrivals: str
 
 
 Shape = frozenset[tuple[str, int, bool]]
@@ -117,6 +126,7 @@ class Groups:
         expiry_ms: int | None = None,
         positions: Mapping[str, int] | None = None,
         options: GroupOptions | None = None,
+        arrival: int = 0,
     ) -> Declaration:
         """Declare the subscription if nobody has; the declaration that holds.
 
@@ -125,6 +135,7 @@ class Groups:
             expiry_ms: after so much idle time it holds no data any more; 0: never; None: as its spaces say.
             positions: the first offset of single streams, if nobody has declared it yet.
             options: how it behaves, if nobody has declared it yet.
+            arrival: as of `join`.
 
         Raises:
             UnknownSpace: no space has topics that the filter matches; nothing was written.
@@ -144,7 +155,7 @@ class Groups:
                 positions=await self._positions(streams, start) | dict(positions or {}),
                 options=checked,
             ).model_dump_json()
-        return await self._declare(subscription, held)
+        return await self._declare(subscription, held, arrival)
 
     async def join(
         self,
@@ -152,15 +163,21 @@ class Groups:
         start: Start = "latest",
         *,
         options: GroupOptions | None = None,
+        arrival: int = 0,
     ) -> Declaration:
         """What a subscriber does: declare a ``$shared`` if it is the first; a ``$queue`` must be declared.
+
+        Args:
+            start, options: as of `declare`.
+            arrival: the number of a session that joined before: the next one is higher, also if the group was
+                deleted since.
 
         Raises:
             UnknownGroup: a ``$queue`` that nobody declared.
             And as `declare`.
         """
         if subscription.kind == "$shared":
-            return await self.declare(subscription, start, options=options)
+            return await self.declare(subscription, start, options=options, arrival=arrival)
         check_start(start)
         (held,) = await ask(self._redis, [("GET", keys.definition(subscription.id))])
         if held is None:
@@ -168,11 +185,16 @@ class Groups:
                 f"queue '{subscription}' does not exist: declare it first, as by "
                 f"'streamlease group declare '{subscription}' --from earliest'"
             )
-        return await self._declare(subscription, held)
+        return await self._declare(subscription, held, arrival)
 
-    async def _declare(self, subscription: SharedSubscription, wanted: str | bytes) -> Declaration:
+    async def _declare(
+        self, subscription: SharedSubscription, wanted: str | bytes, arrival: int
+    ) -> Declaration:
+        group = subscription.id
         held = await _DECLARE.run(
-            self._redis, [keys.definition(subscription.id), keys.progress(subscription.id)], [wanted]
+            self._redis,
+            [keys.definition(group), keys.progress(group), keys.arrivals(group)],
+            [wanted, arrival],
         )
         declaration = self._parse(subscription.id, held)
         if declaration.subscription != str(subscription):
@@ -227,19 +249,37 @@ class Groups:
         (names,) = await ask(self._redis, [("SMEMBERS", keys.GROUPS)])
         return [SharedSubscription.parse(name) for name in sorted(names)]
 
-    async def forget(self, subscription: SharedSubscription) -> None:
-        """Remove all that is kept of the subscription. Nobody may consume it any more."""
+    async def wishes(self, subscription: SharedSubscription) -> Wishes:
+        """Who wanted the group so far; for `forget`, to be read before it is found that nobody does."""
         group = subscription.id
-        await ask(
-            self._redis,
-            [
-                ("SREM", keys.GROUPS, str(subscription)),
-                (
-                    "UNLINK", keys.definition(group), keys.leader(group), keys.journal(group),
-                    keys.snapshot(group), keys.arrivals(group), keys.progress(group), keys.replayed(group),
-                ),
-            ],
-        )  # fmt: skip
+        joined, arrivals = await ask(
+            self._redis, [("HGET", keys.progress(group), "@joined"), ("GET", keys.arrivals(group))]
+        )
+        return Wishes((joined or b"").decode(), (arrivals or b"").decode())
+
+    async def forget(self, subscription: SharedSubscription, wishes: Wishes | None = None) -> None:
+        """Remove all that is kept of the subscription.
+
+        Args:
+            wishes: as read before it was found that nobody consumes it: whoever declared it or came since
+                then keeps it. None: remove it in any case; nobody may consume it any more.
+
+        Raises:
+            ActRefused: somebody wanted it since; nothing was removed.
+        """
+        group = subscription.id
+        of_group = [
+            keys.progress(group), keys.arrivals(group), keys.definition(group), keys.leader(group),
+            keys.journal(group), keys.snapshot(group), keys.replayed(group),
+        ]  # fmt: skip
+        # From the list first: whoever declares it anew puts it there again, afterwards.
+        await ask(self._redis, [("SREM", keys.GROUPS, str(subscription))])
+        if not await _FORGET.run(self._redis, of_group, [*(wishes or ("", "")), int(wishes is None)]):
+            await ask(self._redis, [("SADD", keys.GROUPS, str(subscription))])
+            raise ActRefused(
+                f"somebody subscribed to '{subscription}' in this moment, so it is not deleted: stop its "
+                f"consumers first"
+            )
 
     async def arrive(self, subscription: SharedSubscription) -> int:
         """A number that is higher than that of every session of the group before this one."""

@@ -30,6 +30,26 @@ async def moves(client: Client) -> int:
     return found
 
 
+async def test_a_group_that_is_deleted_before_its_subscriber_connects_is_declared_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_space("s", ["a/#"], streams=2)
+    await publish(client, range(20))
+    shared = SharedSubscription.parse(SUB)
+    arrive = client.groups.arrive
+
+    async def arrive_and_delete(subscription: SharedSubscription) -> int:
+        number = await arrive(subscription)
+        await client.groups.forget(subscription)
+        return number
+
+    monkeypatch.setattr(client.groups, "arrive", arrive_and_delete)
+    async with client.subscribe(SUB, start="earliest") as reader:
+        assert sorted(await take(reader, 20)) == list(range(20))
+    assert (await client.groups.get(shared)).start == "earliest"
+    assert await arrive(shared) == 2
+
+
 LATE_IMPORTS = """
 import asyncio, sys
 from streamlease.agent.client import connect
