@@ -93,6 +93,15 @@ def consume(
     ] = None,
     redis: RedisUrl = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document per message.")] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="STREAMLEASE_METRICS_PORT", help="Answer Prometheus on this port; 0 takes a free one."
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(envvar="STREAMLEASE_METRICS_HOST", help="Address of the metrics.")
+    ] = "127.0.0.1",
 ) -> int:
     """Print messages, one per line: alone, or as a member of a group."""
     if count is not None and count < 1:
@@ -100,6 +109,11 @@ def consume(
     check_seconds("--timeout", timeout)
     logging.getLogger("streamlease").setLevel(logging.WARNING)
     work = _work(source, start)
+    if metrics_port is not None:
+        from streamlease.agent.metrics import serve_metrics
+
+        port = serve_metrics(metrics_port, metrics_host)
+        note(f"note: metrics are at http://{metrics_host}:{port}/metrics")
     try:
         printer = asyncio.run(_run(chosen_url(redis), work, as_json, count, timeout))
     except BrokenPipeError:

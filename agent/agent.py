@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 
 from redis import Redis
 
+from streamlease.agent import metrics
 from streamlease.leader.host import HostConfig, LeaderHost
 from streamlease.leader.runner import now_ms
 from streamlease.protocol.errors import (
@@ -332,13 +333,17 @@ class Agent:
             ):
                 receiver = message.borrower
             case _:
-                self.dropped += 1
+                self._drop()
                 return
         receive = self._receivers.get(receiver)
         if receive is None:
-            self.dropped += 1
+            self._drop()
         else:
             receive(message)
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        metrics.DROPPED.inc()
 
     async def _send(self) -> None:
         await self._news.wait()

@@ -191,7 +191,7 @@ class Client:
             arrival = await self.groups.arrive(shared)
             reader = SharedReader(
                 self.redis,
-                shared.filter,
+                shared,
                 max_batch=max_batch,
                 buffered_batches=buffered_batches,
                 schema=columns,

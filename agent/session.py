@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
+from streamlease.agent.metrics import Meter
 from streamlease.borrower.machine import (
     Borrower,
     BorrowerConfig,
@@ -47,6 +48,8 @@ from streamlease.protocol.messages import (
     FromLeader,
     LeaderToBorrower,
     LeaderToSession,
+    Ping,
+    PingResponse,
     Progress,
     SessionToLeader,
     ToLeader,
@@ -147,6 +150,7 @@ class Session:
         self._token = token
         self.config = config
         self._group = config.subscription.id
+        self._meter = Meter(str(config.subscription))
         self._handler = handler
         self._slots: list[Borrower | None] = [None] * len(config.names)
         self._attested: dict[str, tuple[int, Progress]] = {}
@@ -242,6 +246,8 @@ class Session:
         self._slots[slot] = borrower
 
         def receive(message: FromLeader | CutRead) -> None:
+            if isinstance(message, PingResponse):
+                self._meter.answered(borrower.identity.borrower, self._clock())
             self._step_borrower(slot, borrower, Received(_for_borrower(message)))
 
         self._agent.register(borrower.identity.borrower, receive)
@@ -280,8 +286,11 @@ class Session:
 
                 self._agent.find_leader(self._group, found)
             case SendToLeader():
+                if isinstance(effect.message, Ping):
+                    self._meter.pinged(borrower.identity.borrower, self._clock())
                 self._agent.post(effect.mailbox, effect.message)
             case StreamGranted():
+                self._meter.granted(effect.stream)
                 self.attest(slot, effect.stream, effect.lease_epoch, effect.progress)
                 self._handler.granted(slot, effect)
             case ProgressAcknowledged():
@@ -292,8 +301,10 @@ class Session:
                 self.attest(slot, effect.stream, effect.lease_epoch, done)
                 self._handler.answered(slot, effect)
             case StreamRevoking():
+                self._meter.revoking(effect.stream, self._clock())
                 self._handler.revoking(slot, effect)
             case StreamGone():
+                self._meter.gone(effect.stream, self._clock())
                 self._handler.gone(slot, effect)
             case Ended():
                 self._ended(slot, borrower, effect)
@@ -302,6 +313,7 @@ class Session:
 
     def _ended(self, slot: int, borrower: Borrower, effect: Ended) -> None:
         self._agent.unregister(borrower.identity.borrower)
+        self._meter.ended(borrower.identity.borrower, effect.reason, again=effect.again)
         self._slots[slot] = None
         if effect.again and not self._closing:
             self._make(slot)

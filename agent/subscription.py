@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from streamlease.agent import metrics
 from streamlease.agent.batch import Batch, Failing, Held
 from streamlease.agent.session import Session
 from streamlease.borrower.machine import (
@@ -37,6 +38,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead, LeaderToSession, Verdict
+from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.connection import AsyncRedis
 from streamlease.streams.log import AsyncLog
 from streamlease.streams.messages import filter_batch
@@ -65,7 +67,7 @@ class SharedReader:
     def __init__(
         self,
         redis: AsyncRedis,
-        filter: str,
+        shared: SharedSubscription,
         *,
         max_batch: int,
         buffered_batches: int,
@@ -73,7 +75,11 @@ class SharedReader:
     ) -> None:
         self._log = AsyncLog(redis)
         self._tails = Tails(redis, on_change=lambda stream, next: self._wake())
-        self._filter = filter
+        self._filter = shared.filter
+        self.subscription = str(shared)
+        self._read = metrics.READ.labels(self.subscription)
+        self._delivered = metrics.DELIVERED.labels(self.subscription)
+        self._committed = metrics.COMMITTED.labels(self.subscription)
         self._schema = schema
         self._max_batch = max_batch
         self._buffered = buffered_batches
@@ -89,6 +95,7 @@ class SharedReader:
     def start(self, session: Session) -> None:
         """Begin to borrow and to fetch."""
         self._session = session
+        metrics.watch(self)
         self._tails.start()
         session.start()
         self._fetching = asyncio.create_task(self._fetch())
@@ -97,6 +104,15 @@ class SharedReader:
     def streams(self) -> list[str]:
         """The streams that are held now."""
         return sorted(stream for stream, held in self._streams.items() if not held.limbo)
+
+    def holding(self) -> tuple[int, int | None]:
+        """Streams held, and their uncommitted messages; None if one's end is unknown. From any thread."""
+        mine = [(stream, held) for stream, held in list(self._streams.items()) if not held.limbo]
+        lag: int | None = 0
+        for stream, held in mine:
+            next = self._tails.next_of(StreamId.parse(stream))
+            lag = None if lag is None or next is None else lag + max(0, next - held.acknowledged)
+        return len(mine), lag
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         return self
@@ -122,6 +138,7 @@ class SharedReader:
             if batch.held.failing is None:
                 batch.held.delivered = batch.end
                 batch.turn = batch.held.turn
+                self._delivered.inc(len(batch))
                 return batch
         return None
 
@@ -176,6 +193,7 @@ class SharedReader:
         if self._closed or self._session is None:
             return
         self._closed = True
+        metrics.forget(self)
         self._wake()
         if not self._session.over:
             self._session.unsubscribe()
@@ -302,6 +320,7 @@ class SharedReader:
 
     def _acknowledge(self, stream: str, offset: int) -> None:
         held = self._streams[stream]
+        self._committed.inc(max(0, offset - held.acknowledged))
         held.acknowledged = max(held.acknowledged, offset)
         waiting, held.waiters = held.waiters, []
         for end, waiter in waiting:
@@ -378,6 +397,7 @@ class SharedReader:
             if self._streams.get(str(stream)) is not held or held.position != start:
                 return
             start = end = held.position + data.num_rows
+            self._read.inc(data.num_rows)
             chosen = filter_batch(data, self._filter)
             batch = Batch(self, held, stream, held.position, end, chosen)
             held.position = end

@@ -71,6 +71,62 @@ PANELS = [
         "histogram_quantile(0.99, sum by (le) (rate(streamlease_publish_seconds_bucket[5m])))",
         "publish",
     ),
+    (
+        "Consumers: streams held",
+        "short",
+        f"sum by (pod) (streamlease_consumer_streams{GROUP})",
+        "{{pod}}",
+    ),
+    (
+        "Consumers: lag of the streams held",
+        "short",
+        f"sum by (pod) (streamlease_consumer_lag_messages{GROUP})",
+        "{{pod}}",
+    ),
+    (
+        "Consumers: messages read per second",
+        "short",
+        f"sum by (subscription) (rate(streamlease_consumer_read_messages_total{GROUP}[5m]))",
+        "{{subscription}}",
+    ),
+    (
+        "Consumers: messages delivered per second",
+        "short",
+        f"sum by (subscription) (rate(streamlease_consumer_delivered_messages_total{GROUP}[5m]))",
+        "{{subscription}}",
+    ),
+    (
+        "Consumers: messages committed per second",
+        "short",
+        f"sum by (subscription) (rate(streamlease_consumer_committed_messages_total{GROUP}[5m]))",
+        "{{subscription}}",
+    ),
+    (
+        "Consumers: leases that came",
+        "short",
+        f"sum by (subscription) (increase(streamlease_consumer_granted_streams_total{GROUP}[5m]))",
+        "{{subscription}}",
+    ),
+    (
+        "Consumers: reconnects",
+        "short",
+        f"sum by (reason) (increase(streamlease_consumer_reconnects_total{GROUP}[5m]))",
+        "{{reason}}",
+    ),
+    (
+        "Consumers: giving streams back, 99th percentile",
+        "s",
+        "histogram_quantile(0.99, sum by (le, subscription) "
+        f"(rate(streamlease_consumer_hand_over_seconds_bucket{GROUP}[5m])))",
+        "{{subscription}}",
+    ),
+    (
+        "Consumers: ping to the leader, 99th percentile",
+        "s",
+        "histogram_quantile(0.99, sum by (le, subscription) "
+        f"(rate(streamlease_consumer_ping_seconds_bucket{GROUP}[5m])))",
+        "{{subscription}}",
+    ),
 ]
 
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from streamlease.agent import metrics
 from streamlease.protocol.errors import InvalidOption, StreamleaseError, Unsupported
 from streamlease.protocol.ids import check_name, random_token
 from streamlease.protocol.topics import SharedSubscription
@@ -149,10 +150,20 @@ class ContinuousQuery:
             threading.Thread(target=self._keep, args=(number,), name=f"streamlease-{number}", daemon=True)
             for number in range(slots)
         ]
+        metrics.watch(self)
         for job in self._jobs:
             job.start()
 
     # ------------------------------------------------------------ for the user
+
+    @property
+    def subscription(self) -> str:
+        """What the query consumes."""
+        return self._slot.subscription
+
+    def holding(self) -> tuple[int, int | None]:
+        """Streams that the tasks hold, as last reported; their lag is not known here. From any thread."""
+        return sum(one.streams for one in self.progress), None
 
     @property
     def is_active(self) -> bool:
@@ -213,6 +224,7 @@ class ContinuousQuery:
     # ------------------------------------------------------------ inside
 
     def _close(self) -> None:
+        metrics.forget(self)
         with suppress(OSError):
             self._listener.close()
 
@@ -274,7 +286,9 @@ class ContinuousQuery:
             while True:
                 told = SlotProgress.parse(connection.recv_bytes())
                 with self._lock:
+                    done = told.messages - line.progress.messages
                     line.progress = told
+                metrics.COMMITTED.labels(self.subscription).inc(max(0, done))
         if number >= 0:
             with self._lock:
                 if self._lines[number].connection is connection:

@@ -35,6 +35,7 @@ NAMES = (
     "includeCut",
     "columns",
     "embeddedLeader",
+    "metricsPort",
 )
 
 DEFAULT_TRIGGER_DELAY_MS = 900_000
@@ -63,6 +64,8 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     """The columns wanted, in this order; empty for all."""
     embedded_leader: bool = True
+    metrics_port: int | None = None
+    """Where the process of the source, beside the driver, answers Prometheus."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -99,6 +102,7 @@ class SourceOptions:
             include_cut=read.flag("includeCut", given.get("includecut", "false")),
             columns=read.words("columns", given.get("columns", "")),
             embedded_leader=read.flag("embeddedLeader", given.get("embeddedleader", "true")),
+            metrics_port=read.optional_number("metricsPort", given, 1),
         )
 
 

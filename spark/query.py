@@ -26,6 +26,7 @@ import math
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from streamlease.agent import metrics
 from streamlease.agent.client import Client
 from streamlease.agent.loop import LoopThread
 from streamlease.agent.session import Session, SessionConfig
@@ -141,10 +142,21 @@ class QuerySession:
 
     def stop(self) -> None:
         """Give all streams back, unless a cut is open, and end the loop. A second call does nothing."""
+        metrics.forget(self)
         if self._client is not None:
             self._thread.call(self._leave())
             self._client = None
         self._thread.stop()
+
+    @property
+    def subscription(self) -> str:
+        """What the query consumes."""
+        return str(self.options.subscription)
+
+    def holding(self) -> tuple[int, int | None]:
+        """Streams held, and messages of them that no cut took through the sink; from any thread."""
+        seen = report(self.cuts, self._tail_of)
+        return seen["held"], seen["lag"]
 
     @property
     def agent_id(self) -> str:
@@ -206,6 +218,8 @@ class QuerySession:
         """Connect, and declare the group unless it is declared already."""
         if self._client is None:
             options = self.options
+            if options.metrics_port is not None:
+                metrics.serve_metrics(options.metrics_port, "0.0.0.0")
             client = Client(options.redis, embedded=options.embedded_leader)
             await client.__aenter__()
             try:
@@ -240,6 +254,7 @@ class QuerySession:
             ),
             self,
         )
+        metrics.watch(self)
         self._session.saw_term(cut.term)
         self._attest(self._session, cut, finished=finished)
         self._session.start()
@@ -323,6 +338,8 @@ class QuerySession:
             session.post(message)
             self._confirmed.clear()
             self._confirm_at = asyncio.get_running_loop().time() + RESEND_SECONDS
+            taken = sum(part.end - part.start for part in done.ranges)
+            metrics.COMMITTED.labels(self.subscription).inc(taken)
         elif await self._ask(session, message, CutFinished, ANSWER_SECONDS) is None:
             # Fixed by an earlier process: what is committed now, only the leader knows.
             return False
@@ -501,6 +518,7 @@ class QuerySession:
         if message.attempt >= self._attempts.get(key, -1):
             self._attempts[key] = message.attempt
             self._rows_read += message.messages
+            metrics.READ.labels(self.subscription).inc(message.messages)
 
     def _raise_error(self) -> None:
         if self._error is not None:

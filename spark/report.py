@@ -20,7 +20,7 @@ def report(cuts: QueryCuts, tail_of: Callable[[str], int | None]) -> dict[str, A
     lag: int | None = 0
     ends: dict[str, int] = {}
     held = 0
-    for stream, one in cuts.held.items():
+    for stream, one in list(cuts.held.items()):
         if one.limbo:
             continue
         held += 1

@@ -19,9 +19,10 @@ from streamlease.protocol.errors import StreamleaseError
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client, connect
+    from streamlease.agent.metrics import serve_metrics
 
 __version__ = "0.1.0"
-__all__ = ["Client", "StreamleaseError", "__version__", "connect", "errors"]
+__all__ = ["Client", "StreamleaseError", "__version__", "connect", "errors", "serve_metrics"]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,4 +31,8 @@ def __getattr__(name: str) -> Any:
         from streamlease.agent import client
 
         return getattr(client, name)
+    if name == "serve_metrics":
+        from streamlease.agent import metrics
+
+        return metrics.serve_metrics
     raise AttributeError(f"module 'streamlease' has no attribute '{name}'")

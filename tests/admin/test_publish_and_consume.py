@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import signal
 import subprocess
+import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -246,3 +248,24 @@ def test_control_characters_do_not_reach_the_terminal(flights: Command) -> None:
     flights.ok("publish", "flights/a", text=b"\x1b[31mred\n")
     out = flights.ok("consume", "flights/a", "--from", "earliest", "--count", "1").out
     assert out == "flights/a\t\\x1b[31mred\n"
+
+
+def test_a_consumer_serves_its_metrics_where_it_is_told_to(flights: Command) -> None:
+    flights.ok("publish", "flights/a", text="0\n1\n")
+    process = flights.start("consume", SUB, "--from", "earliest", "--metrics-port", "0")
+    try:
+        lines_of(process, 2)
+        said = re.search(r"note: metrics are at (\S+)", flights.log.read_text())
+        assert said is not None, flights.log.read_text()
+        wanted = f'streamlease_consumer_committed_messages_total{{subscription="{SUB}"}} 2.0'
+
+        def served() -> bool:
+            with urllib.request.urlopen(said[1], timeout=30) as answer:
+                return wanted in answer.read().decode()
+
+        until(served)
+    finally:
+        assert finish(process).code == 0
+    refused = flights("consume", SUB, "--metrics-port", "65536")
+    assert refused.code == 2
+    assert "it must be from 0 to 65535" in refused.err

@@ -10,6 +10,7 @@ import pytest
 from streamlease.agent.subscription import Batch, SharedReader
 from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import SharedSubscription
 
 STREAM = StreamId("s", 0, 0)
 S0 = str(STREAM)
@@ -19,7 +20,7 @@ class Reader(SharedReader):
     """A reader that notes what it reports."""
 
     def __init__(self) -> None:
-        super().__init__(None, "#", max_batch=2, buffered_batches=4)  # type: ignore[arg-type]
+        super().__init__(None, SharedSubscription("g", "#"), max_batch=2, buffered_batches=4)  # type: ignore[arg-type]
         self.reported: list[Progressed] = []
         self._session: Any = self
 

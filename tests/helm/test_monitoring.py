@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from streamlease.agent import metrics as consuming
 from streamlease.leader.metrics import GroupFacts, HostFacts, exposition
 from streamlease.streams import metrics as publishing
 from tests.helm.charts import CHART, ROOT, render, value_sets
@@ -22,12 +23,14 @@ NAME = re.compile(r"\bstreamlease_\w+")
 
 
 def existing() -> set[str]:
-    """The names of all series that a host and a publisher may have."""
+    """The names of all series that a host, a publisher and a consumer may have."""
     publishing.PUBLISH_FAILURES.labels("Indefinite")
+    consuming.Meter("$shared/g/#").ended("b", "the leader is silent", again=True)
     group = GroupFacts("$shared/g/#", 1, 2, 2, 1, 0, 0, 5, 1.5)
     text = exposition(HostFacts([group], False, 0, 0)).decode()
     kinds = dict(re.findall(r"^# TYPE (streamlease_\w+) (\w+)$", text, re.MULTILINE))
     parts = ("_bucket", "_sum", "_count")
+    kinds = {name: kind for name, kind in kinds.items() if not name.endswith("_created")}
     return {
         f"{name}{part}" for name, kind in kinds.items() for part in (parts if kind == "histogram" else ("",))
     }
@@ -51,8 +54,18 @@ def test_every_query_asks_for_metrics_that_exist() -> None:
 
 def test_every_metric_is_on_the_dashboard_or_is_known_not_to_be() -> None:
     shown = {name for query in queries() for name in NAME.findall(query)}
-    of_groups = {name for name in existing() if name.startswith("streamlease_group_")}
-    assert of_groups - shown == set()
+    told = ("streamlease_group_", "streamlease_consumer_")
+    parts = ("_sum", "_count")  # of histograms the buckets are shown
+    wanted = {name for name in existing() if name.startswith(told) and not name.endswith(parts)}
+    assert len(wanted) > 15
+    assert wanted - shown == set()
+
+
+def test_every_metric_is_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    described = set(NAME.findall(page))
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in existing()}
+    assert families == described
 
 
 def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:

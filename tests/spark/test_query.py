@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from prometheus_client import REGISTRY
 
 from streamlease.protocol.errors import Fenced, StoreUnavailable, UnknownSpace
 from streamlease.spark.limits import Limits
@@ -118,6 +119,21 @@ def test_the_report_tells_lag_and_held_streams(world: World) -> None:
     assert report["streams"] == dict.fromkeys(world.streams, 5)
     query.run(lambda: query.reader.reportLatestOffset()["lag"] == 0)
     json.dumps(report)
+
+
+def test_the_driver_counts_for_prometheus_what_its_tasks_read_and_its_cuts_commit(world: World) -> None:
+    def counted(name: str) -> float:
+        labels = {"subscription": str(SUBSCRIPTION)}
+        return REGISTRY.get_sample_value(f"streamlease_consumer_{name}_messages_total", labels) or 0.0
+
+    before = counted("read"), counted("committed")
+    world.publish(5)
+    world.lead()
+    query = world.query()
+    held_all(query, world)
+    query.run(lambda: query.session.holding() == (4, 0))
+    assert counted("committed") - before[1] == 20
+    wait_for(lambda: counted("read") - before[0] == 20)
 
 
 def test_a_lag_that_is_not_known_yet_is_null(world: World) -> None:

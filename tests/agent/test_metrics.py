@@ -1,0 +1,121 @@
+"""What consumers tell Prometheus is what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+from prometheus_client import REGISTRY
+
+from streamlease import serve_metrics
+from streamlease.agent import metrics
+from streamlease.agent.client import Client
+from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.ids import random_token
+from tests.agent.helpers import publish, take, until
+
+
+def value(name: str, subscription: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(f"streamlease_{name}", {"subscription": subscription, **labels})
+
+
+def unique(filter: str) -> str:
+    """A subscription that no other test has counted anything for."""
+    return f"$shared/{random_token()}/{filter}"
+
+
+class Held:
+    """A consumer of which only the scrape wants to know something."""
+
+    def __init__(self, streams: int, lag: int | None) -> None:
+        self.subscription = "$shared/held/#"
+        self._found = (streams, lag)
+
+    def holding(self) -> tuple[int, int | None]:
+        return self._found
+
+
+async def test_a_consumer_counts_what_it_reads_hands_out_and_commits(client: Client) -> None:
+    sub = unique("a/+")
+    await client.create_space("s", ["a/#"], streams=2)
+    await publish(client, range(100))
+    async with client.publisher() as publisher:
+        await publisher.send("a/0/deeper", b"not of the filter")
+    async with client.subscribe(sub, start="earliest", max_batch=10) as reader:
+        await take(reader, 100)
+        await until(lambda: value("consumer_committed_messages_total", sub) in (100, 101))
+        await until(lambda: value("consumer_read_messages_total", sub) == 101)
+        assert value("consumer_delivered_messages_total", sub) == 100
+        assert value("consumer_streams", sub) == 2
+        assert value("consumer_granted_streams_total", sub) == 2
+        await publish(client, range(5))
+        await until(lambda: (value("consumer_lag_messages", sub) or 0) >= 5)
+        await take(reader, 5)
+        await until(lambda: (value("consumer_ping_seconds_count", sub) or 0) >= 1)
+    assert value("consumer_streams", sub) is None
+    assert value("consumer_lag_messages", sub) is None
+
+
+async def test_what_a_newcomer_gets_was_given_back_by_somebody(client: Client, second: Client) -> None:
+    sub = unique("a/#")
+    await client.create_space("s", ["a/#"], streams=2)
+    async with client.subscribe(sub) as one:
+        await until(lambda: len(one.streams) == 2)
+        async with second.subscribe(sub) as other:
+            await until(lambda: (len(one.streams), len(other.streams)) == (1, 1))
+            assert value("consumer_streams", sub) == 2
+        assert (value("consumer_hand_over_seconds_count", sub) or 0) >= 1
+
+
+def test_consumers_of_one_group_are_added_up_and_one_unknown_lag_makes_all_unknown() -> None:
+    known, unknown = Held(2, 7), Held(3, None)
+    sub = known.subscription
+    metrics.watch(known)
+    try:
+        assert (value("consumer_streams", sub), value("consumer_lag_messages", sub)) == (2, 7)
+        metrics.watch(unknown)
+        assert (value("consumer_streams", sub), value("consumer_lag_messages", sub)) == (5, None)
+    finally:
+        metrics.forget(known)
+        metrics.forget(unknown)
+    assert value("consumer_streams", sub) is None
+
+
+def test_a_meter_times_pings_and_revocations_and_counts_reconnects() -> None:
+    sub = unique("#")
+    meter = metrics.Meter(sub)
+    seen: Callable[[str], float | None] = lambda name: value(name, sub)  # noqa: E731
+    meter.answered("b", 10)  # to no ping
+    assert seen("consumer_ping_seconds_count") is None
+    meter.pinged("b", 1000)
+    meter.pinged("b", 2000)  # the first is not answered yet
+    meter.answered("b", 2250)
+    assert seen("consumer_ping_seconds_sum") == pytest.approx(1.25)
+    meter.granted("s.0.0")
+    meter.gone("s.0.0", 50)  # without a revocation
+    meter.revoking("s.0.0", 100)
+    meter.gone("s.0.0", 600)
+    assert seen("consumer_hand_over_seconds_sum") == pytest.approx(0.5)
+    meter.ended("b", "the leader is silent", again=True)
+    meter.ended("b", "unsubscribed", again=False)
+    assert value("consumer_reconnects_total", sub, reason="the_leader_is_silent") == 1
+    assert value("consumer_reconnects_total", sub, reason="unsubscribed") is None
+
+
+async def test_metrics_can_be_served_and_the_same_port_twice() -> None:
+    port = serve_metrics(0)
+    assert serve_metrics(port) == port
+    with await asyncio.to_thread(urllib.request.urlopen, f"http://127.0.0.1:{port}/metrics") as answer:
+        assert b"streamlease_consumer_ping_seconds" in answer.read()
+
+
+def test_a_port_that_is_taken_or_none_is_refused_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidOption, match=f"cannot serve metrics on 127.0.0.1:{port}"):
+            serve_metrics(port)
+    with pytest.raises(InvalidOption, match="it must be from 0 to 65535"):
+        serve_metrics(65536)
