@@ -65,6 +65,16 @@ def declare(
         ),
     ] = "dead-letter",
     max_failures: Annotated[int, typer.Option(help="How often one message may fail.")] = 5,
+    retry_delay: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION|none",
+            help="A message that failed comes again after so long; after twice as long each further time.",
+        ),
+    ] = "500ms",
+    max_retry_delay: Annotated[
+        str, typer.Option(metavar="DURATION", help="But after no more than this, at most 1h.")
+    ] = "1m",
     dead_letters: Annotated[
         str | None,
         typer.Option(metavar="TOPIC", help="Dead letters stand below this topic. Default: $dead/GROUP."),
@@ -75,7 +85,9 @@ def declare(
     """Declare a group; one that exists stays as it is."""
     shared = SharedSubscription.parse(subscription)
     start_at = parse_start(start)
-    options = _options(strategy, revocation_timeout, on_poison, max_failures, dead_letters)
+    options = _options(
+        strategy, revocation_timeout, on_poison, max_failures, (retry_delay, max_retry_delay), dead_letters
+    )
     expiry_ms = None if expiry is None else parse_expiry("--expiry", expiry)
 
     async def work(client: Client) -> tuple[bool, Declaration]:
@@ -97,6 +109,7 @@ def _options(
     revocation_timeout: str | None,
     on_poison: str,
     max_failures: int,
+    retry_delays: tuple[str, str],
     dead_letters: str | None,
 ) -> GroupOptions:
     from streamlease.leader.planner import strategy
@@ -114,6 +127,10 @@ def _options(
             else parse_duration("--revocation-timeout", revocation_timeout),
             on_poison="stop" if on_poison == "stop" else "dead-letter",
             max_failures=max_failures,
+            retry_delay_ms=0
+            if retry_delays[0] == "none"
+            else parse_duration("--retry-delay", retry_delays[0]),
+            max_retry_delay_ms=parse_duration("--max-retry-delay", retry_delays[1]),
             dead_letters=dead_letters,
         )
     )

@@ -51,6 +51,8 @@ class Held:
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     failing: Failing | None = None
     """While it waits, nothing of the stream is handed out."""
+    retry_at: float | None = None
+    """Nothing is fetched before, by the reader's clock in seconds: the next message failed."""
     turn: int = 0
     """Rises when messages that were handed out are to be handed out again."""
 
@@ -129,7 +131,8 @@ class Batch:
             cause: an error, or a text; kept with a dead letter, up to 2000 characters.
 
         Returns:
-            ``retry``: the message comes again. ``passed``: it failed as often as the group allows and stands
+            ``retry``: the message comes again, the later the more often it failed; other streams go on
+            meanwhile. ``passed``: it failed as often as the group allows and stands
             durably among the dead letters; the next message comes. ``stopped``: the stream is given back and
             nobody gets it, until an operator decides.
 

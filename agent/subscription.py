@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -72,7 +73,9 @@ class SharedReader:
         max_batch: int,
         buffered_batches: int,
         schema: Schema | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._log = AsyncLog(redis)
         self._tails = Tails(redis, on_change=lambda stream, next: self._wake())
         self._filter = shared.filter
@@ -226,7 +229,8 @@ class SharedReader:
             if held is not None:
                 held.fail(_taken(grant.stream))
             start = grant.progress
-            self._streams[grant.stream] = Held(slot, grant.lease_epoch, start, start, start, start)
+            held = self._streams[grant.stream] = Held(slot, grant.lease_epoch, start, start, start, start)
+            self._put_off(held, grant.retry_after_ms)
         self._watch()
 
     def acknowledged(self, slot: int, ack: ProgressAcknowledged) -> None:
@@ -240,6 +244,7 @@ class SharedReader:
         held = self._streams.get(answer.stream)
         failing = held.failing if held is not None else None
         if held is not None and failing is not None and failing.failure == answer.failure:
+            self._put_off(held, answer.retry_after_ms)
             self._settle(answer.stream, held, failing, answer.verdict)
 
     def revoking(self, slot: int, revoking: StreamRevoking) -> None:
@@ -318,6 +323,10 @@ class SharedReader:
             failing.waiter.set_result(verdict)
         self._wake()
 
+    def _put_off(self, held: Held, milliseconds: int) -> None:
+        """The next message failed: let it wait so long."""
+        held.retry_at = self._clock() + milliseconds / 1000 if milliseconds else None
+
     def _acknowledge(self, stream: str, offset: int) -> None:
         held = self._streams[stream]
         self._committed.inc(max(0, offset - held.acknowledged))
@@ -338,11 +347,17 @@ class SharedReader:
     async def _fetch(self) -> None:
         while not self._closed:
             self._changed.clear()
-            self._give_up_lost(asyncio.get_running_loop().time())
+            self._give_up_lost(self._clock())
             if not await self._fetch_round():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(1.0):
+                    async with asyncio.timeout(self._pause()):
                         await self._changed.wait()
+
+    def _pause(self) -> float:
+        """How long (s) there is nothing to do, unless something changes."""
+        now = self._clock()
+        due = (held.retry_at - now for held in self._streams.values() if held.retry_at is not None)
+        return max(0.0, min((1.0, *due)))
 
     def _give_up_lost(self, now: float) -> None:
         """Streams in limbo that did not come back are somebody else's: who waits for a commit learns it."""
@@ -365,7 +380,11 @@ class SharedReader:
                 return found
             id = StreamId.parse(stream)
             next = self._tails.next_of(id)
-            if held.limbo or held.revoking or held.failing or next is None or held.position == next:
+            if held.retry_at is not None and self._clock() >= held.retry_at:
+                held.retry_at = None
+            if held.limbo or held.revoking or held.failing or held.retry_at is not None:
+                continue
+            if next is None or held.position == next:
                 continue
             try:
                 if held.position > next:

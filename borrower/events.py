@@ -96,6 +96,8 @@ class StreamGranted:
     pinned_end: int | None
     resumes: int | None
     follows: int | None = None
+    retry_after_ms: int = 0
+    """So long the message at `progress` is not to be processed: it failed before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ class FailureAnswered:
     offset: int
     failure: str
     verdict: Verdict
+    retry_after_ms: int = 0
+    """After `retry`: so long the message is not to be processed again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,6 +338,7 @@ class Borrower:
                 message.pinned_end,
                 message.resumes,
                 message.follows,
+                message.retry_after_ms,
             )
         )
         effects.append(self._report(message.stream, held))
@@ -451,7 +452,12 @@ class Borrower:
         held.acknowledged = max(held.acknowledged, held.progress)
         return [
             FailureAnswered(
-                message.stream, message.lease_epoch, message.offset, message.failure, message.verdict
+                message.stream,
+                message.lease_epoch,
+                message.offset,
+                message.failure,
+                message.verdict,
+                message.retry_after_ms,
             )
         ]
 

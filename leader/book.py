@@ -80,6 +80,9 @@ class Book:
     """Name -> highest (arrival, attempt) seen."""
     given_up: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """Stream -> since when it is on its way to a next owner, and whether cleanly, until that one speaks."""
+    retry_at: dict[str, int] = field(default_factory=dict)
+    """Stream -> when the message that failed may be tried again. How often it failed is durable and this is
+    not: a new leader lets it wait anew."""
     poison_refused: dict[str, str] = field(default_factory=dict)
     """Stream -> why its dead letter could not be written so far."""
     listing: generations.Listing | None = None

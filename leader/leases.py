@@ -45,7 +45,7 @@ class Leases(Book):
             return False
         lease.since = now
         lease.resend_at = now + self.config.resend_interval
-        self._tell(stream, lease, self.peers[lease.name])
+        self._tell(stream, lease, self.peers[lease.name], now)
         return True
 
     def _move(self, lease: Lease, event: LeaseEvent) -> bool:
@@ -72,7 +72,7 @@ class Leases(Book):
         resumes = since if since < epoch else None
         lease = Lease(peer.name, epoch, LeaseState.GRANTING, now, now + self.config.resend_interval, resumes)
         self.leases[stream] = lease
-        self._tell(stream, lease, peer)
+        self._tell(stream, lease, peer, now)
 
     def _free(self, stream: str, lease: Lease, event: LeaseEvent, now: int) -> bool:
         """End a lease; the stream is free, or finished."""
@@ -127,9 +127,9 @@ class Leases(Book):
             return
         if lease.state is not LeaseState.GRANTED and now >= lease.resend_at:
             lease.resend_at = now + self.config.resend_interval
-            self._tell(stream, lease, peer)
+            self._tell(stream, lease, peer, now)
 
-    def _tell(self, stream: str, lease: Lease, peer: Peer) -> None:
+    def _tell(self, stream: str, lease: Lease, peer: Peer, now: int) -> None:
         """Send the message that belongs to the state of the lease."""
         if lease.state is LeaseState.GRANTING:
             progress = self.durable.streams[stream]
@@ -145,6 +145,7 @@ class Leases(Book):
                     pinned_end=progress.pinned_end,
                     resumes=lease.resumes,
                     follows=progress.follows,
+                    retry_after_ms=self._retry_after(stream, now),
                 ),
             )
         elif lease.state is LeaseState.REVOKING:
@@ -169,6 +170,21 @@ class Leases(Book):
                     lease_epoch=lease.lease_epoch,
                 ),
             )
+
+    def _put_off(self, stream: str, now: int) -> None:
+        """If a message of the stream failed and is to be tried again, let it wait from now on."""
+        failure = self.durable.streams[stream].failure
+        if failure is not None and failure.fate == "retry":
+            self.retry_at[stream] = now + self.options.retry_delay(len(failure.failures))
+        else:
+            self.retry_at.pop(stream, None)
+
+    def _retry_after(self, stream: str, now: int) -> int:
+        """How long (ms) what is next in the stream is not to be processed, because it failed before."""
+        failure = self.durable.streams[stream].failure
+        if failure is None or failure.fate != "retry":
+            self.retry_at.pop(stream, None)
+        return max(0, self.retry_at.get(stream, now) - now)
 
     def _forget_absent_session(self, session: str) -> None:
         """Forget a session without borrowers. It has no streams, so its open cut is void already."""

@@ -99,6 +99,7 @@ class Leader(Acts):
         self.idle_since = now
         self.cut_since = dict.fromkeys(self.durable.sessions, now)
         for stream, progress in self.durable.streams.items():
+            self._put_off(stream, now)
             if progress.owner is None or progress.session is None:
                 continue
             timeout = max(progress.session_timeout_ms, RETURN_TIMEOUT)
@@ -289,7 +290,7 @@ class Leader(Acts):
             self._revoke_unwanted((entry.stream,), now)
         if lease.state is LeaseState.REVOKED:
             lease.resend_at = now + self.config.resend_interval
-            self._tell(entry.stream, lease, peer)
+            self._tell(entry.stream, lease, peer, now)
         self._advance((entry.stream,), now)
         return True
 

@@ -7,7 +7,7 @@ count per stream.
 
 ::
 
-    failed < max_failures            retry: the same message is delivered again
+    failed < max_failures            retry: the same message is delivered again, after a while
     failed = max_failures, and       dead-letter: DeadLetter --> DeadLetterWritten --> passed
                                      stop: the stream is revoked, and nobody's until an operator decides
 
@@ -55,12 +55,13 @@ class Poison(Leases):
                     fate=fate,
                 )
             )
+            self._put_off(message.stream, now)
             if fate == "dead_letter":
                 self._write_dead_letter(message.stream)
         assert progress.failure is not None
         verdict = VERDICTS[progress.failure.fate]
         if verdict is not None:
-            self._answer(peer, message, verdict)
+            self._answer(peer, message, verdict, self._retry_after(message.stream, now))
         if verdict == "stopped" and lease.state is LeaseState.GRANTED:
             self._revoke(message.stream, lease, now)
 
@@ -69,7 +70,7 @@ class Poison(Leases):
             return "retry"
         return "stop" if self.options.on_poison == "stop" else "dead_letter"
 
-    def _answer(self, peer: Peer, message: MessageFailed, verdict: Verdict) -> None:
+    def _answer(self, peer: Peer, message: MessageFailed, verdict: Verdict, retry_after_ms: int = 0) -> None:
         self._send(
             peer.mailbox,
             FailureTaken(
@@ -81,6 +82,7 @@ class Poison(Leases):
                 offset=message.offset,
                 failure=message.failure,
                 verdict=verdict,
+                retry_after_ms=retry_after_ms,
             ),
         )
 

@@ -119,6 +119,13 @@ def _why(leader: Leader, stream: str, in_cut: dict[str, str], now: int) -> str:
     elif state in ("revoking", "revoked"):
         left = _seconds(lease.since + leader.revocation_timeout - now)
         reasons.append(f"asked back since {since}, {_asked_back(leader, stream)}; it is taken in {left}")
+    failure = durable.streams[stream].failure
+    retry_at = leader.retry_at.get(stream, now)
+    if failure is not None and failure.fate == "retry" and retry_at > now:
+        times = f"{len(failure.failures)} times" if len(failure.failures) > 1 else "once"
+        reasons.append(
+            f"offset {failure.offset} failed {times}, it is tried again in {_seconds(retry_at - now)}"
+        )
     pin = durable.operated.pins.get(stream)
     if pin is not None and pin == lease.name:
         reasons.append("moved here by an operator")

@@ -20,6 +20,7 @@ DEAD = "$dead"
 """The first level of the topics of dead letters, unless a group says otherwise."""
 
 MAX_FAILURES = 100
+MAX_RETRY_DELAY_MS = 3_600_000
 MAX_REVOCATION_MS = 86_400_000
 _STRATEGY = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
@@ -39,8 +40,17 @@ class GroupOptions(BaseModel):
     stops until an operator decides."""
     max_failures: int = 5
     """How often one message may fail, whoever tries it."""
+    retry_delay_ms: int = 500
+    """How long its stream waits before a message that failed is tried again; twice as long after each further
+    failure of it. 0: it comes again at once."""
+    max_retry_delay_ms: int = 60_000
+    """But never longer than this."""
     dead_letters: str | None = None
     """The topic below which the dead letters stand; None: ``$dead/GROUP``."""
+
+    def retry_delay(self, failures: int) -> int:
+        """How long (ms) a message that failed so often waits before it is tried again."""
+        return min(self.max_retry_delay_ms, self.retry_delay_ms << max(0, failures - 1))
 
     def topic_of(self, group: str, topic: str) -> str:
         """The topic of a dead letter of `group` (a group's name) that was published to `topic`."""
@@ -67,6 +77,12 @@ def check_options(options: GroupOptions) -> GroupOptions:
         raise InvalidOption(f"the revocation timeout is {timeout} ms: give 100 to {MAX_REVOCATION_MS} ms")
     if not 1 <= options.max_failures <= MAX_FAILURES:
         raise InvalidOption(f"max_failures is {options.max_failures}: give 1 to {MAX_FAILURES}")
+    if not 0 <= options.retry_delay_ms <= options.max_retry_delay_ms <= MAX_RETRY_DELAY_MS:
+        raise InvalidOption(
+            f"a failed message is tried again after {options.retry_delay_ms} ms at first and "
+            f"{options.max_retry_delay_ms} ms at most: give 0 to {MAX_RETRY_DELAY_MS} ms, "
+            f"the first not above the second"
+        )
     if options.dead_letters is not None:
         check_topic(options.dead_letters)
     return options

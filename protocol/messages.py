@@ -315,6 +315,8 @@ class Grant(_Message):
     """If set, the session has held the stream since the lease of that epoch; nobody had it in between."""
     follows: Offset | None = None
     """If set, the epoch of the lease before this one: epochs have gaps after a loss."""
+    retry_after_ms: Offset = 0
+    """So long the message at `progress`, which failed before, is not to be tried again."""
 
 
 class Revoke(_Message):
@@ -359,6 +361,8 @@ class FailureTaken(_Message):
     offset: Offset
     failure: Text
     verdict: Verdict
+    retry_after_ms: Offset = 0
+    """After `retry`: so long the message is not to be tried again."""
 
 
 class Invalidate(_Message):

@@ -14,7 +14,8 @@ from streamlease.leader.events import (
 )
 from streamlease.leader.records import DeadLettered, Failed
 from streamlease.leader.view import of_leader
-from streamlease.protocol.group_options import GroupOptions, OnPoison
+from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.group_options import GroupOptions, OnPoison, check_options
 from streamlease.protocol.messages import FailureTaken, Grant, Revoke, Revoked
 from tests.leader.make import S0, S1, Rig, command, failed, finished, goodbye, led, only, progress, sent
 
@@ -221,3 +222,104 @@ def test_describe_says_why_a_stream_waits() -> None:
     written(rig)
     (stream,) = of_leader(rig.leader, rig.now)["streams"]
     assert (stream["failure"], stream["dead_letters"]) == (None, 1)
+
+
+# -- a message waits before it is tried again ----------------------------------------------------------------
+
+SLOWLY = GroupOptions(max_failures=100, retry_delay_ms=1000, max_retry_delay_ms=5000)
+
+
+def delay(effects: list[Effect]) -> int:
+    (answer,) = sent(effects, FailureTaken)
+    return answer.retry_after_ms
+
+
+def test_each_further_failure_waits_twice_as_long_up_to_the_limit() -> None:
+    rig = group(SLOWLY)
+    assert [delay(fail(rig, f"f{n}")) for n in range(6)] == [1000, 2000, 4000, 5000, 5000, 5000]
+    for number in range(6, 99):
+        assert delay(fail(rig, f"f{number}")) == 5000
+
+
+def test_the_same_failure_told_again_waits_no_longer() -> None:
+    rig = group(SLOWLY)
+    fail(rig, "f1")
+    rig.now += 300
+    assert delay(fail(rig, "f1")) == 700
+    rig.now += 900
+    assert delay(fail(rig, "f1")) == 0
+
+
+def test_the_next_message_waits_for_its_own_failures_only() -> None:
+    rig = group(SLOWLY)
+    fail(rig, "f1")
+    fail(rig, "f2")
+    rig.hear(progress("b1", S0, 1, 8), "box-b1")
+    assert delay(fail(rig, "f3", offset=9)) == 1000
+
+
+def test_a_delay_goes_with_the_stream_to_its_next_owner() -> None:
+    rig = group(SLOWLY)
+    fail(rig, "f1")
+    fail(rig, "f2")
+    rig.join("b2")
+    rig.now += 400
+    grant = only(rig.hear(goodbye("b1", (S0, 1, 7)), "box-b1"), Grant)
+    assert (grant.borrower, grant.progress, grant.retry_after_ms) == ("b2", 7, 1600)
+
+
+def test_the_next_leader_knows_how_often_it_failed_and_lets_it_wait_anew() -> None:
+    rig = group(SLOWLY)
+    fail(rig, "f1")
+    fail(rig, "f2")
+    rig.now += 1900
+    rig = crashed(rig)
+    rig.join("b1x", name="n-b1", session="s-n-b1", attempt=2)
+    assert only(rig.effects, Grant).retry_after_ms == 2000
+    assert delay(fail(rig, "f3", borrower="b1x")) == 4000
+
+
+def test_other_streams_do_not_wait() -> None:
+    rig = led([S0, S1], ["b1"], options=SLOWLY)
+    rig.hear(failed("b1", S0, 1, 4, "f"), "box-b1")
+    rig.join("b2")
+    grants = sent(rig.hear(goodbye("b1", (S0, 1, 4), (S1, 1, 0)), "box-b1"), Grant)
+    assert {grant.stream: grant.retry_after_ms for grant in grants} == {S0: 1000, S1: 0}
+
+
+def test_a_dead_letter_and_an_operators_retry_wait_for_nothing() -> None:
+    rig = group(GroupOptions(max_failures=2, retry_delay_ms=1000))
+    fail(rig, "f1")
+    fail(rig, "f2")
+    assert delay(written(rig)) == 0
+    rig = group(GroupOptions(max_failures=1, on_poison="stop"))
+    assert delay(fail(rig, "f1")) == 0
+    rig.give_back(S0, 7)
+    rig.hear(command("retry", stream=S0))
+    rig.effects.clear()
+    rig.settle()
+    assert only(rig.effects, Grant).retry_after_ms == 0
+
+
+def test_a_group_may_want_no_delay() -> None:
+    rig = group(GroupOptions(retry_delay_ms=0))
+    assert [delay(fail(rig, f"f{n}")) for n in range(4)] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("delays", [(-1, 5), (6, 5), (1, 3_600_001)])
+def test_delays_that_make_no_sense_are_refused(delays: tuple[int, int]) -> None:
+    options = GroupOptions(retry_delay_ms=delays[0], max_retry_delay_ms=delays[1])
+    with pytest.raises(InvalidOption, match="a failed message is tried again after"):
+        check_options(options)
+
+
+def test_describe_says_for_how_long_a_message_waits() -> None:
+    rig = group(SLOWLY)
+    fail(rig, "f1")
+    fail(rig, "f2")
+    rig.now += 500
+    (stream,) = of_leader(rig.leader, rig.now)["streams"]
+    assert stream["why"] == "offset 7 failed 2 times, it is tried again in 1.5 s"
+    rig.now += 1500
+    (stream,) = of_leader(rig.leader, rig.now)["streams"]
+    assert stream["why"] == ""

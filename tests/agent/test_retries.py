@@ -1,0 +1,99 @@
+"""A message that failed waits before it is handed out again, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streamlease.agent.client import Client
+from streamlease.agent.subscription import Held, SharedReader
+from streamlease.borrower.machine import FailureAnswered, StreamGranted
+from streamlease.protocol.group_options import MAX_RETRY_DELAY_MS, GroupOptions
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.messages import Verdict
+from tests.agent.helpers import SUB, publish, take
+
+S0, S1 = "s.0.0", "s.0.1"
+
+
+class Reader(SharedReader):
+    """A reader with a clock of its own, which notes from where it fetches; each stream has ten messages."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        super().__init__(None, "#", max_batch=2, buffered_batches=4, clock=self._time)  # type: ignore[arg-type]
+        self._tails: Any = SimpleNamespace(next_of=lambda stream: 10, set_streams=lambda streams: None)
+        self._session: Any = SimpleNamespace(
+            new_failure=lambda: "f", failed=lambda slot, event: None, progressed=lambda slot, event: None
+        )
+        self.fetches: list[tuple[str, int]] = []
+
+    def _time(self) -> float:
+        return self.now
+
+    async def _fetch_stream(self, stream: StreamId, held: Held, next: int) -> None:
+        self.fetches.append((str(stream), held.position))
+        held.position = next
+
+    async def fetched(self) -> list[tuple[str, int]]:
+        """What one round fetches."""
+        self.fetches = []
+        await self._fetch_round()
+        return self.fetches
+
+    async def fails(self, stream: str, offset: int, verdict: Verdict, retry_after_ms: int) -> None:
+        """A message fails and the leader answers."""
+        told = asyncio.create_task(self.fail(self._streams[stream], StreamId.parse(stream), offset, "no"))
+        await asyncio.sleep(0)
+        self.answered(0, FailureAnswered(stream, 1, offset, "f", verdict, retry_after_ms))
+        assert await told == verdict
+
+
+@pytest.fixture
+async def reader() -> Reader:
+    reader = Reader()
+    for stream in (S0, S1):
+        reader.granted(0, StreamGranted(stream, 1, 0, None, None))
+    assert await reader.fetched() == [(S0, 0), (S1, 0)]
+    return reader
+
+
+async def test_a_failed_message_is_fetched_again_after_its_delay(reader: Reader) -> None:
+    await reader.fails(S0, 4, "retry", 1500)
+    reader._streams[S1].position = 7
+    assert reader._pause() == 1.0
+    assert await reader.fetched() == [(S1, 7)], "the other stream goes on"
+    reader.now += 1.25
+    assert (await reader.fetched(), reader._pause()) == ([], 0.25)
+    reader.now += 0.25
+    assert reader._pause() == 0.0
+    assert await reader.fetched() == [(S0, 4)]
+    assert reader._pause() == 1.0
+
+
+async def test_a_dead_letter_lets_the_stream_go_on_at_once(reader: Reader) -> None:
+    await reader.fails(S0, 4, "passed", 0)
+    assert await reader.fetched() == [(S0, 5)]
+
+
+async def test_a_stream_that_comes_with_a_delay_waits_for_it(reader: Reader) -> None:
+    reader.granted(0, StreamGranted(S0, 5, 4, None, None, None, 2000))
+    assert await reader.fetched() == []
+    reader.now += 2.0
+    assert await reader.fetched() == [(S0, 4)]
+
+
+async def test_a_stream_that_waits_is_given_back_at_once_and_the_others_go_on(client: Client) -> None:
+    await client.create_space("s", ["a/#"], streams=2)
+    await publish(client, range(40))
+    slowly = GroupOptions(retry_delay_ms=MAX_RETRY_DELAY_MS, max_retry_delay_ms=MAX_RETRY_DELAY_MS)
+    async with client.subscribe(SUB, start="earliest", options=slowly) as reader:
+        async with asyncio.timeout(60):
+            batch = await anext(reader)
+        failed = {message.payload for message in batch.messages}
+        assert await batch.fail(batch.start, "no") == "retry"
+        others = await take(reader, 40 - len(failed))
+        assert {str(number).encode() for number in others} & failed == set()
