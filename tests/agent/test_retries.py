@@ -14,8 +14,10 @@ from streamlease.borrower.machine import FailureAnswered, StreamGranted
 from streamlease.protocol.group_options import MAX_RETRY_DELAY_MS, GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import Verdict
+from streamlease.protocol.topics import SharedSubscription
 from tests.agent.helpers import SUB, publish, take
 
+SHARED = SharedSubscription.parse("$shared/g/#")
 S0, S1 = "s.0.0", "s.0.1"
 
 
@@ -24,7 +26,7 @@ class Reader(SharedReader):
 
     def __init__(self) -> None:
         self.now = 100.0
-        super().__init__(None, "#", max_batch=2, buffered_batches=4, clock=self._time)  # type: ignore[arg-type]
+        super().__init__(None, SHARED, max_batch=2, buffered_batches=4, clock=self._time)  # type: ignore[arg-type]
         self._tails: Any = SimpleNamespace(next_of=lambda stream: 10, set_streams=lambda streams: None)
         self._session: Any = SimpleNamespace(
             new_failure=lambda: "f", failed=lambda slot, event: None, progressed=lambda slot, event: None
