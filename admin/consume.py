@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
+from streamlease.admin.logs import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.options import RedisUrl, check_seconds, chosen_url
 from streamlease.admin.output import iso, note, printable
 from streamlease.admin.sources import plain
@@ -102,12 +103,13 @@ def consume(
     metrics_host: Annotated[
         str, typer.Option(envvar="STREAMLEASE_METRICS_HOST", help="Address of the metrics.")
     ] = "127.0.0.1",
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> int:
     """Print messages, one per line: alone, or as a member of a group."""
     if count is not None and count < 1:
         raise InvalidOption(f"--count is {count}: give at least 1")
     check_seconds("--timeout", timeout)
-    logging.getLogger("streamlease").setLevel(logging.WARNING)
+    set_up_logs(log_format, logging.WARNING)
     work = _work(source, start)
     if metrics_port is not None:
         from streamlease.agent.metrics import serve_metrics

@@ -1,53 +1,18 @@
-"""``streamlease serve``: settings and logs of a leader host; the host itself is ``leader.serve``."""
+"""``streamlease serve``: settings of a leader host; the host itself is ``leader.serve``."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import re
-import sys
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from streamlease.admin.logs import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.options import RedisUrl, chosen_url
-from streamlease.admin.output import iso_microseconds
 from streamlease.protocol.errors import InvalidOption
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
-
-
-class LogFormat(StrEnum):
-    """How logs look."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, and the traceback of a defect."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {
-            "time": iso_microseconds(round(record.created * 1_000_000)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
-
-
-def set_up_logs(form: LogFormat) -> None:
-    """Send logs to standard error: all of Streamlease from INFO on, of others only warnings."""
-    handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else text)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("streamlease").setLevel(logging.INFO)
 
 
 def serve(
@@ -67,9 +32,7 @@ def serve(
             envvar="STREAMLEASE_DRAIN_TIMEOUT", help="Seconds to hand leaders over after SIGTERM or Ctrl-C."
         ),
     ] = 20.0,
-    log_format: Annotated[
-        LogFormat, typer.Option(envvar="STREAMLEASE_LOG_FORMAT", help="How logs look on standard error.")
-    ] = LogFormat.TEXT,
+    log_format: LogFormatOption = LogFormat.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --log-format json.")] = False,
 ) -> None:
     """Run a leader host until SIGTERM or Ctrl-C, then hand its leaders over.

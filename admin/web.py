@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from streamlease.admin.logs import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.options import RedisUrl, chosen_url
 from streamlease.admin.output import line
 from streamlease.protocol.errors import InvalidOption, Unsupported
@@ -31,6 +32,7 @@ def ui(
             help="File with the token that acts need (16 characters or more); without it: no acts.",
         ),
     ] = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Serve a live page of groups, streams, spaces and hosts until Ctrl-C.
 
@@ -45,6 +47,7 @@ def ui(
         raise Unsupported(
             f"the page needs the package {error.name}: run pip install 'streamlease[ui]'"
         ) from None
+    set_up_logs(log_format)
     url = chosen_url(redis)
     with _listen(http_host, http_port) as listener:
         line(f"the page is at http://{http_host}:{listener.getsockname()[1]}/")

@@ -14,12 +14,14 @@ import os
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 
 from redis import Redis
 
 from streamlease.agent import metrics
 from streamlease.leader.host import HostConfig, LeaderHost
 from streamlease.leader.runner import now_ms
+from streamlease.protocol import logs
 from streamlease.protocol.errors import (
     Indefinite,
     StoreRefused,
@@ -112,7 +114,8 @@ class Agent:
         """
         await self._mailbox.open()
         for work in (self._receive, self._send, self._keep_alive, self._tick):
-            self._tasks.append(asyncio.create_task(_forever(work)))
+            # Whatever the program was about when it connected, these are not.
+            self._tasks.append(asyncio.create_task(_forever(work), context=Context()))
 
     async def close(self) -> None:
         """Send what waits, stop everything, remove the mailbox."""
@@ -243,6 +246,7 @@ class Agent:
     # ------------------------------------------------------------ finding leaders
 
     async def _search(self, group: str) -> None:
+        logs.begin(group=group)
         try:
             found = await spawn.find(self._redis, group)
             seen = self._seen.get(group, 0)
@@ -296,7 +300,7 @@ class Agent:
                         self._redis, HostConfig(name="embedded", registered=False), pid=os.getpid()
                     )
                     self._host = host
-                    await host.start()
+                    await asyncio.create_task(host.start(), context=Context())
                 self._host.lead(group, above)
             else:
                 log.warning("no leader host is there for %s: start one with 'streamlease serve'", group)

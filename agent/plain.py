@@ -280,7 +280,7 @@ class PlainSubscription:
                 except UnknownSpace:
                     await self._gone(stream)
                 except (StoreUnavailable, StoreRefused) as error:
-                    log.warning("reading %s: %s", stream, error)
+                    log.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
                     await asyncio.sleep(RETRY_SECONDS)
             if not self._follow:
                 if all(place.position >= (place.end or 0) for place in self._places.values()):
@@ -300,9 +300,9 @@ class PlainSubscription:
         try:
             await self._look("earliest")
         except UnknownSpace:
-            log.info("stream %s is gone with its space", stream)
+            log.info("stream %s is gone with its space", stream, extra={"stream": str(stream)})
         except (StoreUnavailable, StoreRefused) as error:
-            log.warning("reading %s: %s", stream, error)
+            log.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
             return
         self._places.pop(stream, None)
 

@@ -27,6 +27,7 @@ from streamlease.borrower.machine import (
     StreamGranted,
     StreamRevoking,
 )
+from streamlease.protocol import logs
 from streamlease.protocol.errors import (
     Fenced,
     HistoryTruncated,
@@ -282,6 +283,9 @@ class SharedReader:
 
     # ------------------------------------------------------------ inside
 
+    def _term(self) -> int | None:
+        return self._session.term if self._session is not None else None
+
     def _wake(self) -> None:
         self._changed.set()
 
@@ -345,6 +349,9 @@ class SharedReader:
         held.skips = {start: end for start, end in held.skips.items() if start < held.delivered}
 
     async def _fetch(self) -> None:
+        if self._session is not None:
+            config = self._session.config
+            logs.begin(group=config.subscription.id, borrower=config.names[0])
         while not self._closed:
             self._changed.clear()
             self._give_up_lost(self._clock())
@@ -393,7 +400,7 @@ class SharedReader:
                 await self._fetch_stream(id, held, next)
                 found = True
             except (StoreUnavailable, StoreRefused, Indefinite) as error:
-                log.warning("reading %s: %s", stream, error)
+                log.warning("reading %s: %s", stream, error, extra={"stream": stream, "term": self._term()})
                 await asyncio.sleep(RETRY_SECONDS)
             except (HistoryTruncated, SchemaMismatch) as error:
                 self.failed(error)
@@ -406,7 +413,7 @@ class SharedReader:
         if lost is not None:
             log.warning(
                 "stream %s ended at offset %d, but was read up to %d: Redis lost acknowledged messages",
-                stream, lost, held.position,
+                stream, lost, held.position, extra={"stream": str(stream), "term": self._term()},
             )  # fmt: skip
 
     async def _fetch_stream(self, stream: StreamId, held: Held, next: int) -> None:

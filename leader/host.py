@@ -211,7 +211,7 @@ class LeaderHost:
                     self._begin(group, term, candidacy.history)
                     return
             except UNANSWERED as error:
-                log.warning("candidate for %s: %s", group, error)
+                log.warning("candidate for %s: %s", group, error, extra={"group": group})
             await asyncio.sleep(WATCH_SECONDS)
 
     # ------------------------------------------------------------ drained by an operator
@@ -264,7 +264,7 @@ class LeaderHost:
         try:
             others = await self._others()
         except (StoreUnavailable, StoreRefused, Indefinite) as error:
-            log.warning("passing %s on: %s", group, error)
+            log.warning("passing %s on: %s", group, error, extra={"group": group})
             others = []
         if others:
             self._post(others[0].host, SpawnWanted(group=group, above=self._seen.get(group, 0)))
@@ -295,7 +295,7 @@ class LeaderHost:
         if runner is not None and runner.over:
             self.lead(group)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("leader of %s ended by a defect", group, exc_info=error)
+            log.error("leader of %s ended by a defect", group, exc_info=error, extra={"group": group})
 
     # ------------------------------------------------------------ messages
 

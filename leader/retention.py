@@ -221,7 +221,7 @@ class Retainer:
             await journal.write(*journal.next_commit([record], {"@expired": again.read_at}))
             log.warning(
                 "group '%s' was idle for %d s and holds no messages any more", group.subscription,
-                group.idle_ms // 1000,
+                group.idle_ms // 1000, extra={"group": id, "term": term},
             )  # fmt: skip
             return True
         finally:
@@ -255,7 +255,9 @@ class Retainer:
                     await self.close()
                     return floors
                 elif not isinstance(outcome, UnknownSpace):  # deleted meanwhile
-                    log.warning("retention of %s: %s", trim.stream, outcome)
+                    log.warning(
+                        "retention of %s: %s", trim.stream, outcome, extra={"stream": str(trim.stream)}
+                    )
         return floors
 
     async def _newer(self, spaces: Sequence[Space]) -> dict[StreamId, Newer]:

@@ -35,6 +35,7 @@ from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.leader.machine import Leader, LeaderConfig
 from streamlease.leader.planner import strategy
 from streamlease.leader.records import Record
+from streamlease.protocol import logs
 from streamlease.protocol.errors import (
     Fenced,
     Indefinite,
@@ -157,6 +158,7 @@ class Runner:
 
     async def run(self) -> str:
         """Lead until fenced, idle or told to stop; why it ended. The term must be held already."""
+        logs.begin(group=self.group, term=self.term)
         self.renewed_at = now_ms()
         self._fenced = asyncio.get_running_loop().create_future()
         main: asyncio.Task[str] | None = None
@@ -293,6 +295,7 @@ class Runner:
 
     async def _dead_letter(self, effect: DeadLetter) -> None:
         assert self.declaration is not None
+        logs.begin(stream=effect.stream, borrower=effect.borrower)
         poisoned = Poisoned(
             self.declaration.shared,
             self.declaration.options,

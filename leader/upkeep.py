@@ -140,7 +140,9 @@ class Upkeep:
                 try:
                     await runner.look(spaces, passed)
                 except StreamleaseError as error:
-                    log.warning("leader of %s cannot list its streams: %s", group, error)
+                    log.warning(
+                        "leader of %s cannot list its streams: %s", group, error, extra={"group": group}
+                    )
 
     # ------------------------------------------------------------ leaders of others
 

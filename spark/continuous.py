@@ -132,6 +132,7 @@ class ContinuousQuery:
         self._slot = slot
         self._function = function
         self._lines = [_Line() for _ in range(slots)]
+        self._group = SharedSubscription.parse(slot.subscription).id
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._error: StreamleaseError | None = None
@@ -251,7 +252,10 @@ class ContinuousQuery:
                     line.before, line.progress = line.before + line.progress.messages, SlotProgress()
                     failures = 1 if line.before > committed else failures + 1
                     committed = line.before
-                log.warning("slot %d of %s failed: %s", number, self.name, _cause(error))
+                log.warning(
+                    "slot %d of %s failed: %s", number, self.name, _cause(error),
+                    extra={"group": self._group, "borrower": f"{self.name}-{number}"},
+                )  # fmt: skip
                 if failures >= MOST_FAILURES:
                     self._error = self._error or StreamleaseError(
                         f"slot {number} of the continuous query {self.name} failed {failures} times in a row "

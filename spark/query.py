@@ -23,6 +23,7 @@ import contextlib
 import json
 import logging
 import math
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -39,6 +40,7 @@ from streamlease.borrower.machine import (
     StreamGranted,
     StreamRevoking,
 )
+from streamlease.protocol import logs
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId, random_token
 from streamlease.protocol.messages import (
@@ -80,6 +82,7 @@ LEAVE_SECONDS = 5.0
 CONNECT_SECONDS = 0.05
 """How often it is looked whether the borrowers are connected."""
 
+_Result = TypeVar("_Result")
 _Answer = TypeVar("_Answer", CutFixed, CutFinished, CutResumed)
 
 
@@ -126,27 +129,36 @@ class QuerySession:
             StoreUnavailable: Redis did not answer for ``redis.timeout``, or not at all at the first call.
             Unsupported, UnknownSpace, InvalidOption, HistoryTruncated: at the first call.
         """
-        return self._thread.call(self._next_cut(start, limits))
+        return self._call(self._next_cut(start, limits))
 
     def ranges_of(self, cut: CutOffset) -> tuple[SlotRange, ...]:
         """What is to be read for `cut`: after a restart, only what is still this query's."""
-        return self._thread.call(self._ranges_of(cut))
+        return self._call(self._ranges_of(cut))
 
     def prepare_available_now(self) -> None:
         """From now on, offer nothing beyond what is there now."""
-        self._thread.call(self._prepare_available_now())
+        self._call(self._prepare_available_now())
 
     def report(self) -> dict[str, Any]:
         """What `StreamingQueryProgress` shows as the latest offset: lag, and what the query holds."""
-        return self._thread.call(self._report())
+        return self._call(self._report())
 
     def stop(self) -> None:
         """Give all streams back, unless a cut is open, and end the loop. A second call does nothing."""
         metrics.forget(self)
         if self._client is not None:
-            self._thread.call(self._leave())
+            self._call(self._leave())
             self._client = None
         self._thread.stop()
+
+    def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Do `work` on the loop; what is logged meanwhile is about this query."""
+
+        async def known() -> _Result:
+            logs.begin(group=self.options.subscription.id, borrower=self.session_id)
+            return await work
+
+        return self._thread.call(known())
 
     @property
     def subscription(self) -> str:

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from streamlease.agent.client import Client
 from streamlease.agent.subscription import Batch
+from streamlease.protocol import logs
 from streamlease.protocol.errors import Fenced, Indefinite
+from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.groups import Start
 
 log = logging.getLogger(__name__)
@@ -87,6 +89,9 @@ class _Host:
 
     async def run(self) -> None:
         slot = self._slot
+        logs.begin(
+            group=SharedSubscription.parse(slot.subscription).id, borrower=f"{slot.name}-{self._number}"
+        )
         loop = asyncio.get_running_loop()
         loop.add_reader(self._line.fileno(), self._stopping.set)
         try:
@@ -138,8 +143,9 @@ class _Host:
             await batch.commit()
         except (Fenced, Indefinite) as error:
             log.warning(
-                "offsets %d to %d of %s may come again: %s", batch.start, batch.end, batch.stream, error
-            )
+                "offsets %d to %d of %s may come again: %s", batch.start, batch.end, batch.stream, error,
+                extra={"stream": str(batch.stream)},
+            )  # fmt: skip
             return
         self._messages += len(batch)
         self._batches += 1

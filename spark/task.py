@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from streamlease.borrower.reading import Reading, SlotWork, Span
+from streamlease.protocol import logs
 from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead
@@ -53,6 +54,7 @@ def read(work: SlotWork, options: SourceOptions, columns: Columns) -> Iterator[p
         StoreRefused: Redis answers with an error; Spark repeats the task.
         SchemaMismatch: the space has other columns now.
     """
+    logs.begin(group=work.group, borrower=f"{work.session}/{work.slot}")
     began = time.monotonic_ns()
     redis = connection(options.redis)
     reader = BlockingLog(redis)
@@ -113,6 +115,9 @@ def _batches(
         except HistoryTruncated as error:
             if options.fail_on_data_loss:
                 raise
-            log.warning("%s; offsets %d to %d are skipped", error, position, min(error.oldest, span.end) - 1)
+            skipped = min(error.oldest, span.end) - 1
+            log.warning(
+                "%s; offsets %d to %d are skipped", error, position, skipped, extra={"stream": span.stream}
+            )
             reading.skip(span.stream, error.oldest)
             position = error.oldest

@@ -142,7 +142,7 @@ class Tails:
             try:
                 self._on_change(stream, next)
             except Exception:
-                _logger.exception("tails: the callback for %s failed", stream)
+                _logger.exception("tails: the callback for %s failed", stream, extra={"stream": str(stream)})
 
     async def _forever(self, what: str, work: Callable[[], Any]) -> None:
         failures = 0

@@ -137,7 +137,12 @@ def test_a_host_answers_probes_leads_and_drains(flights: Command, store: redis.R
         assert finish(host).code == 0
     assert flights.ok("status", "--json").document["hosts"] == []
     logs = [json.loads(line) for line in flights.log.read_text().splitlines()]
-    assert all(set(entry) == {"time", "level", "logger", "message"} for entry in logs), logs
+    assert all(set(entry) - {"group", "term"} == {"time", "level", "logger", "message"} for entry in logs), (
+        logs
+    )
+    led = [entry for entry in logs if entry["message"].startswith("leader of")]
+    assert led
+    assert all((entry["group"], entry["term"]) == ("g/flights/#", 1) for entry in led), led
     assert {entry["level"] for entry in logs} == {"info"}
     assert any("drains" in entry["message"] for entry in logs)
     assert list(store.scan_iter("sl:{m:*")) == []
