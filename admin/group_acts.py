@@ -235,8 +235,16 @@ def expire(subscription: Sub, yes: Yes = False, redis: RedisUrl = None, as_json:
     _show(outcome, f"{subscription} holds no messages any more, until it is consumed again", as_json)
 
 
-def delete(subscription: Sub, yes: Yes = False, redis: RedisUrl = None, as_json: AsJson = False) -> None:
-    """Delete a group without consumers, with its progress and its history."""
+def delete(
+    subscription: Sub,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if it has consumers: they get an error and end.")
+    ] = False,
+    yes: Yes = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group with its progress and its history; with --force also under its consumers."""
     shared = SharedSubscription.parse(subscription)
     confirm(
         f"Delete {shared} with its progress and its history?",
@@ -246,8 +254,8 @@ def delete(subscription: Sub, yes: Yes = False, redis: RedisUrl = None, as_json:
     )
 
     async def work(client: Client) -> None:
-        wishes = await client.groups.wishes(shared)
-        await act(client, shared, "delete")
+        wishes = None if force else await client.groups.wishes(shared)
+        await act(client, shared, "delete", force=force)
         await client.groups.forget(shared, wishes)
 
     with_client(redis, work)

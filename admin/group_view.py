@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from streamlease.admin.acting import declared
 from streamlease.admin.output import iso_microseconds
 from streamlease.leader import journal, view
-from streamlease.protocol.errors import Indefinite, NotLeader, UnknownSpace
+from streamlease.protocol.errors import Indefinite, NotLeader, StoreRefused, UnknownSpace
 from streamlease.protocol.ids import StreamId
+from streamlease.registry import leadership
 from streamlease.streams.history import append_times, server_time
 from streamlease.streams.log import AsyncLog
 
@@ -31,6 +32,7 @@ async def describe(client: Client, subscription: SharedSubscription) -> dict[str
     declaration = await declared(client, subscription)
     seen = await look(client, declaration)
     now = await server_time(client.redis)
+    streams = await _with_lag(client, seen["streams"], now)
     return {
         "subscription": str(subscription),
         "start": declaration.start,
@@ -39,7 +41,10 @@ async def describe(client: Client, subscription: SharedSubscription) -> dict[str
         "paused": _pause(seen["paused"]),
         "expired_at": _moment(seen.get("expired_at_ms")),
         "truncated": {s["stream"]: s["truncated"] for s in seen["streams"] if s.get("truncated")},
-        "streams": await _with_lag(client, seen["streams"], now),
+        "note": seen["note"],
+        "lag": total_lag({"streams": streams}),
+        "lag_seconds": _longest(streams),
+        "streams": streams,
         "borrowers": [_borrower(borrower, now) for borrower in seen["borrowers"]],
         "moves": seen["moves"],
         "longest_hand_over_ms": seen["longest_hand_over_ms"],
@@ -49,12 +54,42 @@ async def describe(client: Client, subscription: SharedSubscription) -> dict[str
 
 
 async def look(client: Client, declaration: Declaration) -> dict[str, Any]:
-    """What the leader of a group says, or, if there is none, its journal."""
-    return await ask_leader(client, declaration.shared) or await _from_journal(client, declaration)
+    """What the leader of a group says, or, if there is none or it may not be asked, its journal.
+
+    `note` says so if a leader lives and the journal answers all the same.
+    """
+    record = await leadership.read(client.redis, declaration.shared.id)
+    if not record.held or record.expired:
+        return {**await _from_journal(client, declaration), "note": ""}
+    leader = {"host": record.host, "term": record.term}
+    try:
+        seen = await ask_leader(client, declaration.shared)
+    except StoreRefused:
+        # To ask is to write into the leader's mailbox, which a user who may only read cannot do.
+        note = "read from the journal: this user of Redis may not ask the leader"
+        return _as_led(await _from_journal(client, declaration), leader, note)
+    if seen is None:
+        note = f"read from the journal: {record.host} did not answer within {DESCRIBE_SECONDS:g} s"
+        return _as_led(await _from_journal(client, declaration), leader, note)
+    return {**seen, "note": ""}
+
+
+def _as_led(seen: dict[str, Any], leader: dict[str, Any], note: str) -> dict[str, Any]:
+    """A group that has a leader, as its journal says: who holds what, and not why."""
+    for stream in seen["streams"]:
+        if stream["state"] == "absent":
+            stream["state"] = "held"
+        stream["why"] = ""
+    state = seen["state"] if seen["paused"] is not None else "led"
+    return {**seen, "leader": leader, "state": state, "note": note}
 
 
 async def ask_leader(client: Client, subscription: SharedSubscription) -> dict[str, Any] | None:
-    """What the live leader says; None if there is none, or it does not answer in time."""
+    """What the live leader says; None if there is none, or it does not answer in time.
+
+    Raises:
+        StoreRefused: who asks may only read.
+    """
     try:
         reply = await client.command(subscription, "describe", seconds=DESCRIBE_SECONDS)
     except (NotLeader, Indefinite):
@@ -128,6 +163,12 @@ def _borrower(borrower: dict[str, Any], now: int) -> dict[str, Any]:
         "drained": borrower["drained"],
         "last_seen": iso_microseconds(now - borrower["last_seen_ms"] * 1000),
     }
+
+
+def _longest(streams: list[dict[str, Any]]) -> float | None:
+    """How long the oldest message waits that is not consumed; None if that of one stream is unknown."""
+    seconds = [stream["lag_seconds"] for stream in streams]
+    return None if any(one is None for one in seconds) else max(seconds, default=0.0)
 
 
 def total_lag(group: dict[str, Any]) -> int | None:

@@ -7,20 +7,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlease.admin import dead_letters as dead_letters_room
-from streamlease.admin import group_acts, group_reset
-from streamlease.admin.group_acts import leader_of
+from streamlease.admin import group_acts, group_alter, group_list, group_reset
+from streamlease.admin.group_options import (
+    DeadLetterTopic,
+    Expiry,
+    MaxFailures,
+    MaxRetryDelay,
+    OnPoisonWord,
+    RetryDelay,
+    RevocationTimeout,
+    Strategy,
+    given,
+)
 from streamlease.admin.options import AsJson, RedisUrl
-from streamlease.admin.output import document, line, table
+from streamlease.admin.output import document, line, shown, table
 from streamlease.admin.retention_options import parse_expiry
-from streamlease.admin.running import for_each, with_client
+from streamlease.admin.running import with_client
 from streamlease.admin.tail import parse_start
-from streamlease.protocol.errors import InvalidOption, UnknownGroup
-from streamlease.protocol.quantities import parse_duration
+from streamlease.admin.watching import Watch, view
+from streamlease.protocol.errors import UnknownGroup
 from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.protocol.group_options import GroupOptions
     from streamlease.registry.groups import Declaration
 
 app = typer.Typer(help="Consumer groups: shared subscriptions and their leaders.", no_args_is_help=True)
@@ -40,57 +49,29 @@ def declare(
             help="Where the group begins: also at an ISO-8601 time, or an offset of each stream.",
         ),
     ] = "latest",
-    expiry: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AGE",
-            help="Idle for longer, it holds no messages, such as 30d; or 'never'. Default: of its spaces.",
-        ),
-    ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="How its streams are assigned. Default: of its leader host."),
-    ] = None,
-    revocation_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="How long a consumer may take to give a stream back, such as 10s. Default: 30s.",
-        ),
-    ] = None,
-    on_poison: Annotated[
-        str,
-        typer.Option(
-            metavar="dead-letter|stop", help="What becomes of a message that failed --max-failures times."
-        ),
-    ] = "dead-letter",
-    max_failures: Annotated[int, typer.Option(help="How often one message may fail.")] = 5,
-    retry_delay: Annotated[
-        str,
-        typer.Option(
-            metavar="DURATION|none",
-            help="A message that failed comes again after so long; after twice as long each further time.",
-        ),
-    ] = "500ms",
-    max_retry_delay: Annotated[
-        str, typer.Option(metavar="DURATION", help="But after no more than this, at most 1h.")
-    ] = "1m",
-    dead_letters: Annotated[
-        str | None,
-        typer.Option(metavar="TOPIC", help="Dead letters stand below this topic. Default: $dead/GROUP."),
-    ] = None,
+    expiry: Expiry = None,
+    strategy: Strategy = None,
+    revocation_timeout: RevocationTimeout = None,
+    on_poison: OnPoisonWord = None,
+    max_failures: MaxFailures = None,
+    retry_delay: RetryDelay = None,
+    max_retry_delay: MaxRetryDelay = None,
+    dead_letters: DeadLetterTopic = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare a group; one that exists stays as it is."""
     shared = SharedSubscription.parse(subscription)
     start_at = parse_start(start)
-    options = _options(
+    wanted = given(
         strategy, revocation_timeout, on_poison, max_failures, (retry_delay, max_retry_delay), dead_letters
     )
     expiry_ms = None if expiry is None else parse_expiry("--expiry", expiry)
 
     async def work(client: Client) -> tuple[bool, Declaration]:
+        from streamlease.protocol.group_options import GroupOptions
+
+        options = GroupOptions(**wanted)
         try:
             return False, await client.groups.get(shared)
         except UnknownGroup:
@@ -104,71 +85,20 @@ def declare(
         line(f"{declaration.subscription} {was} and begins at {declaration.start}")
 
 
-def _options(
-    strategy_name: str | None,
-    revocation_timeout: str | None,
-    on_poison: str,
-    max_failures: int,
-    retry_delays: tuple[str, str],
-    dead_letters: str | None,
-) -> GroupOptions:
-    from streamlease.leader.planner import strategy
-    from streamlease.protocol.group_options import ON_POISON, GroupOptions, check_options
-
-    if strategy_name is not None:
-        strategy(strategy_name)
-    if on_poison not in ON_POISON:
-        raise InvalidOption(f"--on-poison {ascii(on_poison)[:80]} is unknown: use {' or '.join(ON_POISON)}")
-    return check_options(
-        GroupOptions(
-            strategy=strategy_name,
-            revocation_timeout_ms=None
-            if revocation_timeout is None
-            else parse_duration("--revocation-timeout", revocation_timeout),
-            on_poison="stop" if on_poison == "stop" else "dead-letter",
-            max_failures=max_failures,
-            retry_delay_ms=0
-            if retry_delays[0] == "none"
-            else parse_duration("--retry-delay", retry_delays[0]),
-            max_retry_delay_ms=parse_duration("--max-retry-delay", retry_delays[1]),
-            dead_letters=dead_letters,
-        )
-    )
-
-
-@app.command("list")
-def list_groups(redis: RedisUrl = None, as_json: AsJson = False) -> None:
-    """All groups and who leads them."""
-    from streamlease.registry import leadership
-
-    async def work(client: Client) -> list[dict[str, Any]]:
-        async def one(shared: SharedSubscription) -> dict[str, Any]:
-            record = await leadership.read(client.redis, shared.id)
-            return {"subscription": str(shared), "leader": leader_of(record), "term": record.term}
-
-        return await for_each(await client.groups.list(), one)
-
-    groups = with_client(redis, work)
-    if as_json:
-        document({"groups": groups})
-        return
-    table(
-        ("SUBSCRIPTION", "LEADER", "TERM"),
-        [(g["subscription"], (g["leader"] or {}).get("host"), g["term"]) for g in groups],
-        "there are no groups: subscribe, or use 'streamlease group declare SUB'",
-    )
-
-
 @app.command()
-def describe(subscription: Sub, redis: RedisUrl = None, as_json: AsJson = False) -> None:
+def describe(subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
     """One group: its leader, its streams with owner and lag, its borrowers."""
-    from streamlease.admin import group_view
-
     shared = SharedSubscription.parse(subscription)
-    group = with_client(redis, lambda client: group_view.describe(client, shared))
-    if as_json:
-        document(group)
-        return
+
+    async def look(client: Client) -> dict[str, Any]:
+        from streamlease.admin import group_view
+
+        return await group_view.describe(client, shared)
+
+    return view(redis, look, _draw, as_json=as_json, watch=watch)
+
+
+def _draw(group: dict[str, Any]) -> None:
     leader = group["leader"]
     led = f"; led by {leader['host']} in term {leader['term']}" if leader else ""
     line(f"{group['subscription']}: {group['state']}{led}")
@@ -176,9 +106,12 @@ def describe(subscription: Sub, redis: RedisUrl = None, as_json: AsJson = False)
         paused = group["paused"]
         line(f"paused by {paused['who']} at {paused['at']}, until {paused['until'] or 'it is resumed'}")
     line(
-        f"{group['moves']} moves; longest hand-over {group['longest_hand_over_ms']} ms, "
+        f"lag {shown(group['lag'])} messages, {shown(group['lag_seconds'])} s; {group['moves']} moves; "
+        f"longest hand-over {group['longest_hand_over_ms']} ms, "
         f"longest take-over {group['longest_take_over_ms']} ms"
     )
+    if group["note"]:
+        line(group["note"])
     if group["expired_at"] is not None:
         line(f"idle for too long: since {group['expired_at']} it keeps no messages from being removed")
     if group["truncated"]:
@@ -201,6 +134,8 @@ def describe(subscription: Sub, redis: RedisUrl = None, as_json: AsJson = False)
     )
 
 
+app.command("list")(group_list.list_groups)
+app.command("alter")(group_alter.alter)
 app.command("rebalance")(group_acts.rebalance)
 app.command("step-down")(group_acts.step_down)
 app.command("pause")(group_acts.pause)

@@ -37,7 +37,7 @@ from streamlease.borrower.machine import (
 )
 from streamlease.borrower.state import BorrowerState
 from streamlease.leader.runner import now_ms
-from streamlease.protocol.errors import Fenced, StreamleaseError
+from streamlease.protocol.errors import Fenced, StreamleaseError, UnknownGroup
 from streamlease.protocol.ids import Token, random_token
 from streamlease.protocol.messages import (
     CommandReply,
@@ -317,16 +317,22 @@ class Session:
         self._slots[slot] = None
         if effect.again and not self._closing:
             self._make(slot)
-        elif effect.reason == "replaced" and not self._closing:
+        elif effect.reason in ("replaced", "deleted") and not self._closing:
             self._over()
-            self._handler.failed(
-                Fenced(
-                    f"borrower '{borrower.identity.name}' of {self.config.subscription} was replaced: "
-                    f"another process runs under the same name; stop one of the two"
-                )
-            )
+            self._handler.failed(self._why_over(borrower.identity.name, effect.reason))
         else:
             self._finish_if_empty()
+
+    def _why_over(self, name: str, reason: str) -> StreamleaseError:
+        if reason == "deleted":
+            return UnknownGroup(
+                f"group {self.config.subscription} was deleted by an operator: subscribe again if it is "
+                f"to begin anew"
+            )
+        return Fenced(
+            f"borrower '{name}' of {self.config.subscription} was replaced: "
+            f"another process runs under the same name; stop one of the two"
+        )
 
     def _finish_if_empty(self) -> None:
         if self._closing and not self.over and all(borrower is None for borrower in self._slots):

@@ -267,7 +267,7 @@ class Borrower:
                 if message.term < self.term:
                     self.refused += 1
                     return []
-                again = message.reason != "replaced"
+                again = message.reason not in ("replaced", "deleted")
                 return self._end(BorrowerEvent.INVALIDATED, message.reason, again=again)
             case PingResponse() | Grant() | Revoke() | Revoked() | ProgressCommitted() | FailureTaken():
                 if self.state is BorrowerState.CONNECTING or message.term < self.term:

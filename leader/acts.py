@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamlease.leader import generations, view
+from streamlease.leader.book import InvalidateReason
 from streamlease.leader.events import Describe
 from streamlease.leader.operated import Acted
 from streamlease.leader.poison import Poison
@@ -187,7 +188,7 @@ class Acts(Poison):
 
     def _decide_end(self, message: Command, record: Acted) -> Acted:
         connected = sorted(peer.name for peer in self.peers.values())
-        if connected:
+        if connected and not message.force:
             raise Refused(
                 f"group {self.group} has {len(connected)} borrowers, such as {connected[0]}: stop them first"
             )
@@ -214,9 +215,9 @@ class Acts(Poison):
             case "rebalance":
                 self._rebalance(now)
             case "step_down":
-                self._step_down("stepped down by an operator")
+                self._dismiss("stepped_down", "stepped down by an operator")
             case "delete":
-                self._flush_then_stop("deleted by an operator")
+                self._dismiss("deleted", "deleted by an operator")
             case "pause":
                 self._revoke_unwanted(list(self.leases), now)
             case "resume" | "drain" | "undrain" | "move":
@@ -234,9 +235,13 @@ class Acts(Poison):
                 pass
 
     def _step_down(self, reason: str) -> None:
+        self._dismiss("stepped_down", reason)
+
+    def _dismiss(self, why: InvalidateReason, reason: str) -> None:
+        """Tell all borrowers that this leader ends, and end."""
         for peer in self.peers.values():
             if peer.borrower:
-                self._invalidate(peer.mailbox, peer.borrower, "stepped_down")
+                self._invalidate(peer.mailbox, peer.borrower, why)
         self._flush_then_stop(reason)
 
     def _give_to_another(self, stream: str, now: int) -> None:

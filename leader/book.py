@@ -58,7 +58,7 @@ ABSENT_TIMEOUT = 10_000
 MAX_ARRIVALS = 10_000
 """How many names' arrivals are remembered; they only serve to refuse late messages."""
 
-InvalidateReason = Literal["unknown", "replaced", "stale", "revocation_timeout", "stepped_down"]
+InvalidateReason = Literal["unknown", "replaced", "stale", "revocation_timeout", "stepped_down", "deleted"]
 
 
 @dataclass(slots=True)
@@ -130,6 +130,9 @@ class Book:
         }
         if whole or "@expired" in names:
             found["@expired"] = self.durable.expired_at
+        if whole or "@paused" in names:
+            paused = self.durable.operated.paused
+            found["@paused"] = None if paused is None else paused.at
         return found
 
     def _record(self, record: Record) -> None:

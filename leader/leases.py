@@ -311,7 +311,7 @@ class Leases(Book):
         """The borrower holds what does not exist any more: let it come back for what does."""
         if peer.borrower:
             self._invalidate(peer.mailbox, peer.borrower, "unknown")
-            del self.names[peer.borrower]
+            self.names.pop(peer.borrower, None)  # another name may have come with the same id
             peer.borrower = ""
 
     def _advance(self, candidates: Iterable[str], now: int) -> None:

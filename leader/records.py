@@ -481,7 +481,7 @@ class GroupState(BaseModel):
                 assert_never(record)
 
     def moved_by(self, record: Record) -> Iterable[str]:
-        """The streams whose progress `record` is going to change, or ``@expired``; asked before."""
+        """The streams whose progress `record` changes, ``@expired`` or ``@paused``; asked before."""
         match record:
             case StreamsAdded():
                 return record.starts
@@ -495,6 +495,8 @@ class GroupState(BaseModel):
                 return record.offsets
             case Acted(act="expire", error="") | Expired() | Returned():
                 return ("@expired",)
+            case Acted(act="pause" | "resume", error=""):
+                return ("@paused",)
             case StreamsForgotten():
                 return record.streams
             case DeadLettered():

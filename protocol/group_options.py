@@ -26,7 +26,7 @@ _STRATEGY = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
 
 class GroupOptions(BaseModel):
-    """Options of one group; all are fixed when it is declared."""
+    """Options of one group, as declared; a leader keeps those that hold when its term begins."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

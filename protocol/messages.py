@@ -256,6 +256,8 @@ class Command(_Message):
     """Of `pause`: when it resumes by itself, in milliseconds since 1970."""
     offsets: dict[Text, Offset] = Field(default_factory=dict)
     """Of `reset`: where each stream goes on."""
+    force: bool = False
+    """Of `delete`: also if borrowers are connected; their sessions end."""
 
 
 class DrainHost(_Message):
@@ -366,12 +368,13 @@ class FailureTaken(_Message):
 
 
 class Invalidate(_Message):
-    """The borrower is to end. After `replaced` its session ends as well: another one has its name."""
+    """The borrower is to end. After `replaced`, because another one has its name, and after `deleted`,
+    because its group is no more, its session ends as well."""
 
     type: Literal["invalidate"] = "invalidate"
     borrower: Text
     term: Offset
-    reason: Literal["unknown", "replaced", "stale", "revocation_timeout", "stepped_down"]
+    reason: Literal["unknown", "replaced", "stale", "revocation_timeout", "stepped_down", "deleted"]
 
 
 # ---------------------------------------------------------------- leader -> session and operator

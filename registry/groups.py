@@ -7,7 +7,7 @@ after the declaration is missed, however late the first leader begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -39,6 +39,7 @@ mapping from stream to offset says; streams that it leaves out begin at the earl
 
 _DECLARE = load_script("streamlease.registry", "declare")
 _FORGET = load_script("streamlease.registry", "forget")
+_REDECLARE = load_script("streamlease.registry", "redeclare")
 
 
 class Declaration(BaseModel):
@@ -243,6 +244,29 @@ class Groups:
                 f"or see 'streamlease group list' for those that do"
             )
         return self._parse(subscription.id, held)
+
+    async def alter(
+        self, subscription: SharedSubscription, change: Callable[[Declaration], Declaration]
+    ) -> Declaration:
+        """Declare the subscription otherwise; a leader that lives goes on as it was until the next term.
+
+        Args:
+            change: gives the new declaration; it may be called again if somebody else alters it too.
+
+        Raises:
+            UnknownGroup: nobody declared it.
+            InvalidOption, InvalidTopic: an option is not acceptable; nothing was changed.
+        """
+        key = keys.definition(subscription.id)
+        while True:
+            before = await self.get(subscription)
+            (held,) = await ask(self._redis, [("GET", key)])
+            wanted = change(before)
+            check_options(wanted.options)
+            if held is None or self._parse(subscription.id, held) != before:
+                continue
+            if await _REDECLARE.run(self._redis, [key], [held, wanted.model_dump_json()]):
+                return wanted
 
     async def list(self) -> list[SharedSubscription]:
         """All declared subscriptions, sorted by name."""

@@ -10,8 +10,9 @@ a script may touch them together::
     sl:{g:GROUP/FILTER}:arrivals   string  counter of sessions
     sl:{g:GROUP/FILTER}:progress   hash    stream -> committed, a mirror of the journal; and @active: last
                                            commit or connect (ms), @expired: since when it holds no
-                                           data (ms), @passed: how often retention passed it,
-                                           @joined: a number that every declaration makes higher
+                                           data (ms), @paused: since when an operator has paused it
+                                           (ms), @passed: how often retention passed it, @joined: a
+                                           number that every declaration makes higher
     sl:{g:GROUP/FILTER}:replayed   hash    STREAM@OFFSET of a dead letter -> JSON: when, by whom, where to
     sl:{groups}:ids                set     every declared $shared/GROUP/FILTER or $queue/GROUP/FILTER
     sl:{hosts}:alive               zset    host id -> time of its last sign of life (ms of the Redis clock)

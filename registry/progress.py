@@ -45,6 +45,8 @@ class GroupProgress:
     """Like `active_at`, without the sign of life of its leader."""
     begun: frozenset[StreamId] = frozenset()
     """The streams of which a leader of it has taken note."""
+    paused_at: int | None = None
+    """Since when an operator has paused it."""
 
     @property
     def idle_ms(self) -> int:
@@ -92,7 +94,14 @@ async def read(
             commands += [
                 ("GET", keys.definition(group.id)),
                 ("HMGET", keys.leader(group.id), "host", "renewed_at"),
-                ("HMGET", keys.progress(group.id), "@active", "@expired", *map(str, wanted[group])),
+                (
+                    "HMGET",
+                    keys.progress(group.id),
+                    "@active",
+                    "@expired",
+                    "@paused",
+                    *map(str, wanted[group]),
+                ),
             ]
         (seconds, microseconds), *replies = await ask(redis, commands)
         now = int(seconds) * 1000 + int(microseconds) // 1000
@@ -118,10 +127,10 @@ def _parse(
         positions, expiry = {}, 0  # damaged: it needs everything, for ever
     needs = {
         stream: positions.get(str(stream), 0) if committed is None else int(committed)
-        for stream, committed in zip(streams, mirror[2:], strict=True)
+        for stream, committed in zip(streams, mirror[3:], strict=True)
     }
     alive = int(leader[1] or 0) if leader[0] else 0
-    begun = frozenset(s for s, committed in zip(streams, mirror[2:], strict=True) if committed is not None)
+    begun = frozenset(s for s, committed in zip(streams, mirror[3:], strict=True) if committed is not None)
     # A group from before there was a mirror counts as active now, until its leader writes one.
     commit = int(mirror[0]) if mirror[0] is not None else now
     return GroupProgress(
@@ -133,6 +142,7 @@ def _parse(
         now,
         commit,
         begun,
+        None if mirror[2] is None else int(mirror[2]),
     )
 
 

@@ -10,23 +10,33 @@ The search is a generator without I/O: it yields commands and is sent their repl
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from streamlease.protocol.errors import HistoryTruncated, InvalidInput, SchemaMismatch
+from redis.exceptions import ResponseError
+
+from streamlease.protocol.errors import (
+    HistoryTruncated,
+    Indefinite,
+    InvalidInput,
+    SchemaMismatch,
+    StoreUnavailable,
+)
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
-from streamlease.streams.connection import AsyncRedis, BlockingRedis, Command, ask, ask_blocking
+from streamlease.streams.connection import AsyncRedis, BlockingRedis, Command, ask, ask_blocking, refusal
 from streamlease.streams.keys import stream_log, stream_meta
 from streamlease.streams.ranges import no_stream
+from streamlease.streams.scripts import load_script, run_many
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
-PAGE = 64
-"""Streams that are asked about in one round trip."""
+TIMES = 500
+"""Append times that are asked for in one round trip."""
+
+_APPEND_TIME = load_script("streamlease.streams", "append_time")
 
 Steps = Generator[list[Command], list[Any], dict[StreamId, int]]
 
@@ -163,15 +173,30 @@ async def append_times(redis: AsyncRedis, offsets: Mapping[StreamId, int]) -> di
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    found: dict[StreamId, int] = {}
-    wanted = list(offsets.items())
-    for begin in range(0, len(wanted), PAGE):
-        page = wanted[begin : begin + PAGE]
-        commands: list[Command] = [
-            ("XRANGE", stream_log(stream), range_start(offset), "+", "COUNT", 1) for stream, offset in page
-        ]
-        for (stream, _), entries in zip(page, await ask(redis, commands), strict=True):
-            for id, fields in entries:
-                with suppress(SchemaMismatch):
-                    found[stream] = _append_time(stream, id, fields)
+    times = await times_at(redis, offsets.items())
+    return {stream: times[stream, offset] for stream, offset in offsets.items() if (stream, offset) in times}
+
+
+async def times_at(
+    redis: AsyncRedis, places: Iterable[tuple[StreamId, int]]
+) -> dict[tuple[StreamId, int], int]:
+    """`append_times` for any number of offsets of each stream.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    found: dict[tuple[StreamId, int], int] = {}
+    wanted = list(dict.fromkeys(places))
+    for begin in range(0, len(wanted), TIMES):
+        page = wanted[begin : begin + TIMES]
+        calls = [_APPEND_TIME.call([stream_log(stream)], [range_start(offset)]) for stream, offset in page]
+        try:
+            replies = await run_many(redis, calls)
+        except Indefinite as error:
+            raise StoreUnavailable(f"Redis does not answer: {error}") from None
+        for place, reply in zip(page, replies, strict=True):
+            if isinstance(reply, ResponseError):
+                raise refusal(reply)
+            if reply is not None and reply.isdigit():
+                found[place] = int(reply)
     return found

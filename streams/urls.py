@@ -40,6 +40,9 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 """How long one reply may take before the connection is given up."""
 
+MOST_CONNECTIONS = 10_000
+"""Of one client. Each subscription listens on one; redis-py by itself stops at 100 of an asyncio client."""
+
 HEALTH_CHECK_SECONDS = 30
 READ_BYTES = 256 * 1024
 SENTINEL_SECONDS = 1.0
@@ -216,6 +219,7 @@ def _options(answer_seconds: float) -> dict[str, Any]:
         "socket_timeout": answer_seconds,
         "socket_read_size": READ_BYTES,
         "health_check_interval": HEALTH_CHECK_SECONDS,
+        "max_connections": MOST_CONNECTIONS,
     }
 
 

@@ -420,9 +420,10 @@ def test_pings_keep_their_schedule_under_any_traffic() -> None:
         ("revocation_timeout", True),
         ("stepped_down", True),
         ("replaced", False),
+        ("deleted", False),
     ],
 )
-def test_an_invalidated_borrower_is_followed_by_another_unless_it_was_replaced(
+def test_an_invalidated_borrower_is_followed_by_another_unless_its_session_is_over(
     reason: str, again: bool
 ) -> None:
     assert hear(connected(grant()), invalidate(reason)) == [

@@ -131,7 +131,7 @@ def test_the_first_commit_of_a_leader_mirrors_everything() -> None:
     state.apply(StreamsAdded(starts={"a.0.0": 2, "a.0.1": 5}))
     machine = leader(state)
     machine.step(Recovered(), 0)
-    assert machine.take_moved() == {"@expired": None, "a.0.0": 2, "a.0.1": 5}
+    assert machine.take_moved() == {"@expired": None, "@paused": None, "a.0.0": 2, "a.0.1": 5}
     assert machine.take_moved() == {}
 
 
@@ -169,7 +169,7 @@ def test_what_retention_passed_is_recorded_and_counted() -> None:
     state.apply(Expired(at=5, idle_ms=9, host="h"))
     machine = leader(GroupState.restore(state.snapshot()))
     machine.step(Recovered(), 0)
-    assert machine.take_moved() == {"@expired": 5, "a.0.0": 0, "a.0.1": 10}
+    assert machine.take_moved() == {"@expired": 5, "@paused": None, "a.0.0": 0, "a.0.1": 10}
     wanted = LeaderWanted(
         group=GROUP, borrower="b", session="s", name="n", arrival=1, attempt=1, host="x",
         session_timeout_ms=10_000,

@@ -1,0 +1,179 @@
+"""``streamlease group list``: all groups, who leads them, and how far they are behind.
+
+Nothing here asks a leader or reads a journal: leadership records, the mirrors of the groups' progress and the
+ends of the streams are read in a few round trips, however many groups there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.admin.options import AsJson, RedisUrl
+from streamlease.admin.output import iso_microseconds, line, table
+from streamlease.admin.watching import Watch, view
+from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.topics import SharedSubscription, check_topic, matches
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.protocol.ids import StreamId
+    from streamlease.registry.leadership import LeaderRecord
+    from streamlease.registry.progress import GroupProgress
+    from streamlease.streams.ranges import StreamState
+
+
+def list_groups(
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only subscriptions of the group of that name.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Only those whose filter selects the topic.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The first so many of them.")] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="SUB", help="Those behind that one, which 'next' of a page names.")
+    ] = None,
+    watch: Watch = None,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> int:
+    """All groups: who leads them, whether they are paused, and how far they are behind."""
+    if topic is not None:
+        _plain_topic(topic)
+    behind = None if after is None else str(SharedSubscription.parse(after))
+
+    async def look(client: Client) -> dict[str, Any]:
+        names = [
+            one
+            for one in await client.groups.list()
+            if (group is None or one.group == group)
+            and (topic is None or matches(one.filter, topic))
+            and (behind is None or str(one) > behind)
+        ]
+        page = names if limit is None else names[:limit]
+        more = str(page[-1]) if len(page) < len(names) else None
+        return {"groups": await summaries(client, page), "next": more}
+
+    return view(redis, look, _draw, as_json=as_json, watch=watch)
+
+
+def _plain_topic(topic: str) -> None:
+    """Raises: InvalidTopic, InvalidOption: it is a filter or a subscription."""
+    if topic.startswith(("$shared/", "$queue/")):
+        raise InvalidOption(f"--topic {ascii(topic)[:80]} is a subscription: give a topic, such as a/b")
+    check_topic(topic)
+
+
+def _draw(seen: dict[str, Any]) -> None:
+    table(
+        ("SUBSCRIPTION", "STATE", "LEADER", "TERM", "STREAMS", "LAG", "LAG SECONDS"),
+        [
+            (
+                one["subscription"],
+                one["state"],
+                (one["leader"] or {}).get("host"),
+                one["term"],
+                one["streams"],
+                one["lag"],
+                one["lag_seconds"],
+            )
+            for one in seen["groups"]
+        ],
+        "there are no groups: subscribe, or use 'streamlease group declare SUB'",
+    )
+    if seen["next"] is not None:
+        line(f"there are more: --after '{seen['next']}'")
+
+
+async def summaries(client: Client, groups: Sequence[SharedSubscription]) -> list[dict[str, Any]]:
+    """One document for each of `groups`; those that were deleted meanwhile are left out.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    from streamlease.registry import leadership, progress
+    from streamlease.streams.history import server_time, times_at
+    from streamlease.streams.log import AsyncLog
+
+    if not groups:
+        return []
+    spaces = await client.spaces.list()
+    wanted = {
+        one: [stream for space in spaces if space.intersects(one.filter) for stream in space.streams()]
+        for one in groups
+    }
+    leaders = await leadership.read_all(client.redis, [one.id for one in groups])
+    found = await progress.read(client.redis, wanted)
+    # After the progress: what is committed was there before.
+    states = await AsyncLog(client.redis).states(
+        {stream for streams in wanted.values() for stream in streams}
+    )
+    behind = {one.subscription: _behind(one, states) for one in found}
+    times = await times_at(
+        client.redis,
+        ((stream, at) for places in behind.values() if places is not None for stream, at, _ in places),
+    )
+    now = await server_time(client.redis)
+    return [
+        _summary(one, leaders[one.subscription.id], behind[one.subscription], times, now) for one in found
+    ]
+
+
+def _behind(
+    one: GroupProgress, states: Mapping[StreamId, StreamState]
+) -> list[tuple[StreamId, int, int]] | None:
+    """Of each stream that is not consumed: from where, and how many messages; None if that is unknown.
+
+    After a failover that lost writes a stream may end below what was committed: then nobody knows.
+    """
+    places = []
+    for stream, need in one.needs.items():
+        state = states.get(stream)
+        if state is None or need > state.next:
+            return None
+        begin = max(need, state.floor) if stream not in one.begun else need
+        if begin < state.next:
+            places.append((stream, begin, state.next - begin))
+    return places
+
+
+def _summary(
+    one: GroupProgress,
+    leader: LeaderRecord,
+    behind: list[tuple[StreamId, int, int]] | None,
+    times: Mapping[tuple[StreamId, int], int],
+    now: int,
+) -> dict[str, Any]:
+    live = leader.held and not leader.expired
+    paused = one.paused_at is not None
+    return {
+        "subscription": str(one.subscription),
+        "state": "paused" if paused else "led" if live else "no leader",
+        "paused_since": _moment(one.paused_at),
+        "expired_at": _moment(one.expired_at),
+        "leader": {"host": leader.host, "term": leader.term} if live else None,
+        "term": leader.term,
+        "streams": len(one.needs),
+        "lag": None if behind is None else sum(count for *_, count in behind),
+        "lag_seconds": None if behind is None else _oldest(behind, times, now),
+    }
+
+
+def _oldest(
+    behind: Iterable[tuple[StreamId, int, int]], times: Mapping[tuple[StreamId, int], int], now: int
+) -> float | None:
+    """How long the oldest message waits; None if that of one stream is unknown."""
+    longest = 0.0
+    for stream, at, _ in behind:
+        since = times.get((stream, at))
+        if since is None:
+            return None
+        longest = max(longest, (now - since) / 1_000_000)
+    return round(longest, 3)
+
+
+def _moment(milliseconds: int | None) -> str | None:
+    return None if milliseconds is None else iso_microseconds(milliseconds * 1000)

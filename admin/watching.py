@@ -1,0 +1,87 @@
+"""Views: read once and printed, or with ``--watch`` again and again until Ctrl-C.
+
+A view is a document and a way to draw it for people. Watched, a terminal is cleared before each picture, any
+other output gets an empty line between two, and ``--json`` prints one document per line. What Redis does not
+answer while it is watched is said on standard error (with ``--json`` also as a document), and the next look
+comes in its time; only the first one must succeed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.admin.options import check_seconds
+from streamlease.admin.output import document, line, note
+from streamlease.admin.running import with_client
+from streamlease.protocol.errors import StreamleaseError
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+
+Document = dict[str, Any]
+Look = Callable[["Client"], Awaitable[Document]]
+Draw = Callable[[Document], None]
+
+Watch = Annotated[
+    float | None,
+    typer.Option("--watch", metavar="SECONDS", help="Show it again every so many seconds, until Ctrl-C."),
+]
+CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+"""Cursor home, screen and scrolled lines away."""
+
+BROKEN_PIPE = 141
+"""What a shell says of a program that a closed pipe ended."""
+
+
+def view(redis: str | None, look: Look, draw: Draw, *, as_json: bool, watch: float | None) -> int:
+    """Show what `look` reads, once or every `watch` seconds; the exit code.
+
+    Raises:
+        InvalidOption: `watch` is no time.
+        StreamleaseError: as `look`; of later looks only what is not retriable.
+    """
+    check_seconds("--watch", watch)
+    show = document if as_json else draw
+
+    async def work(client: Client) -> None:
+        show_first = await look(client)
+        _picture(show, show_first, first=True, clear=watch is not None and not as_json)
+        while watch is not None:
+            await asyncio.sleep(watch)
+            try:
+                seen = await look(client)
+            except StreamleaseError as error:
+                if not error.retriable:
+                    raise
+                _problem(error, as_json)
+            else:
+                _picture(show, seen, first=False, clear=not as_json)
+
+    try:
+        with_client(redis, work)
+    except BrokenPipeError:
+        # Whoever reads the output has enough of it; the interpreter must not fail at its last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return 0
+
+
+def _picture(show: Draw, seen: Document, *, first: bool, clear: bool) -> None:
+    if clear and sys.stdout.isatty():
+        sys.stdout.write(CLEAR)
+    elif clear and not first:
+        line("")
+    show(seen)
+
+
+def _problem(error: StreamleaseError, as_json: bool) -> None:
+    text = " ".join(str(error).split())
+    if as_json:
+        document({"error": {"type": type(error).__name__, "message": text}})
+    note(f"error: {text}")
