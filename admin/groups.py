@@ -68,14 +68,18 @@ def declare(
     )
     expiry_ms = None if expiry is None else parse_expiry("--expiry", expiry)
 
-    async def work(client: Client) -> tuple[bool, Declaration]:
-        from streamlease.protocol.group_options import GroupOptions
+    from streamlease.protocol.group_options import GroupOptions, check_options
 
-        options = GroupOptions(**wanted)
+    options = check_options(GroupOptions(**wanted))
+
+    async def work(client: Client) -> tuple[bool, Declaration]:
         try:
-            return False, await client.groups.get(shared)
+            held = await client.groups.get(shared)
         except UnknownGroup:
             return True, await client.groups.declare(shared, start_at, expiry_ms=expiry_ms, options=options)
+        if held.subscription != str(shared):
+            await client.groups.declare(shared)  # says what is in the way
+        return False, held
 
     created, declaration = with_client(redis, work)
     if as_json:

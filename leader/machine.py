@@ -197,7 +197,7 @@ class Leader(Acts):
             now,
         )
         if known is not None and known.borrower:
-            del self.names[known.borrower]
+            self.names.pop(known.borrower, None)  # another name may have come with the same id
             self._invalidate(known.mailbox, known.borrower, "replaced")
         self.peers[peer.name] = peer
         self.names[peer.borrower] = peer.name

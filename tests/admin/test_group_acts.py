@@ -95,7 +95,7 @@ def test_acts_on_the_streams_of_two_consumers(flights: Command) -> None:
         ]
         assert "refused: " in flights.ok("group", "history", SUB).out
     assert flights.ok("group", "delete", SUB, "--yes", "--json").document["act"] == "delete"
-    assert flights.ok("group", "list", "--json").document == {"groups": []}
+    assert flights.ok("group", "list", "--json").document == {"groups": [], "next": None}
 
 
 @pytest.mark.timeout(400)

@@ -10,8 +10,8 @@ from streamlease.leader.events import Describe, Stop
 from streamlease.leader.operated import HISTORY_KEPT
 from streamlease.leader.records import GroupState
 from streamlease.leader.view import of_leader
-from streamlease.protocol.messages import CommandReply
-from tests.leader.make import S0, S1, Rig, command, fix, led, only, part
+from streamlease.protocol.messages import CommandReply, Invalidate
+from tests.leader.make import S0, S1, Rig, command, fix, led, only, part, sent
 from tests.leader.operating import answer, in_state
 
 
@@ -32,6 +32,25 @@ def test_a_group_without_borrowers_is_deleted_by_its_leader_who_ends() -> None:
     effects = rig.hear(command("delete"))
     assert only(effects, CommandReply).ok
     assert effects[-1] == Stop("deleted by an operator")
+
+
+def test_a_group_is_deleted_under_its_borrowers_only_if_that_is_forced() -> None:
+    rig = led((S0, S1), ("b1", "b2"))
+    assert not answer(rig, "delete")[0]
+    effects = rig.hear(command("delete", force=True, request="forced"), "op")
+    assert only(effects, CommandReply).ok
+    ended = sent(effects, Invalidate)
+    assert {(one.borrower, one.reason) for one in ended} == {("b1", "deleted"), ("b2", "deleted")}
+    assert effects[-1] == Stop("deleted by an operator")
+
+
+def test_the_mirror_of_the_progress_says_since_when_a_group_is_paused() -> None:
+    rig = led()
+    rig.leader.take_moved()
+    assert answer(rig, "pause", at=77)[0]
+    assert rig.leader.take_moved()["@paused"] == 77
+    assert answer(rig, "resume", request="on")[0]
+    assert rig.leader.take_moved()["@paused"] is None
 
 
 def test_history_is_bounded_and_survives_snapshots() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from streamlease.leader.events import Received, Recovered, Stop, Tick
 from streamlease.leader.machine import MAX_ARRIVALS, Leader, LeaderConfig
 from streamlease.leader.records import GroupState, StreamsForgotten
@@ -230,3 +232,20 @@ def test_a_leader_that_was_deaf_does_not_hold_it_against_its_borrowers() -> None
     for now in range(1000 + 2 * timeout, 1000 + 4 * timeout, 500):
         leader.step(Tick(heard=now), now)
     assert "n" not in leader.peers, "it was heard all the time and said nothing"
+
+
+@pytest.mark.parametrize("then", ["its streams vanish", "another one takes the first name"])
+def test_one_id_under_two_names_does_not_end_the_leader(then: str) -> None:
+    """No borrower of ours does that; found by the random acts of `test_acts`."""
+    rig = Rig()
+    rig.streams(S0, S1)
+    rig.join("b1", name="a", session="s")
+    rig.join("b1", name="b", session="s")
+    rig.settle()
+    if then == "its streams vanish":
+        rig.streams()
+    else:
+        rig.join("b2", name="a", session="s", arrival=2)
+        rig.join("b3", name="b", session="s", arrival=2)
+    rig.join("b9")
+    assert "n-b9" in rig.leader.peers
