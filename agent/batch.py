@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -88,6 +88,10 @@ class Batch:
         self._held = held
         self._data = data
         self.turn = held.turn
+        self.began = 0
+        """When it was read, in ns since 1970; 0 where nothing is traced."""
+        self.received: Any = None
+        """The span context of its delivery, where the program traces."""
 
     def __len__(self) -> int:
         return int(self._data.num_rows)
@@ -119,7 +123,7 @@ class Batch:
         if end is not None and not self.start <= end <= self.end:
             raise InvalidOption(f"end is {end}: this batch has offsets {self.start} to {self.end}")
         self._check_turn()
-        await self._owner.commit(self._held, self.stream, self.end if end is None else end)
+        await self._owner.commit(self._held, self.stream, self.end if end is None else end, self.received)
 
     async def fail(self, offset: int, cause: BaseException | str) -> Verdict:
         """The message at `offset` could not be processed, and everything before it is done.

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamlease.agent import metrics
 from streamlease.agent.batch import Batch, Failing, Held
@@ -41,6 +41,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead, LeaderToSession, Verdict
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.streams import traces
 from streamlease.streams.connection import AsyncRedis
 from streamlease.streams.log import AsyncLog
 from streamlease.streams.messages import filter_batch
@@ -78,6 +79,7 @@ class SharedReader:
     ) -> None:
         self._clock = clock
         self._log = AsyncLog(redis)
+        self._traces = traces.active()
         self._tails = Tails(redis, on_change=lambda stream, next: self._wake())
         self._filter = shared.filter
         self.subscription = str(shared)
@@ -143,11 +145,22 @@ class SharedReader:
                 batch.held.delivered = batch.end
                 batch.turn = batch.held.turn
                 self._delivered.inc(len(batch))
+                if self._traces is not None:
+                    batch.received = self._traces.received(
+                        batch.stream, batch.to_arrow(), batch.start, batch.began
+                    )
                 return batch
         return None
 
-    async def commit(self, held: Held, stream: StreamId, end: int) -> None:
-        """See `Batch.commit`."""
+    async def commit(self, held: Held, stream: StreamId, end: int, received: Any = None) -> None:
+        """See `Batch.commit`; `received` is the span context of the delivery, where the program traces."""
+        if self._traces is None:
+            await self._commit(held, stream, end)
+            return
+        with self._traces.settling(stream, end, received):
+            await self._commit(held, stream, end)
+
+    async def _commit(self, held: Held, stream: StreamId, end: int) -> None:
         if self._error is not None:
             raise self._error
         if self._streams.get(str(stream)) is not held:
@@ -418,6 +431,7 @@ class SharedReader:
 
     async def _fetch_stream(self, stream: StreamId, held: Held, next: int) -> None:
         start = held.position
+        began = time.time_ns() if self._traces is not None else 0
         batches = await self._log.read(stream, start, next, max_messages=self._max_batch, schema=self._schema)
         for data in batches:
             if self._streams.get(str(stream)) is not held or held.position != start:
@@ -426,6 +440,7 @@ class SharedReader:
             self._read.inc(data.num_rows)
             chosen = filter_batch(data, self._filter)
             batch = Batch(self, held, stream, held.position, end, chosen)
+            batch.began = began
             held.position = end
             if chosen.num_rows:
                 self._ready.append(batch)

@@ -14,8 +14,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from streamlease.leader import metrics, view
+from streamlease.leader import metrics, traces, view
 from streamlease.leader.events import (
     DeadLetter,
     DeadLetterRefused,
@@ -57,6 +58,10 @@ from streamlease.registry.leadership import HistoryChanged, LeadershipConfig
 from streamlease.streams.connection import AsyncRedis
 from streamlease.streams.spaces import Space
 from streamlease.streams.tasks import stop
+from streamlease.streams.traces import active_tracer
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +112,7 @@ class Runner:
     """Stream -> the task that writes its dead letter."""
     _fenced: asyncio.Future[str] | None = None
     _leading: _Leading | None = None
+    _tracer: Tracer | None = field(default_factory=active_tracer)
 
     def post(self, event: Event) -> None:
         """Hand an event to the machine; it is taken in order."""
@@ -242,11 +248,14 @@ class Runner:
                 records.extend(effect.records)
         if records:
             commit = journal.next_commit(records, machine.take_moved())
+            began = time.time_ns() if self._tracer is not None else 0
             try:
                 await self._written(machine, journal, lambda: journal.write(*commit))
             except HistoryChanged:
                 return await self._give_up_term(machine, journal)
             metrics.count_commit(records, len(commit[1]))
+            if self._tracer is not None:
+                traces.committed(self._tracer, self.group, self.term, records, began)
         for effect in effects:
             match effect:
                 case Send():

@@ -71,6 +71,7 @@ class Part:
         "error",
         "headers",
         "maybe",
+        "origins",
         "room",
         "rows",
         "schema",
@@ -101,6 +102,8 @@ class Part:
         self.error: StreamleaseError | None = None
         self.entry: Encoded | None = None
         self.ended = False
+        self.origins: tuple[Any, ...] = ()
+        """Span contexts in which its messages were published, where the program traces."""
         self._stream: StreamId | None = None
         self._first = 0
         self._failure: StreamleaseError | None = None
@@ -204,6 +207,11 @@ class Part:
         return self.batch if self.batch is not None else reopened(self.encoded(), self.schema)
 
     # ---------------------------------------------------------------------------------------- its end
+
+    @property
+    def stream(self) -> StreamId | None:
+        """Where it was written; None if it was not, or is not yet."""
+        return self._stream
 
     def succeed(self, stream: StreamId, first: int) -> None:
         """Tell everybody where the messages stand."""

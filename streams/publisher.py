@@ -34,7 +34,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId, Token, random_token
-from streamlease.streams import metrics
+from streamlease.streams import metrics, traces
 from streamlease.streams.buffer import ROW_BYTES, Buffer, size_of
 from streamlease.streams.columns import LAST_TIME, Payload, batch_of, event_time, typed_values
 from streamlease.streams.connection import AsyncRedis
@@ -152,7 +152,9 @@ class Publisher:
             codec=compression,
         )
         self._routes = Routes(self._spaces, self._lanes)
-        self._quick = self._routes.quick
+        self._traces = traces.active()
+        # Who traces takes the way through `_place`, which costs others nothing.
+        self._quick = self._routes.quick if self._traces is None else {}
         self._following = Following(
             self._log, self._spaces, self._routes, self._lanes, self._buffer, self._sender
         )
@@ -258,6 +260,8 @@ class Publisher:
     ) -> tuple[Part, int]:
         """Put a message into a part, whatever it is; the part, and the place in it."""
         self._check_open()
+        if self._traces is not None:
+            headers = self._traces.carried(headers)
         route = await self._routes.of(topic)
         schema = route.space.newest_schema
         values = None
@@ -284,7 +288,10 @@ class Publisher:
         if lane.queue and not self._lanes.has_room(lane, size, schema):
             await self._let_sender_run(size)
             lane = self._routes.lane_of(route, topic, name)
-        return self._lanes.add(lane, row, size, schema, sent=sent)
+        part, place = self._lanes.add(lane, row, size, schema, sent=sent)
+        if self._traces is not None:
+            self._traces.join(part)
+        return part, place
 
     async def _let_sender_run(self, reserved: int) -> None:
         try:
@@ -415,6 +422,8 @@ class Publisher:
         self, batch: pa.RecordBatch, routes: Mapping[str, Route], watched: bool
     ) -> list[asyncio.Future[list[PlacedRange]]]:
         self._check_open()
+        if self._traces is not None:
+            batch = self._traces.carried_rows(batch)
         by_key = any(route.lane is None for route in routes.values())
         schema = _one_schema(routes.values())
         rows = normalized(batch) if schema is None else normalized_typed(batch, schema)
@@ -435,6 +444,8 @@ class Publisher:
             lane = self._lanes.get(homes[stream], stream)
             part = self._lanes.add_batch(lane, piece, size, schema)
             part.watched_batch = watched
+            if self._traces is not None:
+                self._traces.join(part)
             assert part.whole is not None
             futures.append(part.whole)
             space = self._routes.current.get(stream.space)
@@ -446,7 +457,10 @@ class Publisher:
 
     def _part_finished(self, part: Part, error: StreamleaseError | None) -> None:
         self._buffer.release(part.size)
-        metrics.PUBLISH_SECONDS.observe(self._loop.time() - part.born)
+        seconds = self._loop.time() - part.born
+        metrics.PUBLISH_SECONDS.observe(seconds)
+        if self._traces is not None:
+            self._traces.sent(part.stream, part, error, seconds)
         if error is None:
             metrics.PUBLISHED_MESSAGES.inc(part.count)
             metrics.PUBLISHED_BYTES.inc(part.size)
