@@ -44,8 +44,8 @@ class Held:
     revoking: bool = False
     limbo: bool = False
     """The borrower ended; the stream may come back to its successor."""
-    lost_at: float | None = None
-    """In limbo and connected again: when it is given up, by the event loop's clock in seconds."""
+    waited: float = 0.0
+    """In limbo: for how many seconds the session has been connected again."""
     skips: dict[int, int] = field(default_factory=dict)
     """Start -> end of ranges in which the filter matched nothing, above what is committed."""
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
@@ -62,6 +62,11 @@ class Held:
         while (skipped := self.skips.pop(self.committed, None)) is not None:
             self.committed = skipped
         self.delivered = max(self.delivered, self.committed)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for an answer about this lease."""
+        return self.failing is not None or any(not waiter.done() for _, waiter in self.waiters)
 
     def fail(self, error: StreamleaseError) -> None:
         """Nobody may wait for this lease any more."""

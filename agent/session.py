@@ -7,6 +7,7 @@ session-side facade of EIP-0028; it reports progress back by `progressed`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, assert_never
@@ -55,6 +56,9 @@ from streamlease.protocol.messages import (
     ToLeader,
 )
 from streamlease.protocol.topics import SharedSubscription
+
+MOST_ATTESTED = 4
+"""How many leases of one stream are remembered: each but the newest began above where a later one began."""
 
 
 class AgentLike(Protocol):
@@ -153,8 +157,8 @@ class Session:
         self._meter = Meter(str(config.subscription))
         self._handler = handler
         self._slots: list[Borrower | None] = [None] * len(config.names)
-        self._attested: dict[str, tuple[int, Progress]] = {}
-        """Stream -> the slot that had it last, its newest lease epoch, and what is committed for certain."""
+        self._attested: dict[str, tuple[int, tuple[Progress, ...]]] = {}
+        """Stream -> the slot that had it last, and what was committed for certain under which lease."""
         self._attempts = 0
         self._failures = 0
         self._closing = False
@@ -180,12 +184,18 @@ class Session:
         return max((borrower.term for borrower in self._slots if borrower is not None), default=0)
 
     def attest(self, slot: int, stream: str, lease_epoch: int, offset: int) -> None:
-        """The session had that lease, and all below `offset` is done: the leader may have lost it."""
-        _, known = self._attested.get(stream, (slot, None))
-        if known is not None:
-            lease_epoch, offset = max(lease_epoch, known.lease_epoch), max(offset, known.offset)
+        """The session had that lease, and all below `offset` is done: the leader may have lost it.
+
+        An offset stands for its own lease only: a later lease that began below it was a reset's, or a loss's,
+        and the leader knows which. An older word is dropped once a newer lease has come as far.
+        """
+        _, known = self._attested.get(stream, (slot, ()))
+        new = Progress(stream=stream, lease_epoch=lease_epoch, offset=offset)
+        if not any(one.lease_epoch >= lease_epoch and one.offset >= offset for one in known):
+            further = [one for one in known if one.lease_epoch > lease_epoch or one.offset > offset]
+            known = tuple(sorted((*further, new), key=lambda one: one.lease_epoch)[-MOST_ATTESTED:])
         slot = min(slot, len(self._slots) - 1)  # of a checkpoint: there may have been more
-        self._attested[stream] = slot, Progress(stream=stream, lease_epoch=lease_epoch, offset=offset)
+        self._attested[stream] = slot, known
 
     def saw_term(self, term: int) -> None:
         """A term is known to have been issued, from a checkpoint."""
@@ -260,7 +270,7 @@ class Session:
     def _received(self, message: FromLeader | CutRead) -> None:
         if isinstance(message, CutFixed | CutFinished):
             for entry in message.progress:
-                slot, _ = self._attested.get(entry.stream, (0, None))
+                slot, _ = self._attested.get(entry.stream, (0, ()))
                 self.attest(slot, entry.stream, entry.lease_epoch, entry.offset)
         if isinstance(message, CutFixed | CutFinished | CutResumed | CutRead) and not self.over:
             self._handler.received(message)
@@ -281,7 +291,8 @@ class Session:
             case FindLeader():
 
                 def found(mailbox: str, term: int) -> None:
-                    attested = tuple(known for of, known in self._attested.values() if of == slot)
+                    mine = [known for of, known in self._attested.values() if of == slot]
+                    attested = tuple(itertools.chain.from_iterable(mine))
                     self._step_borrower(slot, borrower, LeaderFound(mailbox, term, attested))
 
                 self._agent.find_leader(self._group, found)

@@ -63,6 +63,10 @@ LIMBO_SECONDS = 3.0
 """How long after the session is connected again a stream may still come back to it. The leader grants at once
 what is to go on, and repeats that every second."""
 
+LOOK_SECONDS = 1.0
+"""So often it is looked what came back. A longer time between two looks counts as so much: a process that
+stood still did not hear what came for it meanwhile."""
+
 
 class SharedReader:
     """Handler of a session with one slot, and the async iterator over its batches."""
@@ -97,6 +101,7 @@ class SharedReader:
         self._closed = False
         self._ended = asyncio.Event()
         self._error: StreamleaseError | None = None
+        self._looked_at: float | None = None
 
     def start(self, session: Session) -> None:
         """Begin to borrow and to fetch."""
@@ -231,7 +236,7 @@ class SharedReader:
             if held.revoking:
                 self._rewind(held)
             held.limbo = held.revoking = False
-            held.lost_at = None
+            held.waited = 0.0
             if held.failing is not None and grant.progress > held.failing.offset:
                 self._settle(grant.stream, held, held.failing, "passed")
             elif held.failing is not None:
@@ -377,20 +382,29 @@ class SharedReader:
         """How long (s) there is nothing to do, unless something changes."""
         now = self._clock()
         due = (held.retry_at - now for held in self._streams.values() if held.retry_at is not None)
-        return max(0.0, min((1.0, *due)))
+        return max(0.0, min((LOOK_SECONDS, *due)))
 
     def _give_up_lost(self, now: float) -> None:
-        """Streams in limbo that did not come back are somebody else's: who waits for a commit learns it."""
+        """Streams in limbo that did not come back may be somebody else's: who waits for a commit learns it.
+
+        One that nobody waits for hands out no more, but is kept: if letters of the leader were lost, and it
+        is granted after all, it goes on where it was. After an error it must not: the program may have taken
+        its work back.
+        """
+        passed = 0.0 if self._looked_at is None else min(now - self._looked_at, LOOK_SECONDS)
+        self._looked_at = now
         if self._session is None:
             return
         for stream, held in list(self._streams.items()):
             if not held.limbo or not self._session.connected:
-                held.lost_at = None
-            elif held.lost_at is None:
-                held.lost_at = now + LIMBO_SECONDS
-            elif now >= held.lost_at:
+                held.waited = 0.0
+                continue
+            before, held.waited = held.waited, held.waited + passed
+            if held.waited >= LIMBO_SECONDS and held.is_waited_for:
                 held.fail(_taken(stream))
                 del self._streams[stream]
+            elif before < LIMBO_SECONDS <= held.waited:
+                self._rewind(held)
 
     async def _fetch_round(self) -> bool:
         """Read one batch of each stream that has news; whether there was any."""

@@ -113,8 +113,8 @@ class Book:
     rebalances: int = 0
     history: str = ""
     """Of the data in which the term was issued (`registry/leadership.py`)."""
-    attested: dict[str, Progress] = field(default_factory=dict)
-    """What was attested of streams before the first listing named them."""
+    attested: dict[tuple[str, int], Progress] = field(default_factory=dict)
+    """(Stream, lease epoch) -> what was attested of streams before the first listing named them."""
     moved: set[str] | None = None
     """Streams whose progress changed since `take_moved`; None: all of them, at the beginning."""
     _effects: list[Effect] = field(default_factory=list)

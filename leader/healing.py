@@ -6,10 +6,10 @@ missing, because the history of the data has changed (`streamlease.registry.lead
 
 * it issues lease epochs above the term that began the history. Such a term is a leap away from all before
   it, so no lease epoch of the lost tail is issued again, whether anybody remembers it or not;
-* it believes those who come back: everybody who connects attests the newest lease epoch and the committed
-  offset of each stream that it has had. The highest wins, provided that the journal cannot know better: the
-  lease was issued in the lost tail, or is the newest that the journal has of the stream. What is older is
-  refused: an operator may have reset the stream since;
+* it believes those who come back: everybody who connects attests, of each stream that it has had, the newest
+  lease epoch, and the committed offset with the epoch of its lease. The highest wins, provided that the
+  journal cannot know better: the lease was issued in the lost tail, or is the newest that the journal has of
+  the stream. What is older is refused: an operator may have reset the stream since;
 * it makes its first plan a little later than else, so that those who know more come before others get
   the streams;
 * a query that had a cut open names its ranges: they are fixed again, unless the stream has been

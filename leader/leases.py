@@ -275,7 +275,7 @@ class Leases(Book):
         if new:
             waiting = generations.waiting(self.durable, new, event.predecessors)
             self._record(StreamsAdded(starts=new, waiting=waiting))
-            self._believe([self.attested.pop(stream) for stream in new if stream in self.attested], now)
+            self._believe([self.attested.pop(key) for key in list(self.attested) if key[0] in new], now)
         for stream in gone:
             lease = self.leases.pop(stream, None)
             self.given_up.pop(stream, None)
@@ -303,9 +303,11 @@ class Leases(Book):
             if blocked:
                 self._want_rebalance(now)
         if self.durable.lost_from is not None and self.listing is None:
-            self.attested.update(
-                {one.stream: one for one in entries if one.stream not in self.durable.streams}
-            )
+            for one in entries:
+                key = (one.stream, one.lease_epoch)
+                known = self.attested.get(key)
+                if one.stream not in self.durable.streams and (known is None or one.offset > known.offset):
+                    self.attested[key] = one
 
     def _begin_anew(self, peer: Peer) -> None:
         """The borrower holds what does not exist any more: let it come back for what does."""

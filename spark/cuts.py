@@ -113,7 +113,7 @@ class QueryCuts:
         held = self.held.get(gone.stream)
         if held is None or held.lease_epoch != gone.lease_epoch:
             return False
-        if held.revoking:
+        if held.revoking and self.settled and gone.stream not in self._busy():
             self.given_back[gone.stream] = self.held.pop(gone.stream)
         else:
             held.limbo = True
@@ -134,12 +134,15 @@ class QueryCuts:
         """
         if not self.settled:
             return
-        busy = set(self.open_streams)
-        if self.proposed is not None:
-            busy.update(part.stream for part in self.proposed.ranges)
+        busy = self._busy()
         for stream, held in list(self.held.items()):
             if held.revoking and stream not in busy:
                 self._report(held.slot, Progressed(stream, held.lease_epoch, held.committed, final=True))
+
+    def _busy(self) -> set[str]:
+        """The streams that the open or the proposed cut holds."""
+        proposed = self.proposed.ranges if self.proposed is not None else ()
+        return self.open_streams | {part.stream for part in proposed}
 
     def slot_of(self, stream: str) -> int:
         """The slot that reads the stream."""

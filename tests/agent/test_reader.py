@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 
 from streamlease.agent.subscription import Batch, SharedReader
 from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
+from streamlease.protocol.errors import Fenced
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 
@@ -95,3 +97,62 @@ async def test_a_stream_whose_work_is_done_is_forgotten_when_it_is_revoked(reade
     assert reader.reported[-1].final
     reader.gone(0, StreamGone(S0, 1))
     assert reader._streams == {}
+
+
+class Connected:
+    """A session that is connected."""
+
+    connected = True
+
+    def progressed(self, slot: int, event: Progressed) -> None:
+        """Nobody hears it."""
+
+
+async def test_a_stream_that_did_not_come_back_in_time_goes_on_where_it_was_if_it_does_all_the_same(
+    reader: Reader,
+) -> None:
+    reader.grant(1)
+    reader.fetched(2, 4)
+    held = (await anext(reader)).held
+    reader._session = Connected()
+    reader.gone(0, StreamGone(S0, 1))
+    for second in range(10):
+        reader._give_up_lost(float(second))
+    assert reader._take() is None  # it may be somebody else's by now
+    reader.grant(2, 0, resumes=1)
+    assert reader._streams[S0] is held
+    assert (held.position, held.limbo) == (2, False)
+
+
+async def test_a_commit_of_a_stream_that_does_not_come_back_is_answered_and_the_stream_begins_anew(
+    reader: Reader,
+) -> None:
+    reader.grant(1)
+    reader.fetched(2)
+    batch = await anext(reader)
+    reader._session = Connected()
+    reader.gone(0, StreamGone(S0, 1))
+    commit = asyncio.create_task(batch.commit())
+    await asyncio.sleep(0)
+    for second in range(3):
+        reader._give_up_lost(float(second))
+    assert S0 in reader._streams
+    reader._give_up_lost(3.0)
+    with pytest.raises(Fenced, match="taken away"):
+        await commit
+    reader.grant(2, 0, resumes=1)
+    assert reader._streams[S0].position == 0  # the program may have taken its work back
+
+
+async def test_time_in_which_the_process_stood_still_does_not_count_against_a_stream(reader: Reader) -> None:
+    reader.grant(1)
+    reader.fetched(2)
+    batch = await anext(reader)
+    reader._session = Connected()
+    reader.gone(0, StreamGone(S0, 1))
+    commit = asyncio.create_task(batch.commit())
+    await asyncio.sleep(0)
+    reader._give_up_lost(0.0)
+    reader._give_up_lost(12.0)
+    reader.grant(2, 2, resumes=1)
+    await commit

@@ -97,6 +97,22 @@ def test_streams_of_which_the_journal_has_lost_even_the_names_are_healed_once_th
     assert (rig.committed(S0), rig.committed(S1)) == (30, 0)
 
 
+def test_of_a_stream_that_is_not_listed_yet_every_lease_is_remembered() -> None:
+    rig = Rig(TERM, history="new")
+    rig.hear(wanted("b7", attested=(seen(S0, 3, 30), seen(S0, 5, 4))))
+    rig.hear(wanted("b8", attested=(seen(S0, 3, 20),)))
+    rig.streams(S0)
+    assert rig.committed(S0) == 30
+
+
+def test_what_was_committed_before_a_reset_that_the_journal_knows_is_refused() -> None:
+    before = led()
+    before.hear(wanted("b2", name="n-b1", arrival=2), "box-b2")
+    rig = after_a_loss(before)
+    rig.hear(wanted("b2", name="n-b1", arrival=2, attempt=2, attested=(seen(S0, 1, 11), seen(S0, 2, 4))))
+    assert rig.committed(S0) == 4
+
+
 def test_a_stream_that_was_forgotten_and_comes_back_has_higher_epochs_and_no_past() -> None:
     rig = led()
     rig.streams(S1)

@@ -280,7 +280,7 @@ class SimReader(SharedReader):
                     id = StreamId.parse(stream)
                     self._ready.append(Batch(self, held, id, start, held.position, None))  # type: ignore[arg-type]
                 else:
-                    self.program.world.judge.skipped(stream, start, held.position)
+                    self.program.world.judge.skipped(stream, held.lease_epoch, start, held.position)
                     held.skips[start] = held.position
                     if held.committed == start:
                         held.advance(start)
@@ -420,9 +420,18 @@ class Program:
         self.world.kernel.note(self.process.name, "has left")
         self.world.end(self.process)
 
+    def _look_for_lost(self) -> None:
+        """What is given up is answered with an error: the program may have it again, as anybody may."""
+        before = dict(self.reader.held)
+        self.reader._give_up_lost(self.process.clock() / 1000)
+        for stream, held in before.items():
+            if stream not in self.reader.held:
+                self.world.sometimes["a commit is given up: its stream did not come back"] += 1
+                self.world.judge.broken.setdefault(stream, set()).add(held.lease_epoch)
+
     def _fetch(self) -> Routine:
         while self.reader.error is None and not self.reader.has_ended:
-            self.reader._give_up_lost(self.process.clock() / 1000)
+            self._look_for_lost()
             held = sorted(self.reader.held)
             if held:
                 try:

@@ -78,17 +78,25 @@ class Judge:
         self.acting: dict[int, str] = {}
         self.grants: set[tuple[str, int, str]] = set()
         self.cuts: dict[tuple[str, int], tuple[SlotRange, ...]] = {}
-        self.ranges: dict[str, list[tuple[int, int]]] = {}
+        self.ranges: dict[str, list[tuple[int, int, int]]] = {}
+        """Of cuts: begin, end and lease epoch of each range that came out."""
         self.only_queries = False
-        self.reset: set[str] = set()
-        """Streams whose progress an operator has reset."""
+        self.reset: dict[str, int] = {}
+        """Streams whose progress an operator has reset, and the lease epoch that the newest reset spent."""
+        self.lines: list[tuple[str, str, dict[int, tuple[str, int]]]] = []
+        """Of each reset: its request, a stream, and what of it had come out at or above the new progress."""
         self.candidates = 0
         self.duplicates = 0
         self.deliveries = 0
         self.commits = 0
         self.steps = 0
-        self.lost_writes = False
-        """Whether a failover has lost writes: what stood in them was said, but is not known to the store."""
+        self.said_committed: dict[str, int] = {}
+        """The highest offset of each stream that was ever committed, also in a tail that is lost."""
+        self.lost_epochs: dict[str, int] = {}
+        """The highest lease epoch of each stream when a failover last lost writes: what was read or committed
+        under it, and under all before it, may be unknown to the store. Nothing else is excused by a loss."""
+        self.line_epochs: dict[tuple[str, str], int] = {}
+        """Request of a reset and stream -> the lease epoch that it spent."""
         store.on_commit = self.appended
         store.on_snapshot = self.snapshot_taken
         store.on_claim = self.term_claimed
@@ -150,10 +158,9 @@ class Judge:
 
     def _moved(self, stream: str, offset: int) -> None:
         high = self.committed.get(stream, 0)
-        if offset < high:
-            self.demand(self.lost_writes, stream, "was committed up to", high, "and is at", offset)
-            return
+        self.demand(offset >= high, stream, "was committed up to", high, "and is at", offset)
         self.committed[stream] = offset
+        self.said_committed[stream] = max(offset, self.said_committed.get(stream, 0))
         seen = self.seen.setdefault(stream, {})
         for number in range(self.passed.get(stream, 0), offset):
             self.demand(number in seen, stream, "is committed to", offset, "but", number, "never came out")
@@ -165,7 +172,7 @@ class Judge:
         state = self._replay()
         if state != self.truth:
             anew = self.store.incarnation != self.store.record_history
-            self.demand(anew or self.lost_writes, "the snapshot of", host, "is not what the journal says")
+            self.demand(anew, "the snapshot of", host, "is not what the journal says")
             operators.healed(self, state)
             self.truth = state
             for stream, progress in state.streams.items():
@@ -173,6 +180,7 @@ class Judge:
                 if progress.owner is not None and progress.session is not None:
                     key = (stream, progress.lease_epoch)
                     self.issued.setdefault(key, (progress.owner, progress.session))
+                    self.newest[stream] = max(progress.lease_epoch, self.newest.get(stream, 0))
                     self.bases.setdefault(key, progress.committed)
         self.last = max(self.last, self.store.kept[2:])
         self.sometimes["a snapshot"] += 1
@@ -186,8 +194,11 @@ class Judge:
         self.sometimes["a failover"] += 1
         if lost:
             self.sometimes["a failover that loses writes"] += 1
-            self.lost_writes = True
-            self.truth = self._replay()
+            state = self._replay()
+            operators.lost(self, state)
+            self.truth = state
+            self.lost_epochs |= self.newest
+            self.committed = {stream: progress.committed for stream, progress in state.streams.items()}
             kept, journal = self.store.kept, self.store.journal
             self.last = (
                 max(
@@ -211,7 +222,7 @@ class Judge:
         assert runner.machine is not None
         if self.store.record.term == runner.term:
             self.demand(
-                runner.machine.durable == self.truth or self.lost_writes,
+                runner.machine.durable == self.truth or runner.history != self.store.incarnation,
                 runner.host.id, "did not recover what the journal says",
             )  # fmt: skip
         self.sometimes["a recovery"] += 1
@@ -320,18 +331,19 @@ class Judge:
     def acknowledged(self, stream: str, offset: int) -> None:
         """[4] Somebody was told that everything below `offset` is committed."""
         self.demand(
-            self.committed.get(stream, 0) >= offset or stream in self.reset,
+            self.said_committed.get(stream, 0) >= offset,
             stream,
             "is not committed up to",
             offset,
             "but said to be",
         )
 
-    def skipped(self, stream: str, start: int, end: int) -> None:
-        """Nothing of these offsets is for the group."""
+    def skipped(self, stream: str, epoch: int, start: int, end: int) -> None:
+        """Nothing of these offsets is for the group, says who has that lease."""
         seen = self.seen.setdefault(stream, {})
         for offset in range(start, end):
-            seen.setdefault(offset, ("nobody", 0))
+            if offset not in seen or seen[offset][0] == "nobody":
+                seen[offset] = ("nobody", epoch)
 
     def cut_read(self, session: str, cut: CutOffset, ranges: tuple[SlotRange, ...]) -> None:
         """[8] A cut is read: the same rows as ever, without those that others took over."""
@@ -343,21 +355,23 @@ class Judge:
         self, session: str, stream: str, epoch: int, start: int, end: int, *, whole: bool = False
     ) -> None:
         """[5, 6, 8] Messages came out, under that lease; `whole`: as one range of a cut."""
-        if whole and self.only_queries and stream not in self.reset:
+        if whole and self.only_queries:
             for former in self.ranges.setdefault(stream, []):
                 apart = former[1] <= start or end <= former[0]
-                same = former == (start, end)
+                same = former[:2] == (start, end)
+                excused = self._may_be_lost(stream, former[2]) or former[2] < self.reset.get(stream, 0)
                 self.demand(
-                    apart or same or self.lost_writes,
+                    apart or same or excused,
                     stream, (start, end), "comes after", former, "though a range must stay one range",
                 )  # fmt: skip
                 self.sometimes["a range comes again whole"] += same
-            self.ranges[stream].append((start, end))
+            self.ranges[stream].append((start, end, epoch))
         self.kernel.note(session, "got", f"{stream}[{start},{end})", "epoch", epoch)
         base = self.bases.get((stream, epoch))
         self.demand(base is not None, session, "reads", stream, "under epoch", epoch, "which nobody gave")
-        above = start >= base or self.lost_writes
-        self.demand(above, session, "reads", stream, start, "below its lease's", base)
+        self.demand(
+            base is None or start >= base, session, "reads", stream, start, "below its lease's", base
+        )  # fmt: skip
         seen = self.seen.setdefault(stream, {})
         for offset in range(start, end):
             self.deliveries += 1
@@ -366,6 +380,10 @@ class Judge:
                 self._twice(session, stream, epoch, offset, former)
             seen[offset] = (session, epoch)
 
+    def _may_be_lost(self, stream: str, epoch: int) -> bool:
+        """Whether what was done under that lease may be unknown because a failover has lost writes."""
+        return epoch <= self.lost_epochs.get(stream, 0)
+
     def _twice(self, session: str, stream: str, epoch: int, offset: int, former: tuple[str, int]) -> None:
         if former[0] == "nobody":
             return
@@ -373,8 +391,11 @@ class Judge:
         self.sometimes["a message comes twice"] += 1
         low, high = sorted((epoch, former[1]))
         ended = self.broken.get(stream, set())
+        explained = any(low <= number < high for number in ended)
+        lost = low < high and self._may_be_lost(stream, former[1])
+        self.sometimes["a message comes twice because a failover lost writes"] += lost and not explained
         self.demand(
-            self.lost_writes or any(low <= number < high for number in ended),
+            explained or lost,
             stream, offset, "comes twice, to", former, "and", (session, epoch), "and no fault explains it",
         )  # fmt: skip
 

@@ -86,7 +86,7 @@ def acted(judge: Judge, record: Acted) -> None:
         _broken(judge, stream)
     for stream, offset in record.offsets.items():
         _broken(judge, stream)
-        _new_line(judge, stream, offset)
+        _new_line(judge, record.request, stream, offset)
 
 
 def healed(judge: Judge, state: GroupState) -> None:
@@ -95,19 +95,36 @@ def healed(judge: Judge, state: GroupState) -> None:
     for act in state.operated.history:
         if act.act == "reset" and not act.error and act.request not in known:
             for move in json.loads(act.body)["moves"]:
-                _new_line(judge, move["stream"], move["to"])
+                _new_line(judge, act.request, move["stream"], move["to"])
 
 
-def _new_line(judge: Judge, stream: str, offset: int) -> None:
+def lost(judge: Judge, state: GroupState) -> None:
+    """A failover has lost resets: what came out before them counts again, beside what came out since."""
+    kept = {act.request for act in state.operated.history}
+    known = {act.request for act in judge.truth.operated.history}
+    for line in reversed(judge.lines):
+        request, stream, before = line
+        if request in known - kept:
+            judge.sometimes["a reset is lost"] += 1
+            judge.seen[stream] = before | judge.seen[stream]
+    judge.lines = [line for line in judge.lines if line[0] not in known - kept]
+
+
+def _new_line(judge: Judge, request: str, stream: str, offset: int) -> None:
     seen = judge.seen.setdefault(stream, {})
     judge.sometimes["progress is reset back"] += offset < judge.committed.get(stream, 0)
     judge.sometimes["progress is reset on"] += offset > judge.committed.get(stream, 0)
-    for number in [number for number in seen if number >= offset]:
-        del seen[number]
+    # One that was lost with a failover and comes back has an epoch already: what came out under it counts.
+    progress = judge.truth.streams.get(stream)
+    spent = progress.lease_epoch + 1 if progress is not None else 1 << 60
+    epoch = judge.line_epochs.setdefault((request, stream), spent)
+    before = {n: seen.pop(n) for n, (_, under) in list(seen.items()) if n >= offset and under < epoch}
+    judge.lines.append((request, stream, before))
     for number in range(judge.passed.get(stream, 0), offset):
         seen.setdefault(number, ("nobody", 0))
     judge.committed[stream] = judge.passed[stream] = offset
-    judge.reset.add(stream)
+    judge.said_committed[stream] = max(offset, judge.said_committed.get(stream, 0))
+    judge.reset[stream] = max(epoch, judge.reset.get(stream, 0))
 
 
 def _broken(judge: Judge, stream: str) -> None:

@@ -323,7 +323,9 @@ class World:
             lease = machine.leases.get(stream)
             if lease is None or lease.state is not LeaseState.GRANTED:
                 return f"{stream} is {lease.state if lease is not None else 'free'}"
-            progress = self.judge.truth.streams[stream]
+            progress = self.judge.truth.streams.get(stream)
+            if progress is None:
+                return f"{stream} is lost to the journal"
             if progress.committed != end:
                 return f"{stream} is at {progress.committed} of {end}"
         names = {name for consumer in self.consumers for name in self._names(consumer)}

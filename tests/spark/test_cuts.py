@@ -105,3 +105,16 @@ def test_final_progress_that_the_leader_did_not_hear_is_said_again_by_who_gets_t
     query.cuts.gone(StreamGone(S0, 2))
     query.grant(4, 3)  # somebody else had it
     assert query.cuts.held[S0].committed == 3
+
+
+def test_a_revoked_stream_whose_borrower_ends_before_its_cut_does_is_committed_with_the_cut() -> None:
+    query = Query()
+    query.cuts.settle()
+    query.grant(1, 0)
+    cut = query.open(1, 0, 5, 1)
+    query.cuts.revoking(StreamRevoking(S0, 1))
+    query.cuts.gone(StreamGone(S0, 1))  # its leader stepped down
+    query.cuts.finish(cut)
+    query.grant(2, 0, resumes=1)
+    query.cuts.revoking(StreamRevoking(S0, 2))
+    assert query.reported[-1] == Progressed(S0, 2, 5, final=True)
