@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
 from streamlease.protocol.errors import Fenced
-from streamlease.protocol.messages import CutFixed, CutRange, FinishCut, FixCut, Progress, ResumeCut
+from streamlease.protocol.messages import (
+    CutFixed,
+    CutRange,
+    CutResumed,
+    FinishCut,
+    FixCut,
+    Progress,
+    ResumeCut,
+)
 from streamlease.spark.limits import Limits
 from streamlease.spark.offsets import CutOffset, SlotRange
 
@@ -241,13 +249,16 @@ class QueryCuts:
                 )
             self.release_revoked()
             return None
-        parts = tuple(
-            SlotRange(part.stream, part.start, part.end, part.lease_epoch, self.slot_of(part.stream))
-            for part in fixed.ranges
-        )
-        cut = CutOffset(self.group, self.session, fixed.cut, fixed.term, parts)
+        cut = self._cut_of(fixed)
         self.set_open(cut)
         return cut
+
+    def _cut_of(self, answer: CutFixed | CutResumed) -> CutOffset:
+        parts = tuple(
+            SlotRange(part.stream, part.start, part.end, part.lease_epoch, self.slot_of(part.stream))
+            for part in answer.ranges
+        )
+        return CutOffset(self.group, self.session, answer.cut, answer.term, parts)
 
     def set_open(self, cut: CutOffset | None) -> None:
         """This cut is open now, or none is."""
@@ -267,8 +278,15 @@ class QueryCuts:
         """Whether `cut` was fixed, or is read again, by this process and is not finished."""
         return self.open is not None and self.open.cut == cut.cut
 
-    def finish(self, done: CutOffset) -> None:
-        """The cut went through the sink. One that is not open was fixed by an earlier process."""
+    def finish(self, done: CutOffset, following: CutResumed | None = None) -> CutOffset | None:
+        """The cut went through the sink. One that is not open was fixed by an earlier process.
+
+        Args:
+            following: what the leader answered to `ask_for_next`.
+
+        Returns:
+            the cut that such a process had fixed besides, and not taken note of: it is open now.
+        """
         read = done
         if self.open is not None and self.is_open(done):
             read = self.open
@@ -282,7 +300,19 @@ class QueryCuts:
         self.attested = {part.stream: part for part in read.ranges}
         for stream in self.held:
             self._attest(stream)
-        self.set_open(None)
+        cut = self._cut_of(following) if following is not None and following.ranges else None
+        self.set_open(cut)
+        return cut
+
+    def ask_for_next(self, done: CutOffset) -> ResumeCut:
+        """Asks for the cut behind `done`, of which the leader may know although no checkpoint does.
+
+        A process that ends before its checkpoint names the cut that it has just fixed leaves it open. None of
+        it was read; but the next process must not give one of its streams away before it knows of it.
+        """
+        return ResumeCut(
+            group=self.group, session=self.session, arrival=self.arrival, cut=done.cut + 1, ranges=()
+        )
 
     def finish_cut(self, done: CutOffset) -> FinishCut:
         """Says that all cuts up to `done` went through the sink, and what that one was."""

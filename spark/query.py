@@ -7,7 +7,8 @@ revocations are answered while Spark is busy with a micro-batch. The rules:
 * Being asked for what follows cut n proves that cut n went through the sink: it is finished then. (Spark's
   own ``commit`` comes later or, for a quiet source, never.)
   The leader is told so until it confirms.
-* A stream that is being revoked leaves once no open or proposed cut holds it.
+* A stream that is being revoked leaves once no open or proposed cut holds it. A restarted query asks first
+  whether the process before it had a cut fixed that its checkpoint does not name: that one comes next.
 * A restarted query asks which ranges of its unfinished cut are still its own; what another query took over
   meanwhile is read there, and not here again.
 * A query that was silent for so long that it was given up finds its last cut pinned in the streams that
@@ -313,8 +314,11 @@ class QuerySession:
         session = await self._start(start, finished=True)
         self._raise_error()
         cuts = self.cuts
-        if start.cut > cuts.finished and not await self._finish(start, session):
-            return start
+        if start.cut > cuts.finished:
+            if not await self._finish(start, session):
+                return start
+            if cuts.open is not None:
+                return cuts.open
         cuts.settle()
         if cuts.proposed is None and not await self._propose(limits):
             await self._wait_for_news()
@@ -345,17 +349,21 @@ class QuerySession:
 
     async def _finish(self, done: CutOffset, session: Session) -> bool:
         """The cut went through the sink; whether all who must know it do."""
-        message = self.cuts.finish_cut(done)
+        message, following = self.cuts.finish_cut(done), None
         if self.cuts.is_open(done):
             session.post(message)
             self._confirmed.clear()
             self._confirm_at = asyncio.get_running_loop().time() + RESEND_SECONDS
             taken = sum(part.end - part.start for part in done.ranges)
             metrics.COMMITTED.labels(self.subscription).inc(taken)
-        elif await self._ask(session, message, CutFinished, ANSWER_SECONDS) is None:
-            # Fixed by an earlier process: what is committed now, only the leader knows.
-            return False
-        self.cuts.finish(done)
+        else:
+            # Fixed by an earlier process: what is committed, and what else it fixed, only the leader knows.
+            if await self._ask(session, message, CutFinished, ANSWER_SECONDS) is None:
+                return False
+            following = await self._ask(session, self.cuts.ask_for_next(done), CutResumed, ANSWER_SECONDS)
+            if following is None:
+                return False
+        self.cuts.finish(done, following)
         self._attest(session, self.cuts.went_through or done, finished=True)
         self._attempts.clear()
         return True

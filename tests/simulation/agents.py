@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from streamlease.agent.session import Session, SessionConfig
 from streamlease.agent.subscription import Batch, Held, SharedReader
 from streamlease.borrower.machine import ProgressAcknowledged, StreamGranted
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 GONE = (StoreUnavailable, Indefinite)
 SUBSCRIPTION = SharedSubscription.parse("$shared/g/#")
 TICK_MS = 100
+NOTHING = pa.record_batch({})
+"""What the messages say does not matter here."""
+
 CHUNK = 4
 """The filter matches all or nothing of so many messages."""
 
@@ -222,7 +227,7 @@ class SimReader(SharedReader):
     """The reader of agent/subscription.py: its handler and bookkeeping, without its asynchronous shell."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(None, "#", max_batch=program.max_batch, buffered_batches=4)  # type: ignore[arg-type]
+        super().__init__(None, SUBSCRIPTION, max_batch=program.max_batch, buffered_batches=4)  # type: ignore[arg-type]
         self.program = program
         self.session: Session | None = None
         self._tails = NoTails()  # type: ignore[assignment]
@@ -278,7 +283,7 @@ class SimReader(SharedReader):
                 held.position = min(end, (start // CHUNK + 1) * CHUNK)
                 if zlib.crc32(f"{stream}:{start // CHUNK}".encode()) % 7:
                     id = StreamId.parse(stream)
-                    self._ready.append(Batch(self, held, id, start, held.position, None))  # type: ignore[arg-type]
+                    self._ready.append(Batch(self, held, id, start, held.position, NOTHING))
                 else:
                     self.program.world.judge.skipped(stream, held.lease_epoch, start, held.position)
                     held.skips[start] = held.position

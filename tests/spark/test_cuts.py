@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
-from streamlease.protocol.messages import CutFixed, CutRange, Progress
+from streamlease.protocol.messages import CutFixed, CutRange, CutResumed, Progress
 from streamlease.spark.cuts import QueryCuts
 from streamlease.spark.limits import Limits
 from streamlease.spark.offsets import CutOffset, SlotRange
@@ -118,3 +118,20 @@ def test_a_revoked_stream_whose_borrower_ends_before_its_cut_does_is_committed_w
     query.grant(2, 0, resumes=1)
     query.cuts.revoking(StreamRevoking(S0, 2))
     assert query.reported[-1] == Progressed(S0, 2, 5, final=True)
+
+
+def test_a_query_that_comes_back_gives_nothing_away_of_a_cut_that_its_checkpoint_does_not_name() -> None:
+    query = Query()
+    query.grant(2, 5, resumes=1)
+    query.cuts.revoking(StreamRevoking(S0, 2))
+    done = CutOffset("g/a", "q", 1, 1, (SlotRange(S0, 0, 5, 1, 0),))
+    asked = query.cuts.ask_for_next(done)
+    assert (asked.cut, asked.ranges) == (2, ())
+    part = CutRange(stream=S0, lease_epoch=1, start=5, end=9)
+    following = CutResumed(group="g/a", session="q", term=1, cut=2, ranges=(part,))
+    cut = query.cuts.finish(done, following)
+    assert cut == CutOffset("g/a", "q", 2, 1, (SlotRange(S0, 5, 9, 1, 0),))
+    assert query.cuts.open == cut
+    assert query.reported == []  # Spark is given the cut, and reads it
+    query.cuts.finish(cut)
+    assert query.reported == [Progressed(S0, 2, 9, final=True)]
