@@ -44,11 +44,35 @@ class Recovery:
 async def recover(redis: AsyncRedis, group: str) -> Recovery:
     """Read the state of a group; an empty one if it has no journal. Changes nothing.
 
+    Another leader may put a snapshot between, and drop entries that were not read yet: once more then.
+
     Raises:
         StoreUnavailable: Redis does not answer.
         StreamleaseError: the journal or the snapshot is damaged.
     """
-    (held,) = await ask(redis, [("HMGET", keys.snapshot(group), "id", "state", "t", "n")])
+    command = ("HMGET", keys.snapshot(group), "id", "state", "t", "n")
+    (held,) = await ask(redis, [command])
+    while True:
+        recovery: Recovery | _Damaged
+        try:
+            recovery = await _recovered(redis, group, held)
+        except _Damaged as damage:
+            recovery = damage
+        (newest,) = await ask(redis, [("HGET", keys.snapshot(group), "id")])
+        if newest == held[0]:
+            break
+        (held,) = await ask(redis, [command])
+    if isinstance(recovery, _Damaged):
+        raise recovery
+    return recovery
+
+
+class _Damaged(StreamleaseError):
+    """What was read does not fit together."""
+
+
+async def _recovered(redis: AsyncRedis, group: str, held: Sequence[bytes | None]) -> Recovery:
+    """What the snapshot `held` and the entries behind it say."""
     state, last_id, last = GroupState(), b"0-0", (0, 0)
     try:
         if held[0] is not None and held[1] is not None:
@@ -69,7 +93,7 @@ async def recover(redis: AsyncRedis, group: str) -> Recovery:
                     for record in decode_records(entry[b"r"]):
                         state.apply(record)
     except (ValidationError, ValueError, KeyError) as error:
-        raise StreamleaseError(
+        raise _Damaged(
             f"the journal of group {group} is damaged near entry {last_id.decode()}: "
             f"{' '.join(str(error).split())[:200]}; restore key {keys.journal(group)} from a backup"
         ) from error

@@ -99,6 +99,25 @@ async def test_more_than_a_page_is_recovered(redis: AsyncRedis, monkeypatch: pyt
     assert (await recover(redis, GROUP)).state.streams[S0].committed == 11
 
 
+async def test_a_snapshot_by_another_leader_amid_the_recovery_is_read_instead(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "HISTORY", 1)
+    journal = await opened(redis)
+    await commit(journal, ADDED)
+    await commit(journal, Committed(offsets={S0: 7}))
+    real = journal_module._recovered
+    states = [state_of(ADDED, Committed(offsets={S0: 7})).snapshot()]
+
+    async def slow(*given: object) -> Recovery:
+        if states:
+            await journal.snapshot(states.pop())  # and drops the entry that names the stream
+        return await real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(journal_module, "_recovered", slow)
+    assert (await recover(redis, GROUP)).state.streams[S0].committed == 7
+
+
 def counted(state: GroupState) -> tuple[int, int]:
     """What would tell that a record was applied twice: the number of moves, and the present epoch."""
     return state.moves, state.streams[S0].lease_epoch

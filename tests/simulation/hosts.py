@@ -313,8 +313,14 @@ class SimRunner:
     def _recover(self) -> Routine:
         """What `streamlease.leader.journal.recover` reads."""
         kept = yield self.host._call(lambda store: store.kept)
-        entries = yield self.host._call(lambda store: store.journal_after(kept[0] if kept else (0, 0)))
-        return kept, entries
+        while True:
+            behind = kept[0] if kept else (0, 0)
+            entries = yield self.host._call(lambda store, behind=behind: store.journal_after(behind))
+            newest = yield self.host._call(lambda store: store.kept)
+            if (newest and newest[0]) == (kept and kept[0]):
+                return kept, entries
+            self.world.sometimes["a snapshot comes amid a recovery"] += 1
+            kept = newest
 
     def _sleep(self, task: Task) -> None:
         self._asleep = task

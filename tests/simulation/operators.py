@@ -93,8 +93,13 @@ def healed(judge: Judge, state: GroupState) -> None:
     """A snapshot takes the place of a lost tail: it may hold resets whose records are lost."""
     known = {act.request for act in judge.truth.operated.history}
     for act in state.operated.history:
-        if act.act == "reset" and not act.error and act.request not in known:
+        if act.error or act.request in known:
+            continue
+        if act.act == "release":
+            _broken(judge, act.what)
+        if act.act == "reset":
             for move in json.loads(act.body)["moves"]:
+                _broken(judge, move["stream"])
                 _new_line(judge, act.request, move["stream"], move["to"])
 
 
@@ -129,5 +134,6 @@ def _new_line(judge: Judge, request: str, stream: str, offset: int) -> None:
 
 def _broken(judge: Judge, stream: str) -> None:
     """The lease of now ends without a word of its owner; a reset spends the next epoch as well."""
-    epoch = judge.truth.streams[stream].lease_epoch
+    progress = judge.truth.streams.get(stream)
+    epoch = progress.lease_epoch if progress is not None else 0
     judge.broken.setdefault(stream, set()).update((epoch, epoch + 1))
