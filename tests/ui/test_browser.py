@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -12,11 +13,9 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.expected_conditions import alert_is_present
-from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.admin.command import Command, until
-from tests.ui.conftest import QUOTED, SUB, TOKEN, consuming, serving
+from tests.ui.conftest import QUOTED, SUB, TOKEN, Site, consuming, serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
@@ -78,6 +77,17 @@ def count(browser: webdriver.Chrome, selector: str) -> int:
     return int(browser.execute_script("return document.querySelectorAll(arguments[0]).length", selector))
 
 
+def fill(browser: webdriver.Chrome, selector: str, text: str) -> None:
+    """As if somebody had typed it there."""
+    browser.execute_script("document.querySelector(arguments[0]).value = arguments[1]", selector, text)
+
+
+def rows_of(site: Site) -> list[list[Any]]:
+    """The rows of the group's streams."""
+    found: list[list[Any]] = site.ask(f"/api/group?subscription={QUOTED}")[1]["rows"]
+    return found
+
+
 def element(browser: webdriver.Chrome, selector: str) -> WebElement:
     return browser.find_element(By.CSS_SELECTOR, selector)
 
@@ -119,10 +129,42 @@ def test_an_act_asks_for_the_token_and_shows_in_the_list(
     with serving(command, "--token-file", str(token_file)) as site, consuming(command):
         browser.get(f"{site.url}/#/group/{QUOTED}")
         sees(browser, "#group .facts", "4 of 4 streams held")
-        for token, said in (("wrong", "the token is missing or wrong"), (TOKEN, "done")):
-            element(browser, "button[data-act=rebalance]").click()  # the prompt blocks a script's click
-            prompt = WebDriverWait(browser, PATIENCE).until(alert_is_present())
-            prompt.send_keys(token)
-            prompt.accept()
-            sees(browser, ".answer", said)
+        click(browser, "[data-act=rebalance]")
+        for token, said in (("", "Give the token first"), ("wrong", "the token is missing or wrong")):
+            fill(browser, "#act [name=token]", token)
+            click(browser, "[data-do=execute]")
+            sees(browser, "#act .answer", said)
+        fill(browser, "#act [name=token]", TOKEN)
+        click(browser, "[data-do=show]")
+        sees(browser, "#act .answer", "this would be done; nothing was changed")
+        sees(browser, "#act .says", "no moves: the group is balanced")
+        click(browser, "[data-do=execute]")
+        sees(browser, "#act .answer", "done:")
+        click(browser, "[data-do=close]")
         sees(browser, "#events", "act: rebalance by ui@127.0.0.1")
+
+
+def test_a_reset_is_shown_first_and_a_deletion_must_be_typed(
+    command: Command, browser: webdriver.Chrome, token_file: Path
+) -> None:
+    with serving(command, "--token-file", str(token_file)) as site, consuming(command):
+        browser.get(f"{site.url}/#/group/{QUOTED}")
+        sees(browser, "#group .facts", "4 of 4 streams held")
+        command.ok("publish", "flights/JFK", text="one\ntwo\n")
+        until(lambda: [r[4] for r in rows_of(site) if r[4]] == [2], PATIENCE)
+        click(browser, "[data-act=reset]")
+        fill(browser, "#act [name=token]", TOKEN)
+        fill(browser, "#act [name=to]", "earliest")
+        click(browser, "[data-do=show]")
+        sees(browser, "#act .says", "4 streams; 2 messages come again, 0 are skipped", "from 2 to 0")
+        click(browser, "[data-do=close]")
+        click(browser, "[data-act=delete]")
+        assert element(browser, "#act [name=token]").get_attribute("value") == TOKEN
+        click(browser, "[data-do=execute]")
+        sees(browser, "#act .answer", f"type {SUB} to confirm")
+        click(browser, "#act [name=force]")
+        fill(browser, "#act [name=confirm]", SUB)
+        click(browser, "[data-do=execute]")
+        sees(browser, "#act .says", f"{SUB} is deleted")
+        click(browser, "[data-do=close]")
+        sees(browser, "#group .facts", "There is no such group.")

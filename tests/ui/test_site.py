@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,11 @@ from tests.ui.conftest import QUOTED, SUB, TOKEN, Site, consuming, serving
 def group(site: Site) -> dict[str, object]:
     status, found, _ = site.ask(f"/api/group?subscription={QUOTED}")
     return found["summary"] if status == 200 else {}
+
+
+def rows(site: Site) -> list[list[Any]]:
+    found: list[list[Any]] = site.ask(f"/api/group?subscription={QUOTED}")[1]["rows"]
+    return found
 
 
 def test_the_documents_show_what_is_there(command: Command) -> None:
@@ -61,7 +67,9 @@ def test_an_act_needs_the_token(command: Command, token_file: Path) -> None:
         until(lambda: group(site).get("held") == 4)
         assert site.ask("/api/act", wanted)[0] == 401
         assert site.ask("/api/act", wanted, "wrong")[0] == 401
-        assert site.ask("/api/act", wanted, TOKEN)[:2] == (200, {"done": True})
+        assert site.ask("/api/act", wanted, TOKEN)[:2] == (
+            200, {"done": True, "says": ["no moves: the group is balanced"]},
+        )  # fmt: skip
         until(
             lambda: any(
                 event["what"] == "act" and event["text"].startswith("rebalance by ui@127.0.0.1")
@@ -73,6 +81,56 @@ def test_an_act_needs_the_token(command: Command, token_file: Path) -> None:
         missing = {"subscription": "$shared/none/#", "act": "rebalance"}
         status, answer, _ = site.ask("/api/act", missing, TOKEN)
         assert (status, "does not exist" in answer["error"]) == (409, True)
+
+
+def test_every_act_can_be_looked_at_before_it_is_done(command: Command, token_file: Path) -> None:
+    with serving(command, "--token-file", str(token_file)) as site, consuming(command):
+
+        def ask(act: str, **fields: object) -> tuple[int, object]:
+            status, answer, _ = site.ask("/api/act", {"subscription": SUB, "act": act, **fields}, TOKEN)
+            return status, answer.get("error") or (answer["done"], answer["says"])
+
+        def look(act: str, **fields: object) -> list[str]:
+            status, answer = ask(act, dry_run=True, **fields)
+            assert isinstance(answer, tuple), answer
+            assert (status, answer[0]) == (200, False)
+            return list(answer[1])
+
+        def refused(status: int, said: str, act: str, **fields: object) -> None:
+            found, answer = ask(act, **fields)
+            assert (found, said in str(answer)) == (status, True), answer
+
+        until(lambda: group(site).get("held") == 4)
+        command.ok("publish", "flights/JFK", text="one\ntwo\n")
+        moved, owner = until(lambda: next((row[:2] for row in rows(site) if row[4] == 2), None))
+
+        assert look("step_down")[0].startswith("the leader would resign")
+        assert look("rebalance") == ["no moves: the group is balanced"]
+        assert look("move", stream=moved, borrower=owner) == [f"{moved} from {owner} to {owner}"]
+        assert look("release", stream=moved)[0].startswith(f"{moved} is taken from {owner}")
+        refused(409, "is the last one", "drain", borrower=owner)
+        refused(409, "is not drained", "undrain", borrower=owner)
+        refused(400, "move needs a borrower", "move", stream=moved)
+
+        assert look("pause", until="10m")[0].startswith("paused until 20")
+        refused(409, "is not paused", "resume")
+        assert ask("pause") == (200, (True, ["paused until it is resumed"]))
+        assert look("resume") == ["the streams are granted again"]
+        assert ask("resume") == (200, (True, ["the streams are granted again"]))
+
+        seen = look("reset", to="earliest")
+        assert seen[0] == "4 streams; 2 messages come again, 0 are skipped"
+        assert f"{moved} from 2 to 0" in seen
+        assert look("reset", shift=-1, stream=moved)[1:] == [f"{moved} from 2 to 1"]
+        refused(400, "in one way", "reset", to="earliest", shift=1)
+        refused(400, "is no point in a stream", "reset", to="whenever")
+        assert ask("reset", to="earliest")[0] == 200
+
+        refused(400, "type $shared/demo/flights/# to confirm", "delete", confirm="yes", force=True)
+        refused(409, "stop them first", "delete", confirm=SUB)
+        assert look("delete", force=True) == [f"{SUB} with its progress and its history"]
+        assert ask("delete", confirm=SUB, force=True) == (200, (True, [f"{SUB} is deleted"]))
+        until(lambda: site.ask("/api/overview")[1]["groups"] == [])
 
 
 def test_a_group_that_is_not_there_is_said_so(command: Command) -> None:

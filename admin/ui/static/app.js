@@ -7,6 +7,7 @@ const find = (selector, within = document) => within.querySelector(selector);
 const number = (value) => value === null || value === undefined ? "–" : value.toLocaleString("en");
 const shown = { overview: null, group: null, source: null, sort: 6, down: true };
 const map = new StreamMap(find("#map"));
+const asking = new Asking(find("#act"));
 window.streamlease = { looks: 0, rows: 0, shownAt: 0 };
 
 // Rows and cells are kept and only what differs is written: a click is not lost to an update, and little is drawn anew.
@@ -153,6 +154,10 @@ function drawGroup() {
   }));
 }
 
+function ownersOf(group) {
+  return [...new Set([...(group?.rows?.values() ?? [])].map((row) => row[1]))].filter((owner) => owner !== null).sort();
+}
+
 function drawOwners(group) {
   const counts = new Map();
   for (const row of group.rows.values()) counts.set(row[1], (counts.get(row[1]) ?? 0) + 1);
@@ -176,28 +181,12 @@ function drawStreams(group) {
   fill(find("#group table"), rows.slice(0, SHOWN), [2, 4, 5, 6], rows.length, "No stream matches.");
 }
 
-async function act(name) {
-  const answer = find(".answer");
-  let token = sessionStorage.getItem("token");
-  if (token === null) {
-    token = window.prompt("Token for acts");
-    if (!token) return;
-  }
-  answer.textContent = "…";
-  const response = await fetch("/api/act", {
-    method: "POST",
-    headers: { "Authorization": `Bearer ${token}`, "Content-Type": "application/json" },
-    body: JSON.stringify({ subscription: shown.subscription, act: name }),
-  });
-  const said = await response.json();
-  if (response.status === 401) sessionStorage.removeItem("token"); else sessionStorage.setItem("token", token);
-  answer.textContent = said.error ?? "done";
-}
-
 window.addEventListener("hashchange", show);
 window.addEventListener("resize", draw);
 for (const input of document.querySelectorAll(".filter")) input.addEventListener("input", draw);
-for (const button of document.querySelectorAll("[data-act]")) button.addEventListener("click", () => act(button.dataset.act));
+for (const button of document.querySelectorAll("[data-act]")) {
+  button.addEventListener("click", () => asking.open(button.dataset.act, shown.subscription, ownersOf(shown.group)));
+}
 for (const th of document.querySelectorAll("[data-sort]")) {
   th.addEventListener("click", () => {
     const sort = Number(th.dataset.sort);
