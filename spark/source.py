@@ -7,7 +7,7 @@ connects to nothing until it is asked for an offset.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -23,14 +23,17 @@ from pyspark.sql.types import StructType
 
 from streamlease.borrower.reading import SlotWork
 from streamlease.spark.batch import BatchReader, batch_reader
+from streamlease.spark.ending import leave_at_the_end
 from streamlease.spark.limits import Limits
 from streamlease.spark.offsets import CutOffset
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.pieces import by_slot, pieces
-from streamlease.spark.query import QuerySession
 from streamlease.spark.schema import Columns, readable, stream_columns
 from streamlease.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from streamlease.spark.task import SlotPartition, read
+
+if TYPE_CHECKING:
+    from streamlease.spark.query import QuerySession
 
 
 class StreamleaseSource(DataSource):
@@ -86,7 +89,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _session(self) -> QuerySession:
         if self._query is None:
+            from streamlease.spark.query import QuerySession
+
             self._query = QuerySession(self._options)
+            leave_at_the_end(self.stop)
         return self._query
 
     def _offset(self, data: dict[str, Any]) -> CutOffset:

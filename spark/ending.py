@@ -1,0 +1,52 @@
+"""Leaving in good order when Spark ends the process of a query's reader.
+
+Spark stops a streaming query by SIGTERM to the Python process beside the driver (PySpark 4.3,
+``PythonStreamingSourceRunner.stop``), at once, so that ``stop()`` of the reader never runs. Without more, the
+query's leases, and a leader in the same process, would live on until they expire, and the next query of the
+group would wait for that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The program that has the reader of one query run, and nothing else."""
+
+MOST_SECONDS = 10.0
+"""After so long the process ends anyway, such as when Redis is away."""
+
+
+def leave_at_the_end(leave: Callable[[], None]) -> None:
+    """Call `leave` when Spark ends this process, and end then; does nothing in any other process."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name == RUNNER:
+        leave_when_terminated(leave)
+
+
+def leave_when_terminated(leave: Callable[[], None]) -> None:
+    """Call `leave` at SIGTERM, for up to ``MOST_SECONDS``, and end by SIGTERM then.
+
+    Does nothing outside of the main thread, or where a program has its own way with SIGTERM.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends it twice
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+        try:
+            leave()
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, terminated)
