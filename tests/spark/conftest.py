@@ -43,4 +43,5 @@ def start_driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
 
     yield start
     for driver in started:
-        driver.kill()
+        if driver.process.poll() is None:
+            driver.kill()

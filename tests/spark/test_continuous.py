@@ -52,10 +52,10 @@ def test_a_killed_worker_is_replaced_and_a_stop_leaves_nothing_behind(
         seen = list(dict.fromkeys(offset for _, one, some in told(path) if one == stream for offset in some))
         assert seen == sorted(seen), "out of order"
     stop.touch()
-    assert driver.process.wait(100) == 0, (tmp_path / "driver.log").read_text()[-4000:]
+    assert driver.process.wait(100) == 0, driver.log.read_text()[-4000:]
     assert offsets(path) == before
     wait_for(lambda: world.all_committed)
-    lines = (tmp_path / "driver.log").read_text().splitlines()
+    lines = driver.log.read_text().splitlines()
     clean, failed = (json.loads(line) for line in lines if line.startswith(('{"messages', '{"error')))
     assert clean["restarts"] == 1
     assert not clean["active"]
