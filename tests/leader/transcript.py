@@ -169,7 +169,11 @@ def _value(value: object) -> str:
 
 def _fields(pairs: Iterable[tuple[str, object]], *without: str) -> str:
     hidden = (*without, "history", "attested", "follows")
-    kept = [(name, value) for name, value in pairs if name not in hidden and value is not None]
+    kept = [
+        (name, value)
+        for name, value in pairs
+        if name not in hidden and value is not None and (name, value) != ("retry_after_ms", 0)
+    ]
     return " ".join(f"{name}={_value(value)}" for name, value in kept)
 
 
