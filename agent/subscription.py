@@ -339,7 +339,8 @@ class SharedReader:
         held.delivered = held.committed
         self._rewind(held)
         self._acknowledge(stream, failing.offset + (verdict == "passed"))
-        if held.revoking:
+        # Beyond the message may be what the filter does not match: else nobody would say that it is done.
+        if held.revoking or held.committed > held.acknowledged:
             self._report(stream, held)
         if not failing.waiter.done():
             failing.waiter.set_result(verdict)

@@ -9,7 +9,14 @@ import pyarrow as pa
 import pytest
 
 from streamlease.agent.subscription import Batch, SharedReader
-from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
+from streamlease.borrower.machine import (
+    Failed,
+    FailureAnswered,
+    Progressed,
+    StreamGone,
+    StreamGranted,
+    StreamRevoking,
+)
 from streamlease.protocol.errors import Fenced
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -107,6 +114,12 @@ class Connected:
     def progressed(self, slot: int, event: Progressed) -> None:
         """Nobody hears it."""
 
+    def failed(self, slot: int, event: Failed) -> None:
+        """Nobody hears it."""
+
+    def new_failure(self) -> str:
+        return "f1"
+
 
 async def test_a_stream_that_did_not_come_back_in_time_goes_on_where_it_was_if_it_does_all_the_same(
     reader: Reader,
@@ -156,3 +169,18 @@ async def test_time_in_which_the_process_stood_still_does_not_count_against_a_st
     reader._give_up_lost(12.0)
     reader.grant(2, 2, resumes=1)
     await commit
+
+
+async def test_what_the_filter_passes_over_behind_a_dead_letter_is_reported(reader: Reader) -> None:
+    reader.grant(1)
+    reader.fetched(2)
+    batch = await anext(reader)
+    held = batch.held
+    held.skips[2] = held.position = 7
+    reader._session = Connected()
+    failure = asyncio.create_task(batch.fail(1, "bad"))
+    await asyncio.sleep(0)
+    reader._session = reader
+    reader.answered(0, FailureAnswered(S0, 1, 1, "f1", "passed"))
+    assert await failure == "passed"
+    assert reader.reported[-1] == Progressed(S0, 1, 7)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamlease.agent.session import Session, SessionConfig
-from streamlease.agent.subscription import Batch, Held, SharedReader
+from streamlease.agent.subscription import Batch, Failing, Held, SharedReader
 from streamlease.borrower.machine import ProgressAcknowledged, StreamGranted
 from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
@@ -24,6 +24,7 @@ from streamlease.protocol.messages import (
 )
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.spawn import WINDOW_MS
+from tests.simulation import poison
 from tests.simulation.hosts import Brief, SimHost
 from tests.simulation.kernel import Process, Routine
 from tests.simulation.net import Postbox
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 GONE = (StoreUnavailable, Indefinite)
+"""What `Net` raises for the faults that it injects, and nothing else does: who catches it lives with them."""
 SUBSCRIPTION = SharedSubscription.parse("$shared/g/#")
 TICK_MS = 100
 NOTHING = pa.record_batch({})
@@ -195,25 +197,25 @@ class SimAgent:
 class Waiter:
     """Stands for the future that a commit waits for."""
 
-    def __init__(self, answer: Callable[[StreamleaseError | None], None]) -> None:
-        self._answer: Callable[[StreamleaseError | None], None] | None = answer
+    def __init__(self, answer: Callable[[Any], None]) -> None:
+        self._answer: Callable[[Any], None] | None = answer
 
     def done(self) -> bool:
         """Whether it was answered."""
         return self._answer is None
 
-    def set_result(self, value: None) -> None:
-        """The commit is durable."""
-        self._finish(None)
+    def set_result(self, value: Any) -> None:
+        """The commit is durable, or the failure is answered."""
+        self._finish(value)
 
     def set_exception(self, error: StreamleaseError) -> None:
         """It is not, or not any more ours to know."""
         self._finish(error)
 
-    def _finish(self, error: StreamleaseError | None) -> None:
+    def _finish(self, result: Any) -> None:
         answer, self._answer = self._answer, None
         assert answer is not None
-        answer(error)
+        answer(result)
 
 
 class NoTails:
@@ -227,7 +229,13 @@ class SimReader(SharedReader):
     """The reader of agent/subscription.py: its handler and bookkeeping, without its asynchronous shell."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(None, SUBSCRIPTION, max_batch=program.max_batch, buffered_batches=4)  # type: ignore[arg-type]
+        super().__init__(
+            None,
+            SUBSCRIPTION,
+            max_batch=program.max_batch,
+            buffered_batches=4,
+            clock=lambda: program.process.clock() / 1000,
+        )  # type: ignore[arg-type]
         self.program = program
         self.session: Session | None = None
         self._tails = NoTails()  # type: ignore[assignment]
@@ -276,7 +284,9 @@ class SimReader(SharedReader):
             end = min(ends.get(stream, 0), held.position + self._max_batch)
             if len(self._ready) >= self._buffered or self._closed:
                 return
-            if held.limbo or held.revoking or held.position >= end:
+            if held.retry_at is not None and self._clock() >= held.retry_at:
+                held.retry_at = None
+            if held.limbo or held.revoking or held.failing or held.retry_at is not None:
                 continue
             while held.position < end:
                 start = held.position
@@ -307,6 +317,16 @@ class SimReader(SharedReader):
         if end > held.committed:
             held.advance(end)
             self._report(stream, held)
+
+    def give_up(self, stream: str, held: Held, offset: int, answer: Callable[[Any], None]) -> bool:
+        """See `SharedReader.fail`; whether the failure is reported."""
+        mine = self._streams.get(stream) is held and self._error is None and not self._closed
+        if self._session is None or not mine or held.failing is not None or offset < held.committed:
+            return False
+        held.advance(offset)
+        held.failing = Failing(offset, self._session.new_failure(), "poison", Waiter(answer))  # type: ignore[arg-type]
+        self._report_failure(stream, held, held.failing)
+        return True
 
     def leave(self) -> None:
         """See `SharedReader.close`."""
@@ -381,12 +401,23 @@ class Program:
             stream, held, start, end = str(batch.stream), batch.held, batch.start, batch.end
             self.world.judge.delivered(self.session_id, stream, held.lease_epoch, start, end)
             yield self.random.randint(1, 20 if self.world.healing else self.patience)
+            bad = self.world.poison.first(stream, start, end)
+            if bad is not None:
+                self._fail(stream, held, bad)
+                continue
             if self.lazy and self.random.random() < 0.6 and len(self._unanswered) < 5:
                 self._unanswered.append((stream, held, end))
                 continue
             self._unanswered.append((stream, held, end))
             self._commit_all()
         yield from self._leave()
+
+    def _fail(self, stream: str, held: Held, offset: int) -> None:
+        def answer(verdict: Any) -> None:
+            self.world.sometimes[f"a failure is answered: {verdict or 'the stream was taken away'}"] += 1
+
+        if self.reader.give_up(stream, held, offset, answer):
+            poison.reported(self.world.judge, self.session_id, stream, offset)
 
     def _commit_all(self) -> None:
         for part in self._unanswered:
@@ -443,5 +474,5 @@ class Program:
                     ends = yield self.agent.call(lambda store, held=held: store.ends(held))
                     self.reader.fetch(ends)
                 except GONE:
-                    pass
+                    pass  # injected by `Faults`: the next round asks again
             yield self.random.randint(30, 200)

@@ -9,6 +9,7 @@ from unittest import mock
 
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.machine import Borrower, Effect, Progressed
+from streamlease.leader.generations import Listing
 from streamlease.leader.machine import Leader
 from streamlease.leader.records import Committed, GroupState
 from streamlease.protocol.messages import Grant
@@ -166,4 +167,15 @@ def a_revocation_never_ends() -> Iterator[None]:
         return None
 
     with mock.patch.object(Leader, "_tick_lease", tick_lease):
+        yield
+
+
+@planted
+def a_sealed_stream_is_forgotten() -> Iterator[None]:
+    """The leader counts a stream as consumed because it is sealed, whatever is left in it."""
+
+    def at_end(listing: Listing, state: GroupState, stream: str) -> bool:
+        return stream in listing.ends
+
+    with mock.patch.object(Listing, "at_end", at_end):
         yield

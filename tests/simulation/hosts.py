@@ -12,6 +12,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamlease.leader.events import (
+    DeadLetter,
+    DeadLetterRefused,
+    DeadLetterWritten,
     Effect,
     Event,
     Persist,
@@ -35,6 +38,7 @@ from streamlease.protocol.messages import (
     FixCut,
     LeaderWanted,
     Message,
+    MessageFailed,
     NotLeader,
     Ping,
     ResumeCut,
@@ -53,9 +57,11 @@ SNAPSHOT_EVERY = 40
 CANDIDACY_MS = 20_000
 WATCH_MS = 100
 RETRY_MS = 100
+DEAD_LETTER_MS = 400
 TICK_MS = 100
 STREAMS_MS = 1000
 GONE = (StoreUnavailable, Indefinite)
+"""What `Net` raises for the faults that it injects, and nothing else does: who catches it lives with them."""
 
 
 class TailLost(Exception):
@@ -137,7 +143,7 @@ class SimHost:
                         self._begin(term, history)
                         return
             except GONE:
-                pass
+                pass  # injected by `Faults`: the next round asks again
             yield WATCH_MS
 
     def _begin(self, term: int, history: int) -> None:
@@ -178,13 +184,16 @@ class SimHost:
             case Command() if runner is None:
                 reply = CommandReply(group=message.group, request=message.request, ok=False, error="no")
                 self.post(sender, reply)
-            case LeaderWanted() | Ping() | UpdateProgress() | RevokeFinished() if runner is None:
+            case LeaderWanted() | Ping() | UpdateProgress() | RevokeFinished() | MessageFailed() if (
+                runner is None
+            ):
                 self.post(sender, NotLeader(group=message.group, borrower=message.borrower, term=self.floor))
             case (
                 LeaderWanted()
                 | Ping()
                 | UpdateProgress()
                 | RevokeFinished()
+                | MessageFailed()
                 | Disconnect()
                 | FixCut()
                 | FinishCut()
@@ -204,7 +213,7 @@ class SimHost:
 
     def _drain(self) -> Routine:
         if self.registered:
-            with contextlib.suppress(*GONE):
+            with contextlib.suppress(*GONE):  # injected by `Faults`: silence shows the same, later
                 yield self._call(lambda store: store.leave(self.id))
         if self.runner is not None:
             self.runner.post(StepDownWanted())
@@ -274,7 +283,7 @@ class SimRunner:
         self.host.process.start(self._resign())
 
     def _resign(self) -> Routine:
-        with contextlib.suppress(*GONE):
+        with contextlib.suppress(*GONE):  # injected by `Faults`: the term runs out by itself
             yield self.host._call(lambda store: store.resign(self.host.id, self.term), fatal=True)
         self.host.ended(self)
 
@@ -285,7 +294,10 @@ class SimRunner:
             self.leaves_history = yield self.host._call(lambda store: store.witness(state.term + 1))
             return f"the journal is of term {state.term} already"
         self.last_id = entries[-1].id if entries else kept[0] if kept else (0, 0)
-        machine = Leader("g", self.host.id, self.term, self.world.config, state, history=str(self.history))
+        options = self.world.poison.options
+        machine = Leader(
+            "g", self.host.id, self.term, self.world.config, state, options, history=str(self.history)
+        )
         self.machine = machine
         self.world.judge.recovered(self)
         reason = yield from self._carry_out(self._step(machine, Recovered()))
@@ -343,9 +355,22 @@ class SimRunner:
             if isinstance(effect, Send):
                 self.world.judge.said(self, effect.message)
                 self.host.post(effect.mailbox, effect.message)
+            elif isinstance(effect, DeadLetter):
+                self._tasks.append(self.host.process.start(self._dead_letter(effect)))
             elif isinstance(effect, Stop):
                 return effect.reason
         return None
+
+    def _dead_letter(self, effect: DeadLetter) -> Routine:
+        stream, offset = effect.stream, effect.offset
+        while True:
+            try:
+                at = yield self.host._call(lambda store: store.write_dead_letter(stream, offset))
+                break
+            except GONE:
+                self.post(DeadLetterRefused(stream, offset, "the store does not answer"))
+                yield DEAD_LETTER_MS
+        self.post(DeadLetterWritten(stream, offset, "dead.0.0", at))
 
     def _written(self, write: Callable[[], Routine]) -> Routine:
         try:
@@ -434,15 +459,15 @@ class SimRunner:
                 self.post(Tick())
 
     def _list_streams(self) -> Routine:
-        known: set[str] | None = None
+        known: StreamsListed | None = None
         while True:
             try:
-                listed = yield self.host._call(lambda store: set(store.streams))
+                listed = yield self.host._call(lambda store: store.space.listing())
                 if listed != known:
-                    self.post(StreamsListed(dict.fromkeys(sorted(listed), 0)))
+                    self.post(listed)
                     known = listed
             except GONE:
-                pass
+                pass  # injected by `Faults`: the next round asks again
             yield STREAMS_MS
 
 

@@ -16,13 +16,18 @@ from streamlease.leader.operated import Acted
 from streamlease.leader.records import (
     CutClosed,
     CutOpened,
+    DeadLettered,
+    Failed,
     GroupState,
     HandedOver,
     Leased,
     Record,
     Released,
+    StreamsAdvanced,
+    StreamsForgotten,
     decode_records,
 )
+from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
     Disconnect,
     Grant,
@@ -33,7 +38,7 @@ from streamlease.protocol.messages import (
     UpdateProgress,
 )
 from streamlease.spark.offsets import CutOffset, SlotRange
-from tests.simulation import operators
+from tests.simulation import generations, operators, poison
 from tests.simulation.store import Entry, Store, replayed
 
 if TYPE_CHECKING:
@@ -83,8 +88,10 @@ class Judge:
         self.only_queries = False
         self.reset: dict[str, int] = {}
         """Streams whose progress an operator has reset, and the lease epoch that the newest reset spent."""
-        self.lines: list[tuple[str, str, dict[int, tuple[str, int]]]] = []
-        """Of each reset: its request, a stream, and what of it had come out at or above the new progress."""
+        self.lines: list[tuple[str, str, dict[int, tuple[str, int]], int]] = []
+        """Of each reset: its request, a stream, what of it had come out at or above the new progress, and
+        below which offset all had."""
+        self.options = GroupOptions()
         self.candidates = 0
         self.duplicates = 0
         self.deliveries = 0
@@ -137,6 +144,8 @@ class Judge:
 
     def _record(self, record: Record) -> None:
         if isinstance(record, Leased):
+            generations.granted(self, record.stream)
+            poison.granted(self, record)
             key = (record.stream, record.lease_epoch)
             who = (record.name, record.session)
             known = self.issued.setdefault(key, who)
@@ -146,15 +155,28 @@ class Judge:
             )  # fmt: skip
             self.newest[record.stream] = max(record.lease_epoch, self.newest.get(record.stream, 0))
             self.bases[key] = self.truth.streams[record.stream].committed
+        elif isinstance(record, StreamsAdvanced):
+            generations.finished(self, record.finished)
+        elif isinstance(record, StreamsForgotten):
+            generations.forgotten(self, record.streams)
         elif isinstance(record, HandedOver):
             self.sometimes["a clean hand-over" if record.clean else "a take-over"] += 1
+        elif isinstance(record, Failed):
+            poison.failed(self, record)
+        elif isinstance(record, DeadLettered):
+            poison.dead_lettered(self, record)
         elif isinstance(record, CutOpened):
             self.sometimes["a cut is opened"] += 1
         elif isinstance(record, CutClosed):
             self.sometimes["a cut is closed"] += 1
         elif isinstance(record, Acted):
             operators.acted(self, record)
+        moved = list(self.truth.moved_by(record))
         self.truth.apply(record)
+        for stream in moved:
+            if stream in self.truth.streams:
+                high = max(self.truth.streams[stream].committed, self.said_committed.get(stream, 0))
+                self.said_committed[stream] = high
 
     def _moved(self, stream: str, offset: int) -> None:
         high = self.committed.get(stream, 0)
@@ -351,6 +373,14 @@ class Judge:
         self.demand(cut.ranges == first, session, "has two cuts", cut.cut, first, cut.ranges)
         self.demand(set(ranges) <= set(first), session, "reads more than its cut", cut.cut, ranges, first)
 
+    def undone(self, session: str, ranges: tuple[SlotRange, ...]) -> None:
+        """A sink was replaced by an older one: what it loses may come again, to the same query."""
+        for part in ranges:
+            seen = self.seen[part.stream]
+            for offset in range(part.start, part.end):
+                if seen.get(offset) == (session, part.lease_epoch):
+                    seen[offset] = ("nobody", part.lease_epoch)
+
     def delivered(
         self, session: str, stream: str, epoch: int, start: int, end: int, *, whole: bool = False
     ) -> None:
@@ -372,6 +402,7 @@ class Judge:
         self.demand(
             base is None or start >= base, session, "reads", stream, start, "below its lease's", base
         )  # fmt: skip
+        generations.delivered(self, session, stream, epoch)
         seen = self.seen.setdefault(stream, {})
         for offset in range(start, end):
             self.deliveries += 1

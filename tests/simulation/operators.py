@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 ACTS = (
     "rebalance", "step_down", "describe", "pause", "resume", "drain", "undrain", "move", "release", "reset",
-    "expire",
+    "expire", "retry", "dead_letter",
 )  # fmt: skip
+DECISIONS = ("retry", "dead_letter")
+"""About the message at which a stream stopped."""
+
 AGAIN_MS = 400
 
 
@@ -40,10 +43,13 @@ class Operators:
             return
         streams = sorted(world.store.streams)
         names = sorted({name for consumer in world.consumers for name in world._names(consumer)})
-        act: Any = random.choice(ACTS)
+        stopped = [s for s, progress in world.judge.truth.streams.items() if progress.blocked]
+        act: Any = random.choice(DECISIONS if stopped and random.random() < 0.4 else ACTS)
         more: dict[str, Any] = {}
         if act in ("move", "release"):
             more["stream"] = random.choice([*streams, "s.0.99"])
+        if act in DECISIONS:
+            more["stream"] = random.choice(stopped or streams)
         if act in ("move", "drain", "undrain"):
             more["borrower"] = random.choice([*names, "nobody"])
         if act == "reset":
@@ -60,6 +66,9 @@ class Operators:
             self._do("undrain", borrower=name)
         if operated.pins:
             self._do("rebalance")
+        for stream, progress in self.world.judge.truth.streams.items():
+            if progress.failure is not None and progress.failure.fate == "stop":
+                self._do("retry" if self.world.random.random() < 0.3 else "dead_letter", stream=stream)
         self.world.kernel.after(AGAIN_MS, self.heal)
 
     def _do(self, act: Any, **more: Any) -> None:
@@ -83,6 +92,7 @@ def acted(judge: Judge, record: Acted) -> None:
     if record.act == "release" and record.stream is not None:
         _broken(judge, record.stream)
     for stream in record.behind:
+        judge.sometimes["a stream waits again for one that was reset"] += 1
         _broken(judge, stream)
     for stream, offset in record.offsets.items():
         _broken(judge, stream)
@@ -108,10 +118,11 @@ def lost(judge: Judge, state: GroupState) -> None:
     kept = {act.request for act in state.operated.history}
     known = {act.request for act in judge.truth.operated.history}
     for line in reversed(judge.lines):
-        request, stream, before = line
+        request, stream, before, passed = line
         if request in known - kept:
             judge.sometimes["a reset is lost"] += 1
             judge.seen[stream] = before | judge.seen[stream]
+            judge.passed[stream] = max(passed, judge.passed[stream])
     judge.lines = [line for line in judge.lines if line[0] not in known - kept]
 
 
@@ -124,7 +135,7 @@ def _new_line(judge: Judge, request: str, stream: str, offset: int) -> None:
     spent = progress.lease_epoch + 1 if progress is not None else 1 << 60
     epoch = judge.line_epochs.setdefault((request, stream), spent)
     before = {n: seen.pop(n) for n, (_, under) in list(seen.items()) if n >= offset and under < epoch}
-    judge.lines.append((request, stream, before))
+    judge.lines.append((request, stream, before, judge.passed.get(stream, 0)))
     for number in range(judge.passed.get(stream, 0), offset):
         seen.setdefault(number, ("nobody", 0))
     judge.committed[stream] = judge.passed[stream] = offset

@@ -49,6 +49,21 @@ class Checkpoint:
     """How many batches the commit log names."""
     sink: dict[int, tuple[SlotRange, ...]] = field(default_factory=dict)
     running: bool = False
+    restored: int = 0
+    """How often it was replaced by an older one."""
+
+    def restore(self, world: World, batches: int) -> None:
+        """A backup of some batches ago takes its place, and that of the sink: what followed never was."""
+        kept = min(self.committed, len(self.offsets)) - batches
+        if kept < 1:
+            return
+        world.sometimes["an older checkpoint is restored"] += 1
+        world.kernel.note("world", "restores", self.session, "as of cut", self.offsets[kept - 1].cut)
+        self.restored += 1
+        for number in [number for number in self.sink if number > kept]:
+            world.judge.undone(self.session, self.sink.pop(number))
+        del self.offsets[kept:]
+        self.committed = kept
 
 
 class Stopped(StreamleaseError):
@@ -180,7 +195,7 @@ class Query:
         while not self._left:
             held = sorted(self.cuts.held)
             if held:
-                with contextlib.suppress(*GONE):
+                with contextlib.suppress(*GONE):  # injected by `Faults`: the next round asks again
                     self._ends = yield self.agent.call(lambda store, held=held: store.ends(held))
             yield self.random.randint(50, 300)
 
@@ -336,7 +351,7 @@ class Query:
         number = len(checkpoint.offsets)
         cut = checkpoint.offsets[-1]
         ranges = yield from self._ranges_of(cut)
-        self.world.judge.cut_read(checkpoint.session, cut, ranges)
+        self.world.judge.cut_read(f"{checkpoint.session}/{checkpoint.restored}", cut, ranges)
         yield from self._pass_time()
         if number not in checkpoint.sink:
             checkpoint.sink[number] = ranges

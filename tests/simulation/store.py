@@ -14,6 +14,7 @@ from typing import Any
 from streamlease.leader.records import GroupState, decode_records
 from streamlease.protocol.messages import Message
 from streamlease.registry.leadership import NOBODY, LeaderRecord
+from tests.simulation.generations import Generations
 from tests.simulation.kernel import Kernel
 
 KEPT_MS = 5000
@@ -57,6 +58,9 @@ class Store:
         self.down_until = 0
         self.jumped = 0
         self.streams: dict[str, int] = {}
+        self.space = Generations(self.streams)
+        self.dead: dict[tuple[str, int], int] = {}
+        """Stream and offset of each dead letter -> its own offset."""
         self.record: LeaderRecord = NOBODY
         self.record_history = -1
         """In which history the term of the record was issued."""
@@ -243,12 +247,17 @@ class Store:
     # ------------------------------------------------------------ streams and arrivals
 
     def append(self, stream: str, count: int) -> None:
-        """append.lua, of messages that no failover loses."""
-        self.streams[stream] += count
+        """append.lua, of messages that no failover loses; a sealed stream takes none."""
+        if stream not in self.space.sealed:
+            self.streams[stream] += count
+
+    def write_dead_letter(self, stream: str, offset: int) -> int:
+        """What `DeadLetters.write` does: once for each message, however often it is asked for."""
+        return self.dead.setdefault((stream, offset), len(self.dead))
 
     def ends(self, streams: Sequence[str]) -> dict[str, int]:
-        """The next offset of each of `streams`."""
-        return {stream: self.streams[stream] for stream in streams}
+        """The next offset of each of `streams` that exists."""
+        return {stream: self.streams[stream] for stream in streams if stream in self.streams}
 
     def arrive(self) -> int:
         """``INCR``"""

@@ -10,12 +10,14 @@ from streamlease.borrower.machine import BorrowerConfig
 from streamlease.leader.machine import LeaderConfig
 from streamlease.leader.state import LeaseState
 from streamlease.registry.leadership import LeadershipConfig
+from tests.simulation import generations
 from tests.simulation.agents import Program
 from tests.simulation.hosts import SimHost
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.kernel import Kernel, Process
 from tests.simulation.net import Faults, Net, Postbox
 from tests.simulation.operators import Operators
+from tests.simulation.poison import Poison
 from tests.simulation.queries import Checkpoint, Query
 from tests.simulation.store import Store
 
@@ -59,9 +61,12 @@ class World:
         self.queries = self.random.choice((0.0, 0.0, 0.5, 1.0, 1.0))
         """The share of queries among the consumers."""
         self.judge.only_queries = self.queries == 1.0
+        self.poison = Poison(self.random)
+        self.judge.options = self.poison.options
         self.skewed = False
         self.healing = False
         self._processes = 0
+        self._spaces = 0
         self.swarm = self._draw()
 
     # ------------------------------------------------------------ drawing
@@ -86,6 +91,7 @@ class World:
                 "fail_over": maybe(0.3, 0.25),
                 "jump": maybe(0.2, 0.2),
                 "add_streams": maybe(0.2),
+                "alter": maybe(0.6),
             }
             for name, strength in (
                 ("loss", 0.2), ("duplicate", 0.2), ("late", 0.2), ("refused", 0.1), ("unanswered", 0.1),
@@ -164,6 +170,8 @@ class World:
         if waiting and self.random.random() < 0.7:
             checkpoint = self.random.choice(waiting)
             self.sometimes["a query comes back"] += 1
+            if self.random.random() < 0.25:
+                checkpoint.restore(self, self.random.randint(1, 3))
         else:
             checkpoint = Checkpoint(f"q{self.kernel.token()[:6]}", self.random.randint(1, 3))
             self.checkpoints.append(checkpoint)
@@ -244,10 +252,15 @@ class World:
         self.store.jumped += ms
 
     def do_add_streams(self) -> None:
-        """The space grows."""
+        """Another space comes, of one stream."""
         if len(self.store.streams) < 12:
             self.sometimes["new streams appear"] += 1
-            self.store.streams[f"s.0.{len(self.store.streams)}"] = 0
+            self._spaces += 1
+            self.store.streams[f"x{self._spaces}.0.0"] = 0
+
+    def do_alter(self) -> None:
+        """The space gets another generation; see `generations`."""
+        generations.alter(self)
 
     def do_operate(self) -> None:
         """An operator does something; see `operators`."""
@@ -261,8 +274,7 @@ class World:
         Raises:
             Violation: an invariant does not hold.
         """
-        for number in range(self.random.randint(1, 8)):
-            self.store.streams[f"s.0.{number}"] = 0
+        self.store.space.follow(self.random.randint(1, 8))
         for _ in range(self.random.randint(1, 3) if not self.embedded else 0):
             self.add_host()
         for _ in range(self.random.randint(1, 3)):
@@ -319,21 +331,25 @@ class World:
         machine = leaders[0].machine
         if any(consumer.leaving and not consumer.over for consumer in self.consumers):
             return "somebody is still leaving"
+        known = self.judge.truth.streams
+        if set(known) != set(self.store.streams):
+            return f"the group has {sorted(known)} instead of {sorted(self.store.streams)}"
         for stream, end in self.store.streams.items():
+            if known[stream].finished:
+                continue
             lease = machine.leases.get(stream)
             if lease is None or lease.state is not LeaseState.GRANTED:
                 return f"{stream} is {lease.state if lease is not None else 'free'}"
-            progress = self.judge.truth.streams.get(stream)
-            if progress is None:
-                return f"{stream} is lost to the journal"
-            if progress.committed != end:
-                return f"{stream} is at {progress.committed} of {end}"
+            if stream in self.store.space.sealed or known[stream].committed != end:
+                return f"{stream} is at {known[stream].committed} of {end}"
         names = {name for consumer in self.consumers for name in self._names(consumer)}
         loads = Counter(lease.name for lease in machine.leases.values())
         if not set(loads) <= names:
             return f"a dead borrower holds streams: {set(loads) - names}"
         if {peer.name for peer in machine.peers.values() if peer.borrower} != names:
             return "not all are connected"
+        if not names:
+            return "nobody consumes"
         sizes = [loads[name] for name in names]
         if max(sizes) - min(sizes) > 1:
             return f"not balanced: {dict(loads)}"
