@@ -18,7 +18,11 @@ Expiry = Annotated[
 ]
 Strategy = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="How its streams are assigned. Default: of its leader host."),
+    typer.Option(
+        metavar="count|rate|lag|NAME",
+        help="How its streams are assigned: equal numbers, messages per second or waiting messages; or a "
+        "name of your own. Default: of its leader host (count).",
+    ),
 ]
 RevocationTimeout = Annotated[
     str | None,
@@ -66,10 +70,11 @@ def given(
     Raises:
         InvalidOption: a value is not acceptable.
     """
-    from streamlease.leader.planner import strategy
+    from streamlease.leader.strategies import load_installed, strategy
     from streamlease.protocol.group_options import ON_POISON
 
     if strategy_name is not None:
+        load_installed()
         strategy(strategy_name)
     if on_poison is not None and on_poison not in ON_POISON:
         raise InvalidOption(f"--on-poison {ascii(on_poison)[:80]} is unknown: use {' or '.join(ON_POISON)}")

@@ -36,6 +36,7 @@ async def describe(client: Client, subscription: SharedSubscription) -> dict[str
     return {
         "subscription": str(subscription),
         "start": declaration.start,
+        "strategy": seen["strategy"] or declaration.options.strategy or "count",
         "leader": seen["leader"],
         "state": seen["state"],
         "paused": _pause(seen["paused"]),

@@ -105,7 +105,7 @@ def describe(subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_
 def _draw(group: dict[str, Any]) -> None:
     leader = group["leader"]
     led = f"; led by {leader['host']} in term {leader['term']}" if leader else ""
-    line(f"{group['subscription']}: {group['state']}{led}")
+    line(f"{group['subscription']}: {group['state']}{led}; streams are assigned by {group['strategy']}")
     if group["paused"] is not None:
         paused = group["paused"]
         line(f"paused by {paused['who']} at {paused['at']}, until {paused['until'] or 'it is resumed'}")

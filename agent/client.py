@@ -15,6 +15,7 @@ from streamlease.agent.plain import PlainSubscription
 from streamlease.agent.session import Session, SessionConfig
 from streamlease.agent.subscription import SharedReader, Subscription
 from streamlease.borrower.machine import BorrowerConfig
+from streamlease.leader.strategies import load_installed, strategy
 from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader
 from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import StreamId, check_name, random_token
@@ -180,6 +181,9 @@ class Client:
             )
         check_start(start)
         checked = None if options is None else check_options(options)
+        if checked is not None and checked.strategy is not None:
+            load_installed()
+            strategy(checked.strategy)
         columns = None if schema is None else Schema.of(schema)
         timers = BorrowerConfig(session_timeout=round(session_timeout * 1000))
 

@@ -19,6 +19,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from random import Random
+from statistics import median
 
 import psutil
 
@@ -38,8 +40,9 @@ from streamlease.borrower.machine import (
 from streamlease.leader.events import Recovered
 from streamlease.leader.journal import Journal, recover
 from streamlease.leader.machine import Leader, LeaderConfig
-from streamlease.leader.planner import Plan, balanced
+from streamlease.leader.planner import Plan, Situation, balanced
 from streamlease.leader.records import Committed, Leased, Record, StreamsAdded
+from streamlease.leader.weighted import by_weight
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.messages import CutRead, LeaderToSession
 from streamlease.protocol.topics import SharedSubscription
@@ -67,6 +70,9 @@ def measure(frame: Frame) -> Iterator[Table]:
         name = f"plan {streams:,} streams x {borrowers:,} borrowers"
         table.rows.append((f"{name}: all free", f"{first:.1f} ms", f"< {bound} ms"))
         table.rows.append((f"{name}: one joins", f"{newcomer:.1f} ms", f"< {bound} ms"))
+        first, newcomer = _weighted_plans(frame.runs, streams, borrowers)
+        table.rows.append((f"{name}, by weight: all free, median", f"{first:.1f} ms", ""))
+        table.rows.append((f"{name}, by weight: one joins, median", f"{newcomer:.1f} ms", ""))
     moves = _plans(1, 10_000, 100)[2]
     table.rows.append(("moves when one of 100 joins or leaves", str(moves), f"<= {10_000 // 100 + 1}"))
     for work in (_recovery, _hand_over, _idle, _take_over):
@@ -96,6 +102,25 @@ def _plans(runs: int, streams: int, borrowers: int) -> tuple[float, float, int]:
         best[1] = min(best[1], time.perf_counter() - began)
         moves = max(len(joined.revokes), _moves_when_one_leaves(held))
     return best[0] * 1000, best[1] * 1000, moves
+
+
+def _weighted_plans(runs: int, streams: int, borrowers: int) -> tuple[float, float]:
+    """Milliseconds of the first plan by weight and of one for a newcomer: medians of the runs."""
+    names = [f"b{n:04}" for n in range(borrowers)]
+    draw = Random(1)
+    weights = {f"space.0.{n}": 1000 + int(1000 * draw.paretovariate(1.2)) for n in range(streams)}
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(runs):
+        began = time.perf_counter()
+        plan = by_weight(Situation(dict.fromkeys(names, ()), list(weights), weights=weights))
+        times[0].append(time.perf_counter() - began)
+        held: dict[str, set[str]] = {name: set() for name in names}
+        for stream, name in plan.grants:
+            held[name].add(stream)
+        began = time.perf_counter()
+        by_weight(Situation(held | {"newcomer": set()}, weights=weights))
+        times[1].append(time.perf_counter() - began)
+    return median(times[0]) * 1000, median(times[1]) * 1000
 
 
 def _moves_when_one_leaves(held: dict[str, set[str]]) -> int:

@@ -211,6 +211,7 @@ class Acts(Poison):
     # ------------------------------------------------------------ what leases follow
 
     def _follow(self, record: Acted, now: int) -> None:
+        self.may_take = None
         match record.act:
             case "rebalance":
                 self._rebalance(now)
@@ -312,6 +313,7 @@ class Acts(Poison):
                     what="the time that it was paused until has come",
                 )
             )
+            self.may_take = None
             self._rebalance(now)
 
 

@@ -14,9 +14,10 @@ from typing import Literal
 
 from streamlease.leader import generations
 from streamlease.leader.events import Effect, Persist, Send, Stop
-from streamlease.leader.planner import strategy
 from streamlease.leader.records import GroupState, Record
 from streamlease.leader.state import Lease, Peer
+from streamlease.leader.strategies import strategy
+from streamlease.leader.weights import Weights
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import FromLeader, Invalidate, Progress
@@ -36,9 +37,18 @@ class LeaderConfig:
     revocation_timeout: int = 30_000
     idle_timeout: int = 60_000
     strategy: str = "count"
+    weight_interval: int = 30_000
+    """So long after a plan that weights alone asked for there is no other one."""
 
     def __post_init__(self) -> None:
-        for name in ("resend_interval", "rebalance_delay", "revocation_timeout", "idle_timeout"):
+        timers = (
+            "resend_interval",
+            "rebalance_delay",
+            "revocation_timeout",
+            "idle_timeout",
+            "weight_interval",
+        )
+        for name in timers:
             if getattr(self, name) <= 0:
                 raise InvalidOption(f"{name} is {getattr(self, name)} ms: it must be above 0")
         strategy(self.strategy)
@@ -96,6 +106,15 @@ class Book:
     """How many plans were made, also such that moved nothing."""
     held_back: bool = False
     """Whether the newest plan could not take a stream because its grant is not answered yet."""
+    weights: Weights = field(default_factory=Weights)
+    """What is measured of the streams, if the strategy wants it."""
+    weighed_at: int = 0
+    """When weights alone asked for a plan."""
+    warm_until: int | None = None
+    """Until when streams stay where they are at the latest, because their weights are not known yet."""
+    may_take: int | None = None
+    """How many streams plans may take from their owners because of weights; None: as many as needed, since
+    somebody came or went; 0: the group is at rest."""
     idle_since: int | None = None
     cut_since: dict[str, int] = field(default_factory=dict)
     """Session -> when its newest cut was fixed; those of former terms count from the recovery."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamlease.leader.records import Record
@@ -70,7 +71,26 @@ class DeadLetterRefused:
     why: str
 
 
-Event = Recovered | Received | StreamsListed | Tick | StepDownWanted | DeadLetterWritten | DeadLetterRefused
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The ends of some of the group's streams, for a strategy that weighs them."""
+
+    ends: Mapping[str, int]
+    """Stream -> the offset that its next message gets."""
+    at: int
+    """When (ms) they were read, by the leader's clock."""
+
+
+Event = (
+    Recovered
+    | Received
+    | StreamsListed
+    | Tick
+    | StepDownWanted
+    | DeadLetterWritten
+    | DeadLetterRefused
+    | Measured
+)
 
 # ---------------------------------------------------------------- effects
 

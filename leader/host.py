@@ -21,6 +21,7 @@ from streamlease.leader.events import Received
 from streamlease.leader.machine import LeaderConfig
 from streamlease.leader.retention import INTERVAL_SECONDS, Retainer
 from streamlease.leader.runner import Runner, now_ms
+from streamlease.leader.strategies import load_installed
 from streamlease.leader.upkeep import Upkeep
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import random_token
@@ -133,10 +134,11 @@ class LeaderHost:
         Raises:
             StoreUnavailable: Redis does not answer.
         """
+        load_installed()
         await self._mailbox.open()
         await self._beat_once()
         upkeep = self._upkeep
-        works: list[Callable[[], Awaitable[None]]] = [upkeep.renew, upkeep.tick, upkeep.look]
+        works: list[Callable[[], Awaitable[None]]] = [upkeep.renew, upkeep.tick, upkeep.look, upkeep.weigh]
         works += [self._receive, self._send, self._keep_alive, self._beat, self._retain, self._move_inboxes]
         if self.config.registered:
             works.append(self._watch)

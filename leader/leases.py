@@ -1,21 +1,19 @@
 """Leases: who has which stream, what is said to whom about it, and how streams change hands.
 
 A lease begins under a new lease epoch and follows `LEASE_TRANSITIONS`; a stream without a lease is free, and
-the next plan gives it to somebody. Plans are made a moment after the first wish for one, so that joins and
-leaves within `rebalance_delay` make one plan.
+the next plan (`plans`) gives it to somebody. Plans are made a moment after the first wish for one, so that
+joins and leaves within `rebalance_delay` make one plan.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from streamlease.leader import generations, healing
 from streamlease.leader.book import ABSENT_TIMEOUT, MAX_ARRIVALS, Book
 from streamlease.leader.events import StreamsListed
 from streamlease.leader.operated import BorrowerLeft
-from streamlease.leader.planner import Plan, strategy
 from streamlease.leader.records import (
     Leased,
     Released,
@@ -26,12 +24,6 @@ from streamlease.leader.records import (
 )
 from streamlease.leader.state import LEASE_TRANSITIONS, Lease, LeaseEvent, LeaseState, Peer
 from streamlease.protocol.messages import Grant, Progress, Revoke, Revoked
-
-STREAMS_PER_PAUSE = 100
-"""For so many streams a group pauses one millisecond between two plans."""
-
-MAX_PAUSE = 1000
-"""The longest pause between two plans, in milliseconds."""
 
 
 @dataclass(slots=True)
@@ -331,78 +323,17 @@ class Leases(Book):
             if lease.state is LeaseState.GRANTED and self.peers[lease.name].borrower:
                 self._revoke(stream, lease, now)
 
-    def _want_rebalance(self, now: int) -> None:
-        """Ask for a plan soon; requests that come before it is made join it, and never put it off."""
+    def _want_rebalance(self, now: int, *, most: int | None = None) -> None:
+        """Ask for a plan soon; requests that come before it is made join it, and never put it off.
+
+        Args:
+            most: how many streams plans may take because of their weights; None: what came, went or was set
+                needs as many as it takes.
+        """
+        self.may_take = most
         if self.rebalance_at is None:
             self.rebalance_at = now + self.config.rebalance_delay
 
     def _pins(self) -> dict[str, str]:
         """Streams that operators moved to a borrower that takes them. They stand outside of the balance."""
         return {s: name for s, name in self.durable.operated.pins.items() if self.takes(name)}
-
-    def _plan_soon(self, now: int) -> None:
-        """Ask for a plan at the end of this turn; a large group pauses after each: a burst makes few."""
-        pause = min(MAX_PAUSE, len(self.durable.streams) // STREAMS_PER_PAUSE)
-        if self.planned_at is None or now >= self.planned_at + pause:
-            self.plan_due = True
-        else:
-            at = self.planned_at + pause
-            self.rebalance_at = at if self.rebalance_at is None else min(at, self.rebalance_at)
-
-    def plan(self, *, pinned: bool = True) -> Plan:
-        """What a rebalance would do now.
-
-        Args:
-            pinned: whether streams that operators moved stay where they were moved to.
-        """
-        if self.durable.operated.paused is not None:
-            return Plan((), (), {})
-        held: dict[str, set[str]] = {name: set() for name in self.peers if self.takes(name)}
-        pins = self._pins() if pinned else {}
-        fixed: set[str] = set()
-        leaving = 0
-        absent = 0
-        for stream, lease in self.leases.items():
-            if not self.peers[lease.name].borrower:
-                absent += 1
-            elif stream in pins:
-                continue
-            elif lease.state in (LeaseState.REVOKING, LeaseState.REVOKED) or lease.name not in held:
-                comes_back = self.listing is None or not self.listing.at_end(self.durable, stream)
-                leaving += comes_back
-            else:
-                held[lease.name].add(stream)
-                if lease.state is LeaseState.GRANTING:
-                    fixed.add(stream)
-        free = [
-            stream
-            for stream, progress in self.durable.streams.items()
-            if stream not in self.leases and not (progress.waiting or progress.finished or progress.blocked)
-        ]
-        if absent:
-            # Owners of the former term may still come back: give away what is free, take nothing.
-            fixed.update(*held.values())
-        chosen = strategy(self.options.strategy or self.config.strategy)
-        plan = chosen(held, [s for s in free if s not in pins], fixed, leaving)
-        given = tuple((stream, pins[stream]) for stream in sorted(free) if stream in pins)
-        return replace(plan, grants=(*given, *plan.grants))
-
-    def _rebalance(self, now: int) -> None:
-        self.plan_due = False
-        self.planned_at = now
-        self.plans += 1
-        self._revoke_unwanted(list(self.durable.operated.pins), now)
-        plan = self.plan()
-        if plan.grants or plan.revokes:
-            self.rebalances += 1
-        for stream, name in plan.grants:
-            self._lease(stream, self.peers[name], now)
-        for stream in plan.revokes:
-            if self._revoke(stream, self.leases[stream], now):
-                self.given_up[stream] = (now, True)
-        staying = (LeaseState.GRANTING, LeaseState.GRANTED)
-        pins = self._pins()
-        counts = Counter(
-            lease.name for s, lease in self.leases.items() if lease.state in staying and s not in pins
-        )
-        self.held_back = any(counts[name] > target for name, target in plan.targets.items())

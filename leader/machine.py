@@ -26,6 +26,7 @@ from streamlease.leader.events import (
     DeadLetterWritten,
     Effect,
     Event,
+    Measured,
     Received,
     Recovered,
     StepDownWanted,
@@ -84,6 +85,8 @@ class Leader(Acts):
                 self._dead_letter_written(event, now)
             case DeadLetterRefused():
                 self._dead_letter_refused(event)
+            case Measured():
+                self._measured(event, now)
             case _:
                 assert_never(event)
         if self.plan_due and not more and not self.stopped:
@@ -110,6 +113,7 @@ class Leader(Acts):
             self.leases[stream] = Lease(progress.owner, progress.lease_epoch, LeaseState.GRANTED, now, now)
         for session in list(self.durable.sessions):
             self._forget_absent_session(session)
+        self._begin_weighing(now)
         self._write_open_dead_letters()
 
     @property
@@ -138,6 +142,8 @@ class Leader(Acts):
             self._tick_lease(stream, lease, now)
         self._forget_away(now)
         self._resume_in_time(now)
+        if self.warm_until is not None and now >= self.warm_until:
+            self._warm(now)
         if self.rebalance_at is not None and now >= self.rebalance_at:
             self.rebalance_at = None
             self._rebalance(now)
@@ -283,7 +289,7 @@ class Leader(Acts):
             lease.since = now
         if lease.state is LeaseState.GRANTED and before is LeaseState.GRANTING:
             if self.held_back:
-                self._want_rebalance(now)
+                self._want_rebalance(now, most=self.may_take)
             if entry.stream in self.given_up:
                 since, clean = self.given_up.pop(entry.stream)
                 self._record(HandedOver(stream=entry.stream, milliseconds=now - since, clean=clean))

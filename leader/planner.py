@@ -3,16 +3,14 @@
 A plan is balanced (the numbers of streams of two borrowers differ by at most one) and sticky (it makes the
 fewest moves that reach balance): free streams go to those that have the fewest, and only what exceeds a
 borrower's fair share is revoked. Source: EIP-0028, "stream reassignment process". Order of inputs does
-not matter; equal inputs give equal plans.
+not matter; equal inputs give equal plans. Plans by weight are in `weighted`, names in `strategies`.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-
-from streamlease.protocol.errors import InvalidOption
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +25,28 @@ class Plan:
     """How many streams each borrower holds once all is done."""
 
 
-Strategy = Callable[[Mapping[str, Collection[str]], Collection[str], Collection[str], int], Plan]
-"""(streams held by each borrower, free streams, held streams that cannot be revoked now, streams that
-are on their way out) -> plan."""
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a plan is made from."""
+
+    held: Mapping[str, Collection[str]]
+    """The streams of each borrower, an empty collection for one that has none, without those that are
+    already on their way out."""
+    free: Collection[str] = ()
+    """The streams that nobody holds."""
+    fixed: Collection[str] = frozenset()
+    """Held streams that must not be revoked now."""
+    leaving: Collection[str] = ()
+    """Streams that are on their way out and will soon be free."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """Of each stream, above 0; empty for a strategy that measures nothing."""
+    most: int | None = None
+    """A plan by weight may revoke so many streams at most; None: as many as needed."""
+
+
+def by_count(situation: Situation) -> Plan:
+    """The strategy ``count``: equal numbers of streams, whatever their weights."""
+    return balanced(situation.held, situation.free, situation.fixed, len(situation.leaving))
 
 
 def balanced(
@@ -41,10 +58,7 @@ def balanced(
     """Equal numbers of streams, fewest moves.
 
     Args:
-        held: the streams of each borrower, an empty collection for one that has none, without those
-            that are already on their way out.
-        free: the streams that nobody holds.
-        fixed: held streams that must not be revoked now.
+        held, free, fixed: as of `Situation`.
         leaving: how many streams are on their way out and will soon be free.
     """
     if not held:
@@ -76,28 +90,3 @@ def balanced(
         if lack + 1 < 0:
             heapq.heappush(room, (lack + 1, borrower))
     return Plan(tuple(grants), tuple(revokes), targets)
-
-
-STRATEGIES: dict[str, Strategy] = {"count": balanced}
-"""Assignment strategies by name."""
-
-
-def register(name: str, plan: Strategy) -> None:
-    """Add a strategy of one's own, in the process of every leader host, before it leads.
-
-    Raises:
-        InvalidOption: the name is taken.
-    """
-    if STRATEGIES.setdefault(name, plan) is not plan:
-        raise InvalidOption(f"strategy '{name}' exists already: choose another name")
-
-
-def strategy(name: str) -> Strategy:
-    """The strategy of that name.
-
-    Raises:
-        InvalidOption: no strategy has that name.
-    """
-    if name not in STRATEGIES:
-        raise InvalidOption(f"strategy '{name}' does not exist: use one of {', '.join(sorted(STRATEGIES))}")
-    return STRATEGIES[name]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlease.leader.events import DeadLetter, DeadLetterRefused, DeadLetterWritten, Persist
-from streamlease.leader.leases import Leases
+from streamlease.leader.plans import Plans
 from streamlease.leader.records import DeadLettered, Failed, Fate
 from streamlease.leader.state import LeaseState, Peer
 from streamlease.protocol.messages import FailureTaken, MessageFailed, Verdict
@@ -31,7 +31,7 @@ VERDICTS: dict[Fate, Verdict | None] = {"retry": "retry", "stop": "stopped", "de
 
 
 @dataclass(slots=True)
-class Poison(Leases):
+class Poison(Plans):
     """What the leader does about messages that cannot be processed."""
 
     def _failed(self, peer: Peer, message: MessageFailed, now: int) -> None:

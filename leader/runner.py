@@ -34,8 +34,8 @@ from streamlease.leader.events import (
 )
 from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.leader.machine import Leader, LeaderConfig
-from streamlease.leader.planner import strategy
 from streamlease.leader.records import Record
+from streamlease.leader.strategies import strategy
 from streamlease.protocol import logs
 from streamlease.protocol.errors import (
     Fenced,
@@ -161,6 +161,10 @@ class Runner:
             inbox=self.inbox.qsize(),
         )
         return facts, {name: one.committed for name, one in going.items()}
+
+    def to_measure(self) -> list[str]:
+        """The streams whose ends the machine wants to know now and then; none for most strategies."""
+        return self._leading.machine.to_measure() if self._leading is not None else []
 
     async def run(self) -> str:
         """Lead until fenced, idle or told to stop; why it ended. The term must be held already."""

@@ -6,6 +6,7 @@ Here each of these is one loop and one exchange with Redis:
 * **renew** all terms; who is fenced, or could not renew for a ttl, ends;
 * **tick** those in which something is under way often, the others seldom;
 * **look** at the definitions of all spaces once, and list the streams of those groups whose spaces changed;
+* **weigh** the streams of groups whose strategy wants it: their ends, so many in one turn at most;
 * **watch** the leaders of other hosts, so that a dead host's groups are taken over when their ttl is over,
   not a ttl after somebody missed them. All hosts watch; for each group they take turns in an order that
   differs from group to group, so that the survivors share a dead host's leaders.
@@ -17,14 +18,18 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 
+from streamlease.leader.events import Measured
 from streamlease.leader.runner import Runner, now_ms
 from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership, progress
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.connection import AsyncRedis, ask
+from streamlease.streams.log import AsyncLog
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +46,10 @@ GROUPS_EVERY = 8
 
 TURN_MS = 300
 """How long a host leaves a dead host's group to the one whose turn is before its own."""
+
+WEIGH_SECONDS = 2.0
+WEIGHED_AT_ONCE = 2000
+"""The ends of so many streams are read in one turn of all groups that weigh them; the others' in the next."""
 
 PAGE = 250
 """Groups in one exchange."""
@@ -63,10 +72,13 @@ class Upkeep:
         self._runners = runners
         self._heard = heard
         self._groups = Groups(redis)
+        self._log = AsyncLog(redis)
         self._begun = asyncio.Event()
         self._wall_ahead: int | None = None
         """By how many milliseconds the clock of Redis is ahead of this process' own."""
         self._turn = 0
+        self._to_weigh: deque[tuple[str, str]] = deque()
+        """Group and stream, in the order in which their ends are read."""
         self._watched: dict[str, Candidacy] = {}
         self._watches = 0
 
@@ -143,6 +155,29 @@ class Upkeep:
                     log.warning(
                         "leader of %s cannot list its streams: %s", group, error, extra={"group": group}
                     )
+
+    async def weigh(self) -> None:
+        """Let leaders that weigh their streams know where these end."""
+        await asyncio.sleep(WEIGH_SECONDS)
+        if not self._to_weigh:
+            self._to_weigh.extend(
+                (group, stream) for group, runner in self._runners.items() for stream in runner.to_measure()
+            )
+        count = min(WEIGHED_AT_ONCE, len(self._to_weigh))
+        if not count:
+            return
+        chosen = [self._to_weigh.popleft() for _ in range(count)]
+        ids = {stream: StreamId.parse(stream) for _, stream in chosen}
+        found = await self._log.next_offsets(ids.values())
+        at = now_ms()
+        ends: dict[str, dict[str, int]] = defaultdict(dict)
+        for group, stream in chosen:
+            if ids[stream] in found:
+                ends[group][stream] = found[ids[stream]]
+        for group, of_group in ends.items():
+            runner = self._runners.get(group)
+            if runner is not None:
+                runner.post(Measured(of_group, at))
 
     # ------------------------------------------------------------ leaders of others
 

@@ -48,6 +48,7 @@ def of_leader(leader: Leader, now: int) -> dict[str, Any]:
     else:
         view["state"] = "rebalancing" if moving or leader.rebalance_at is not None else "stable"
     view["plan"] = of_plan(leader.plan())
+    view["strategy"] = leader.strategy_name
     return view
 
 
@@ -87,6 +88,7 @@ def of_state(state: GroupState) -> dict[str, Any]:
         "longest_hand_over_ms": state.longest_hand_over_ms,
         "longest_take_over_ms": state.longest_take_over_ms,
         "plan": None,
+        "strategy": None,
     }
 
 

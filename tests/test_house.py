@@ -141,8 +141,8 @@ def rooms_but(*allowed: str) -> str:
 
 
 PURE_LEADER = {
-    "acts", "book", "cuts", "events", "generations", "leases", "machine", "operated", "planner", "records",
-    "state", "view",
+    "acts", "book", "cuts", "events", "generations", "leases", "machine", "operated", "planner", "plans",
+    "records", "state", "strategies", "view", "weighted", "weights",
 }  # fmt: skip
 PURE = {
     **in_room("borrower"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamlease.leader.events import Received
-from streamlease.leader.leases import STREAMS_PER_PAUSE
+from streamlease.leader.plans import STREAMS_PER_PAUSE
 from streamlease.protocol.messages import Grant
 from tests.leader.make import Rig, finished, led, progress, sent
 

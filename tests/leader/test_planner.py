@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlease.leader.planner import STRATEGIES, Plan, balanced, register, strategy
-from streamlease.protocol.errors import InvalidOption
+from streamlease.leader.planner import Plan, balanced
 
 Held = dict[str, set[str]]
 
@@ -136,25 +135,6 @@ def test_without_borrowers_nothing_is_planned() -> None:
 def test_more_borrowers_than_streams_leaves_some_without() -> None:
     plan = balanced({"a": (), "b": (), "c": ()}, ["s0"])
     assert plan.grants == (("s0", "a"),)
-
-
-def test_strategies_are_found_by_name() -> None:
-    assert strategy("count") is balanced
-    with pytest.raises(InvalidOption, match="strategy 'x' does not exist: use one of count"):
-        strategy("x")
-
-
-def test_a_strategy_of_ones_own_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamlease.leader.planner.STRATEGIES", dict(STRATEGIES))
-
-    def nothing(held: object, free: object, fixed: object = (), leaving: int = 0) -> Plan:
-        return Plan((), (), {})
-
-    register("nothing", nothing)
-    register("nothing", nothing)
-    assert strategy("nothing") is nothing
-    with pytest.raises(InvalidOption, match="strategy 'count' exists already"):
-        register("count", nothing)
 
 
 @given(st.integers(0, 400), st.integers(0, 99))
