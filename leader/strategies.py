@@ -14,7 +14,9 @@ and wherever groups are declared::
     [project.entry-points."streamlease.strategies"]
     nearby = "my_package:NEARBY"        # a Strategy, or a function if it needs no weights
 
-or call `register` in the process of every leader host, before it leads.
+or call `register` in the process of every leader host, before it leads. A plan that fails, or that is none
+(it grants what is not free, or takes what is fixed), is logged and one by ``count`` takes its place: nobody's
+strategy can give a stream to two.
 """
 
 from __future__ import annotations
@@ -44,6 +46,43 @@ class Strategy:
     """What the weights of `Situation` are made from; None: it needs none."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """Somebody's strategy, whose plans are looked through before they are believed."""
+
+    name: str
+    own: Callable[[Situation], Plan]
+
+    def __call__(self, situation: Situation) -> Plan:
+        try:
+            plan = self.own(situation)
+            wrong = fault(plan, situation)
+        except Exception as error:
+            wrong = f"{type(error).__name__}: {error}"
+        if not wrong:
+            return plan
+        log.warning("strategy '%s' failed (%s): streams are assigned by count", self.name, wrong)
+        return by_count(situation)
+
+
+def fault(plan: Plan, situation: Situation) -> str:
+    """Why the plan cannot be carried out; empty if it can."""
+    free = set(situation.free)
+    for stream, name in plan.grants:
+        if stream not in free:
+            return f"it grants {stream}, which is not free, or twice"
+        if name not in situation.held:
+            return f"it grants {stream} to {name}, who takes none"
+        free.remove(stream)
+    movable = set().union(*situation.held.values()) - set(situation.fixed)
+    for stream in plan.revokes:
+        if stream not in movable:
+            return f"it revokes {stream}, which nobody may give up now, or twice"
+        movable.remove(stream)
+    strange = next((name for name in plan.targets if name not in situation.held), None)
+    return f"it has a target for {strange}, who takes none" if strange is not None else ""
+
+
 STRATEGIES: dict[str, Strategy] = {
     "count": Strategy(by_count),
     "rate": Strategy(by_weight, "rate"),
@@ -62,7 +101,7 @@ def register(name: str, plan: Callable[[Situation], Plan], measure: Measure | No
     Raises:
         InvalidOption: the name is taken.
     """
-    wanted = Strategy(plan, measure)
+    wanted = Strategy(_Guarded(name, plan), measure)
     if STRATEGIES.setdefault(name, wanted) != wanted:
         raise InvalidOption(f"strategy '{name}' exists already: choose another name")
 

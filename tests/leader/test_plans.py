@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from streamlease.leader.book import LeaderConfig
 from streamlease.leader.events import Measured
@@ -12,6 +16,7 @@ from streamlease.leader.view import of_leader
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import CommandReply, Revoke
 from tests.leader.make import S0, S1, S2, S3, Rig, command, goodbye, led, only, sent
+from tests.leader.test_recovery import EVENTS, consistent, do
 
 RATE, LAG = GroupOptions(strategy="rate"), GroupOptions(strategy="lag")
 FOUR = (S0, S1, S2, S3)
@@ -196,3 +201,24 @@ def test_operators_see_the_strategy_and_the_plan_before_it_is_done() -> None:
     rig.hear(command("rebalance", request="r2"), "op")
     flow(rig, {S0: 500, S1: 5, S2: 5, S3: 5}, TURN)
     assert of(rig, owner) == {S0}, "an operator need not wait for the interval"
+
+
+MEASURED = st.tuples(
+    st.just("measured"),
+    st.dictionaries(st.sampled_from([S0, S1, S2, "s.0.9"]), st.integers(0, 10**6), max_size=3),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(EVENTS, MEASURED), max_size=40), st.sampled_from([RATE, LAG]))
+def test_weights_may_come_among_any_events(events: list[tuple[Any, ...]], options: GroupOptions) -> None:
+    rig = Rig(options=options)
+    rig.streams(S0, S1)
+    for event in events:
+        if event[0] == "measured":
+            rig.now += INTERVAL
+            rig.step(Measured(event[1], rig.now))
+        else:
+            rig = do(rig, event)
+        assert rig.replayed() == rig.leader.durable
+        consistent(rig)
