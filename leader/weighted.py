@@ -21,8 +21,9 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 
 from streamlease.leader.planner import Plan, Situation
 
@@ -63,20 +64,34 @@ def _place(
     order = sorted(loads)
     size = len(order)
     # One whole number for the sum and the rank of a borrower: much quicker to compare than a pair.
-    heap = [loads[name] * size + rank for rank, name in enumerate(order)]
-    heapq.heapify(heap)
-    taken = [heapq.heapreplace(heap, heap[0] + weight * size) for weight in map(weights.__getitem__, coming)]
-    takers = [order[packed % size] for packed in taken]
-    for packed in heap:
-        loads[order[packed % size]] = packed // size
+    packed = sorted(loads[name] * size + rank for rank, name in enumerate(order))
+    taken = _pour(packed, [weights[stream] * size for stream in coming])
+    takers = [order[one % size] for one in taken]
+    for one in packed:
+        loads[order[one % size]] = one // size
     for name, count in Counter(takers).items():
         counts[name] += count
     placed = zip(coming, takers, strict=True)
-    return (
-        tuple((stream, name) for stream, name in placed if stream not in leaving)
-        if leaving
-        else tuple(placed)
-    )
+    return tuple((s, name) for s, name in placed if s not in leaving) if leaving else tuple(placed)
+
+
+def _pour(sums: list[int], weights: Sequence[int]) -> list[int]:
+    """Add each weight, the heaviest first, to the lightest of the sorted `sums`; what each was added to.
+
+    As long as many sums are nearer to the lightest one than any of the next weights is heavy, each of them
+    gets one before any gets two, so a whole round is one sweep. Else a heap does the same one by one.
+    """
+    taken: list[int] = []
+    while len(taken) < len(weights):
+        block = weights[len(taken) : len(taken) + len(sums)]
+        near = min(bisect_left(sums, sums[0] + block[-1]), len(block))
+        if near * 8 < len(block):
+            taken += [heapq.heapreplace(sums, sums[0] + weight) for weight in block]
+        else:
+            taken += sums[:near]
+            sums[:near] = map(add, sums, block[:near])
+        sums.sort()
+    return taken
 
 
 @dataclass(slots=True)

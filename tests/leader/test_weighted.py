@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlease.leader.planner import Plan, Situation, by_count
-from streamlease.leader.weighted import BEGIN, by_weight
+from streamlease.leader.weighted import BEGIN, _pour, by_weight
 
 Held = dict[str, set[str]]
 
@@ -165,3 +166,18 @@ def test_small_differences_move_nothing(factor: float, moves: int) -> None:
 
 def test_without_borrowers_nothing_is_planned() -> None:
     assert by_weight(Situation({}, ["s"], weights={"s": 1})) == Plan((), (), {})
+
+
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=30),
+    st.lists(st.one_of(st.integers(1, 20), st.just(1000)), max_size=120),
+)
+def test_streams_are_poured_as_if_one_by_one(loads: list[int], weights: list[int]) -> None:
+    size = len(loads)
+    sums = sorted(load * size + rank for rank, load in enumerate(loads))
+    heap, wanted = list(sums), []
+    pour = sorted((weight * size for weight in weights), reverse=True)
+    for weight in pour:
+        wanted.append(heapq.heapreplace(heap, heap[0] + weight))
+    assert _pour(sums, pour) == wanted
+    assert sums == sorted(heap)
