@@ -12,6 +12,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -138,7 +139,7 @@ async def _recovery(url: str) -> list[tuple[str, str, str]]:
     redis = connect(url)
     try:
         names = [f"space.0.{n}" for n in range(RECOVERED_STREAMS)]
-        journal = await _journal(redis, group, 1)
+        journal = await journal_of(redis, group, 1)
         records: list[Record] = [StreamsAdded(starts=dict.fromkeys(names, 0))]
         for place, name in enumerate(names):
             records.append(Leased(stream=name, lease_epoch=1, name=f"b{place % 100}", session="s"))
@@ -161,7 +162,7 @@ async def _recovery(url: str) -> list[tuple[str, str, str]]:
         await redis.aclose()
 
 
-async def _journal(redis: AsyncRedis, group: str, term: int) -> Journal:
+async def journal_of(redis: AsyncRedis, group: str, term: int) -> Journal:
     candidacy = Candidacy(group, "h", "h", LeadershipConfig(ttl=600_000))
     candidacy.observe(await leadership.read(redis, group), 0)
     assert await candidacy.attempt(redis) == term
@@ -205,7 +206,7 @@ async def _hand_over(url: str) -> list[tuple[str, str, str]]:
 async def _idle(url: str) -> list[tuple[str, str, str]]:
     """Memory and processor time of a host, while its borrowers do no more than ping."""
     what = f"{LEADERS} leaders, {STREAMS} streams, {BORROWERS} borrowers each"
-    async with _hosts(url, 1) as (host,), _borrowers(url, LEADERS):
+    async with _hosts(url, 1) as (host,), borrowers(url, LEADERS):
         await asyncio.sleep(5.0)
         process = psutil.Process(host.pid)
         before, began = sum(process.cpu_times()[:2]), time.monotonic()
@@ -221,7 +222,7 @@ async def _idle(url: str) -> list[tuple[str, str, str]]:
 async def _take_over(url: str) -> list[tuple[str, str, str]]:
     """From kill -9 of the host that leads all groups to the last new term."""
     ttl = LeadershipConfig().ttl
-    async with _hosts(url, 1) as (first,), _borrowers(url, TAKEN_OVER), _hosts(url, 1):
+    async with _hosts(url, 1) as (first,), borrowers(url, TAKEN_OVER), _hosts(url, 1):
         await asyncio.sleep(6.0)
         groups = [_subscription(number).id for number in range(TAKEN_OVER)]
         redis = connect(url)
@@ -244,6 +245,12 @@ def _spawn(words: list[str], environment: dict[str, str] | None = None) -> subpr
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.communicate()
@@ -252,15 +259,22 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 @asynccontextmanager
 async def _hosts(url: str, count: int) -> AsyncIterator[list[subprocess.Popen[bytes]]]:
     """Leader hosts that are registered."""
+    async with hosts_of(url, count) as made:
+        yield [process for process, _ in made]
+
+
+@asynccontextmanager
+async def hosts_of(url: str, count: int) -> AsyncIterator[list[tuple[subprocess.Popen[bytes], int]]]:
+    """Leader hosts that are registered, each with the port of its probes."""
     redis = connect(url)
     environment = {**os.environ, "STREAMLEASE_REDIS_URL": url}
-    words = [str(COMMAND), "serve", "--http-port", "0"]
-    made = [_spawn(words, environment) for _ in range(count)]
+    ports = [_free_port() for _ in range(count)]
+    made = [_spawn([str(COMMAND), "serve", "--http-port", str(port)], environment) for port in ports]
     try:
         pids = {process.pid for process in made}
         while not pids <= {host.pid for host in await hosts.alive(redis)}:  # noqa: ASYNC110 - in Redis
             await asyncio.sleep(0.05)
-        yield made
+        yield list(zip(made, ports, strict=True))
     finally:
         for process in made:
             _end(process)
@@ -268,7 +282,7 @@ async def _hosts(url: str, count: int) -> AsyncIterator[list[subprocess.Popen[by
 
 
 @asynccontextmanager
-async def _borrowers(url: str, groups: int) -> AsyncIterator[None]:
+async def borrowers(url: str, groups: int) -> AsyncIterator[None]:
     """A process that holds all streams of that many groups."""
     words = [sys.executable, "-m", "bench.leaders", url, str(groups)]
     process = _spawn(words)

@@ -195,7 +195,7 @@ class _Viewer:
         self._events = group.written
         return {
             "whole": False,
-            "rows": [row for stream, row in group.rows.items() if before.get(stream) != row],
+            "rows": [row for stream, row in group.rows.items() if before.get(stream) is not row],
             "gone": sorted(before.keys() - group.rows.keys()),
             "lag": [group.lag[-1]],
             "events": events,

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,14 @@ from streamlease.admin.server_facts import server_facts
 from streamlease.admin.spaces import definition
 from streamlease.leader.following import JournalFollower, News
 from streamlease.leader.operated import Acted
-from streamlease.leader.records import HandedOver, Leased, Record, StreamProgress, TermStarted
+from streamlease.leader.records import (
+    GroupState,
+    HandedOver,
+    Leased,
+    Record,
+    StreamProgress,
+    TermStarted,
+)
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership
@@ -32,11 +39,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INTERVAL_SECONDS = 1.0
+INTERVAL_SECONDS = 0.5
 REST = 4
 """How many times as long as a look took the reader rests at least."""
 
-HISTORY = 600
+HISTORY = 1200
 """Points of the lag of a group that are kept."""
 
 EVENTS = 200
@@ -76,6 +83,8 @@ class Board:
         self._client = client
         self._interval = interval
         self._follower = JournalFollower(client.redis)
+        self._known: dict[str, tuple[object, dict[StreamId, str]]] = {}
+        """The streams of each space with their text forms, as long as it has the same generations."""
         self._news = asyncio.Condition()
 
     async def run(self) -> None:
@@ -109,13 +118,19 @@ class Board:
         leaders = await leadership.read_all(client.redis, [one.id for one in shared])
         news = await self._follower.look([one.id for one in shared])
         # After the journals: what they say is committed was there before.
-        sizes = await kept(client.redis, [stream for space in spaces for stream in space.streams()])
+        streams = {space.name: self._streams_of(space) for space in spaces}
+        sizes = await kept(client.redis, [stream for some in streams.values() for stream in some])
         now = round(time.time() * 1000)
         wanted = {str(one): one for one in shared}
         self.groups = {
             name: self.groups.get(name) or GroupBoard(subscription) for name, subscription in wanted.items()
         }
-        ends = {str(stream): size.next for stream, size in sizes.items()}
+        ends = {
+            some[stream]: sizes[stream].next
+            for some in streams.values()
+            for stream in some
+            if stream in sizes
+        }
         for group in self.groups.values():
             identity = group.subscription.id
             self._take(group, news.get(identity, News()), ends, leaders[identity], now)
@@ -128,9 +143,19 @@ class Board:
                 "memory": facts.get("used_memory_human", "unknown"),
             },
             "hosts": [host.model_dump() for host in alive],
-            "spaces": [_space(space, sizes) for space in spaces],
+            "spaces": [
+                _space(space, [sizes[stream] for stream in streams[space.name] if stream in sizes])
+                for space in spaces
+            ],
             "groups": [group.summary for group in self.groups.values()],
         }
+
+    def _streams_of(self, space: Space) -> dict[StreamId, str]:
+        known = self._known.get(space.name)
+        if known is None or known[0] != space.generations:
+            known = space.generations, {stream: str(stream) for stream in space.streams()}
+            self._known[space.name] = known
+        return known[1]
 
     def _take(
         self,
@@ -145,12 +170,7 @@ class Board:
             if (event := _event(record, at)) is not None:
                 group.written += 1
                 group.events.append({"number": group.written, **event})
-        rows: dict[str, Row] = {}
-        lag: int | None = 0
-        for stream, progress in state.streams.items():
-            row = _row(stream, progress, ends.get(stream))
-            rows[stream] = row
-            lag = None if lag is None or row[-1] is None else lag + row[-1]
+        rows, lag = _rows(group.rows, state, ends)
         group.rows = rows
         group.lag.append((now, lag))
         live = leader.held and not leader.expired
@@ -166,6 +186,21 @@ class Board:
             "lag": lag,
             "expired": state.expired_at is not None,
         }
+
+
+def _rows(
+    before: Mapping[str, Row], state: GroupState, ends: Mapping[str, int]
+) -> tuple[dict[str, Row], int | None]:
+    """A row for each stream, the same object as before where nothing changed; and the lag of all."""
+    rows: dict[str, Row] = {}
+    lag: int | None = 0
+    for stream, progress in state.streams.items():
+        row, made = before.get(stream), _row(stream, progress, ends.get(stream))
+        if row is None or row != made:
+            row = made
+        rows[stream] = row
+        lag = None if lag is None or row[-1] is None else lag + row[-1]
+    return rows, lag
 
 
 def _row(stream: str, progress: StreamProgress, next: int | None) -> Row:
@@ -195,8 +230,7 @@ def _event(record: Record, at: int) -> dict[str, Any] | None:
             return None
 
 
-def _space(space: Space, sizes: Mapping[StreamId, Kept]) -> dict[str, Any]:
-    found = [sizes[stream] for stream in space.streams() if stream in sizes]
+def _space(space: Space, found: Sequence[Kept]) -> dict[str, Any]:
     held = sorted({size.held_by for size in found if size.held_by is not None})
     since = min((size.held_since for size in found if size.held_since is not None), default=None)
     return {

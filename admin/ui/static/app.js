@@ -63,7 +63,11 @@ function follow(subscription) {
   const source = new EventSource(`/api/live${query}`);
   source.onopen = () => state("live", "live");
   source.onerror = () => state("lost", "no connection, trying again");
-  source.addEventListener("overview", (event) => { shown.overview = JSON.parse(event.data); draw(); });
+  // On the page of a group, the news of the group come right behind, and are drawn then.
+  source.addEventListener("overview", (event) => {
+    shown.overview = JSON.parse(event.data);
+    if (shown.subscription === null) draw(); else drawHead(shown.overview);
+  });
   source.addEventListener("group", (event) => { take(JSON.parse(event.data)); draw(); });
   shown.source = source;
 }
@@ -88,7 +92,7 @@ function take(news) {
     group.order = [...group.rows.keys()].sort(compare);
   }
   group.lag.push(...news.lag);
-  group.lag.splice(0, group.lag.length - 600);
+  group.lag.splice(0, group.lag.length - 1200);
   group.events.push(...news.events);
   group.events.splice(0, group.events.length - 200);
   group.summary = news.summary;
@@ -99,13 +103,18 @@ function draw() {
   const seen = shown.overview;
   if (seen === null || seen.redis === undefined) return;
   const [page] = route();
+  drawHead(seen);
+  ({ groups: drawGroups, spaces: drawSpaces, hosts: drawHosts, group: drawGroup })[page](seen);
+  window.streamlease.looks += 1;
+  window.streamlease.shownAt = Date.now();
+}
+
+function drawHead(seen) {
+  if (seen.redis === undefined) return;
   find("#server").textContent = `${seen.redis.name} ${seen.redis.version} at ${seen.redis.address}, ${seen.redis.memory} used`;
   find("#problem").hidden = seen.error === null;
   find("#problem").textContent = seen.error ?? "";
   find(".acts").hidden = !seen.acts;
-  ({ groups: drawGroups, spaces: drawSpaces, hosts: drawHosts, group: drawGroup })[page](seen);
-  window.streamlease.looks += 1;
-  window.streamlease.shownAt = Date.now();
 }
 
 function drawGroups(seen) {
@@ -174,7 +183,8 @@ function drawOwners(group) {
 
 function drawStreams(group) {
   const wanted = find("#group .filter").value.toLowerCase();
-  const rows = [...group.rows.values()].filter((row) => row.slice(0, 4).join(" ").toLowerCase().includes(wanted));
+  const all = [...group.rows.values()];
+  const rows = wanted === "" ? all : all.filter((row) => row.slice(0, 4).join(" ").toLowerCase().includes(wanted));
   const sign = shown.down ? -1 : 1;
   const key = (row) => row[shown.sort] ?? (typeof row[4] === "number" && shown.sort > 3 ? Infinity : "");
   rows.sort((one, other) => (key(one) < key(other) ? -1 : key(one) > key(other) ? 1 : 0) * sign);

@@ -58,6 +58,9 @@ class StreamMap {
     this.streams = [];
     this.owners = new Map();
     this.flashes = new Map();
+    this.colours = new Map();
+    this.places = new Map();
+    this.context = null;
     this.columns = 1;
     this.size = 8;
     this.drawing = false;
@@ -76,29 +79,40 @@ class StreamMap {
   }
 
   draw() {
-    this.drawing = false;
     const width = this.canvas.clientWidth;
     const count = Math.max(1, this.streams.length);
     this.size = Math.max(4, Math.min(18, Math.floor(Math.sqrt(width * 220 / count))));
     this.columns = Math.max(1, Math.floor(width / this.size));
     this.canvas.dataset.height = Math.max(40, Math.ceil(count / this.columns) * this.size);
-    const [context] = surface(this.canvas);
+    [this.context] = surface(this.canvas);
+    this.places = new Map(this.streams.map((stream, place) => [stream, place]));
+    for (const stream of this.streams) this.cell(stream, this.colour(this.owners.get(stream) ?? null));
+    this.flash();
+  }
+
+  colour(owner) {
+    if (!this.colours.has(owner)) this.colours.set(owner, colourOf(owner));
+    return this.colours.get(owner);
+  }
+
+  cell(stream, colour) {
+    const place = this.places.get(stream);
+    if (place === undefined) return;
+    this.context.fillStyle = colour;
+    this.context.fillRect(place % this.columns * this.size, Math.floor(place / this.columns) * this.size, this.size - 1, this.size - 1);
+  }
+
+  // Only the cells that flash are drawn anew, ten times a second.
+  flash() {
     const now = performance.now();
-    this.streams.forEach((stream, place) => {
-      const since = this.flashes.get(stream);
-      context.fillStyle = colourOf(this.owners.get(stream) ?? null);
-      const x = (place % this.columns) * this.size, y = Math.floor(place / this.columns) * this.size;
-      context.fillRect(x, y, this.size - 1, this.size - 1);
-      if (since === undefined) return;
+    for (const [stream, since] of this.flashes) {
       const left = 1 - (now - since) / FLASH_MS;
-      if (left <= 0) { this.flashes.delete(stream); return; }
-      context.fillStyle = `rgba(255, 235, 59, ${left})`;
-      context.fillRect(x, y, this.size - 1, this.size - 1);
-    });
-    if (this.flashes.size > 0 && !this.drawing) {
-      this.drawing = true;
-      window.setTimeout(() => this.draw(), 100);
+      this.cell(stream, this.colour(this.owners.get(stream) ?? null));
+      if (left > 0) this.cell(stream, `rgba(255, 235, 59, ${left})`); else this.flashes.delete(stream);
     }
+    if (this.flashes.size === 0 || this.drawing) return;
+    this.drawing = true;
+    window.setTimeout(() => { this.drawing = false; this.flash(); }, 100);
   }
 
   at(x, y) {
