@@ -80,6 +80,7 @@ class _Pretender:
         self._streams = [f"wide{n}.0.{shard}" for n in range(SPACES) for shard in range(ROWS // SPACES)]
         self._epochs = dict.fromkeys(self._streams, 1)
         self._number = 0
+        self._one = asyncio.Lock()
 
     async def begin(self) -> None:
         """All streams are leased."""
@@ -111,7 +112,8 @@ class _Pretender:
         return Leased(stream=stream, lease_epoch=self._epochs[stream], name=owner, session=owner)
 
     async def _write(self, records: list[Record]) -> None:
-        await self._journal.write(*self._journal.next_commit(records))
+        async with self._one:  # a journal takes one commit after the other
+            await self._journal.write(*self._journal.next_commit(records))
 
 
 async def _page(url: str) -> list[tuple[str, str, str]]:
@@ -122,9 +124,9 @@ async def _page(url: str) -> list[tuple[str, str, str]]:
     redis, writing = connect_redis(url), connect_redis(url)
     pretender = _Pretender(await journal_of(writing, SHARED.id, 1))
     await pretender.begin()
-    quiet = await _bystander(redis, 5.0)
     going = asyncio.create_task(pretender.go_on())
     try:
+        quiet = await _bystander(redis, 10.0)
         async with _ui(url) as site:
             busy = asyncio.create_task(_bystander(redis, 10.0))
             found = await asyncio.to_thread(_in_browser, site, pretender, asyncio.get_running_loop())
@@ -132,7 +134,8 @@ async def _page(url: str) -> list[tuple[str, str, str]]:
             looks = [await asyncio.to_thread(_took, site) for _ in range(10)]
     finally:
         going.cancel()
-        await asyncio.gather(going, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await going
         await redis.aclose()
         await writing.aclose()
     what = f"page of {ROWS:,} streams"
