@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 0.5
 REST = 2
-"""How many times as long as a look took the reader rests at least. The shorter of the last two counts, so that
-one slow look, such as the first, makes no pause."""
+"""How many times as long as a look took the reader rests at least. The shorter of the last two counts, so
+that one slow look, such as the first, makes no pause."""
 
 HISTORY = 1200
 """Points of the lag of a group that are kept."""
