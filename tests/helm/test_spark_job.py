@@ -67,7 +67,7 @@ def test_the_values_arrive_as_variables() -> None:
     assert given["SPARK_JOB_SLOTS"] == "4"
     assert given["SPARK_JOB_TRIGGER"] == "5 seconds"
     assert given["SPARK_JOB_SINK"] == "parquet"
-    assert given["PYSPARK_SUBMIT_ARGS"] == "--driver-memory 2g pyspark-shell"
+    assert given["PYSPARK_SUBMIT_ARGS"] == "--master local[4] --driver-memory 2g pyspark-shell"
 
 
 @pytest.mark.parametrize("topics", ["a: b/#", "a #b/c", '"a"/b', "a/\\d{{ 1 }}/é", "#"])

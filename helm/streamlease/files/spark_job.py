@@ -8,7 +8,8 @@ import threading
 from pyspark.sql import SparkSession
 
 slots, trigger = os.environ["SPARK_JOB_SLOTS"], os.environ["SPARK_JOB_TRIGGER"]
-spark = SparkSession.builder.master(f"local[{slots}]").appName("streamlease-example").getOrCreate()
+# Who starts it names the master: local[SLOTS] in the Job of the chart, k8s://... with spark-submit.
+spark = SparkSession.builder.appName("streamlease-example").getOrCreate()
 messages = (
     spark.readStream.format("streamlease")
     .option("redis", os.environ["STREAMLEASE_REDIS_URL"])

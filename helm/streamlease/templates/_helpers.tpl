@@ -27,6 +27,20 @@
 {{- printf "%s-ui" (include "streamlease.fullname" . | trunc 60 | trimSuffix "-") -}}
 {{- end -}}
 
+{{/* Full name of the Service through which Prometheus finds the leader hosts. */}}
+{{- define "streamlease.metricsName" -}}
+{{- printf "%s-metrics" (include "streamlease.fullname" . | trunc 55 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* Full name of the objects of the trial Redis. */}}
+{{- define "streamlease.trialName" -}}
+{{- printf "%s-redis" (include "streamlease.fullname" . | trunc 52 | trimSuffix "-") -}}
+{{- end -}}
+
+{{- define "streamlease.trialPing" -}}
+[sh, -c, {{ printf "%s ping | grep -q PONG" .Values.trialRedis.client | quote }}]
+{{- end -}}
+
 {{/* Labels that select one component's pods. Argument: dict "root" $ "component" NAME. */}}
 {{- define "streamlease.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "streamlease.name" .root }}
@@ -75,7 +89,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{/* The one variable that says where Redis is. values.schema.json sees to it that exactly one source is given. */}}
 {{- define "streamlease.redisEnv" -}}
 - name: STREAMLEASE_REDIS_URL
-  {{- if .Values.redis.existingSecret }}
+  {{- if .Values.redis.trial }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "streamlease.trialName" . }}
+      key: url
+  {{- else if .Values.redis.existingSecret }}
   valueFrom:
     secretKeyRef:
       name: {{ .Values.redis.existingSecret.name }}
@@ -83,6 +102,24 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
   {{- else }}
   value: {{ .Values.redis.url | quote }}
   {{- end }}
+{{- end -}}
+
+{{/* The files of redis.tlsSecret, for a URL such as rediss://host:6380/0?ssl_ca_certs=/redis-tls/ca.crt. */}}
+{{- define "streamlease.tlsMount" -}}
+{{- if .Values.redis.tlsSecret }}
+- name: redis-tls
+  mountPath: /redis-tls
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "streamlease.tlsVolume" -}}
+{{- with .Values.redis.tlsSecret }}
+- name: redis-tls
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
 {{- end -}}
 
 {{/* What every pod of this chart runs under. Fixed on purpose: the image needs nothing more. */}}
