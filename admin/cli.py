@@ -11,6 +11,7 @@ Everything slow is imported by the command that needs it: ``streamlease --help``
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import sys
 from typing import Annotated, Any
@@ -40,7 +41,7 @@ app = typer.Typer(
     name="streamlease",
     help="Durable, ordered, elastic consumer groups for Spark and Python, on Redis.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -84,6 +85,8 @@ def root(
 
 def main() -> None:
     """The entry point."""
+    # A view of 10,000 streams makes objects by the hundred thousand, which all stay to the end.
+    gc.set_threshold(100_000)
     sys.exit(run(sys.argv[1:]))
 
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlease.admin.acting import DryRun
+from streamlease.admin.acting import DryRun, declared
 from streamlease.admin.group_acts import StreamName, Sub, simple_act
 from streamlease.admin.options import AsJson, RedisUrl, operator
 from streamlease.admin.output import document, line, printable, table
 from streamlease.admin.running import with_client
+from streamlease.admin.watching import Watch, view
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import SharedSubscription
 
@@ -24,17 +25,24 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_letters(subscription: Sub, redis: RedisUrl = None, as_json: AsJson = False) -> None:
+def list_letters(
+    subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False
+) -> int:
     """The dead letters of a group, with their causes."""
     shared = SharedSubscription.parse(subscription)
-    letters = [_shown(letter) for letter in with_client(redis, lambda client: _letters(client, shared))]
-    if as_json:
-        document({"subscription": str(shared), "dead_letters": letters})
-        return
+
+    async def look(client: Client) -> dict[str, Any]:
+        letters = [_shown(letter) for letter in await _letters(client, shared)]
+        return {"subscription": str(shared), "dead_letters": letters}
+
+    return view(redis, look, _draw, as_json=as_json, watch=watch)
+
+
+def _draw(seen: dict[str, Any]) -> None:
     rows = [
         (one["place"], one["topic"], f"{one['stream']}@{one['offset']}", one["failures"], one["cause"],
          (one["replayed"] or {}).get("at"))
-        for one in letters
+        for one in seen["dead_letters"]
     ]  # fmt: skip
     titles = ("DEAD LETTER", "TOPIC", "ORIGINAL", "FAILURES", "CAUSE", "REPLAYED")
     table(titles, rows, "it has no dead letters")
@@ -68,6 +76,8 @@ def replay(
                 stream, offset = await DeadLetters(client.redis).replay(shared, letter, operator())
                 shown["replayed"] = {"by": operator(), "stream": str(stream), "offset": offset}
             done.append(shown)
+        if not dry_run:
+            await DeadLetters(client.redis).forget_lost(shared, letters)
         return done
 
     done = with_client(redis, work)
@@ -121,7 +131,7 @@ def _show(outcome: dict[str, Any], text: str, as_json: bool) -> None:
 async def _letters(client: Client, shared: SharedSubscription) -> list[DeadLetter]:
     from streamlease.registry.dead_letters import DeadLetters
 
-    declaration = await client.groups.get(shared)
+    declaration = await declared(client, shared)
     return await DeadLetters(client.redis).of(shared, declaration.options)
 
 

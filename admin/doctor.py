@@ -6,12 +6,14 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
-from streamlease.admin.options import AsJson, RedisUrl, chosen_url
+import typer
+
+from streamlease.admin.findings import Finding, Level, some
+from streamlease.admin.options import AsJson, RedisUrl, check_seconds, chosen_url
 from streamlease.admin.output import document, printable
-from streamlease.admin.running import for_each
 from streamlease.protocol.errors import StreamleaseError
 
 if TYPE_CHECKING:
@@ -23,30 +25,25 @@ SLOW_MS = 50.0
 SKEW_SECONDS = 1.0
 FULL = 0.9
 SCANNED_KEYS = 20_000
-SHOWN = 3
-"""How many names one line shows."""
+STUCK_SECONDS = 60.0
 
 
-class Level(StrEnum):
-    """How bad it is."""
+def doctor(
+    stuck_after: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="A message that waits longer is told, if its stream is held up."
+        ),
+    ] = STUCK_SECONDS,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check server, rights, hosts, queue, groups, streams and keys.
 
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-class Finding(NamedTuple):
-    """One line of the report."""
-
-    check: str
-    level: Level
-    message: str
-    remedy: str = ""
-
-
-def doctor(redis: RedisUrl = None, as_json: AsJson = False) -> int:
-    """Check server, hosts, queue, groups and keys; exit 1 if anything fails."""
-    findings = asyncio.run(_examine(chosen_url(redis)))
+    Exit 0: nothing fails, though there may be warnings; 1: something fails, or Redis does not answer.
+    """
+    check_seconds("--stuck-after", stuck_after)
+    findings = asyncio.run(_examine(chosen_url(redis), stuck_after))
     if as_json:
         document({"ok": _healthy(findings), "checks": [finding._asdict() for finding in findings]})
     else:
@@ -72,7 +69,9 @@ def _print(findings: list[Finding]) -> None:
         console.print(text)
 
 
-async def _examine(url: str) -> list[Finding]:
+async def _examine(url: str, stuck_after: float = STUCK_SECONDS) -> list[Finding]:
+    from streamlease.admin.held_up import held_up
+    from streamlease.admin.rights import rights
     from streamlease.admin.server_facts import server_facts
     from streamlease.agent.client import Client
 
@@ -90,11 +89,13 @@ async def _examine(url: str) -> list[Finding]:
             _memory(facts),
         ]
         checks: list[tuple[str, Callable[[Client], Awaitable[Finding]]]] = [
+            ("rights", rights),
             ("round trip", _round_trip),
             ("clock", _clock),
             ("leader hosts", _hosts),
             ("spawn queue", _queue),
             ("groups", _groups),
+            ("streams", partial(held_up, stuck_after=stuck_after)),
             ("keys", _keys),
         ]
         for name, check in checks:
@@ -223,9 +224,16 @@ async def _hosts(client: Client) -> Finding:
             "none: consumers lead by themselves, which pauses a group when the leading one ends; "
             "'streamlease serve' runs one",
         )
+    if all(host.drained for host in alive):
+        return Finding(
+            "leader hosts",
+            Level.WARN,
+            f"all {len(alive)} are drained: the last one leads all the same, with nobody to take over",
+            "start another one, or 'streamlease group drain --host HOST --undo'",
+        )
     leaders = sum(host.leaders for host in alive)
     return Finding(
-        "leader hosts", Level.OK, f"{len(alive)} alive with {leaders} leaders: {_some(h.host for h in alive)}"
+        "leader hosts", Level.OK, f"{len(alive)} alive with {leaders} leaders: {some(h.host for h in alive)}"
     )
 
 
@@ -264,19 +272,15 @@ def _count_jobs(url: str) -> tuple[int, int]:
 
 
 async def _groups(client: Client) -> Finding:
-    from streamlease.admin.group_view import describe, total_lag
+    from streamlease.admin.group_list import summaries
 
-    async def one(shared: Any) -> tuple[str, bool]:
-        group = await describe(client, shared)
-        return str(shared), group["leader"] is None and total_lag(group) != 0
-
-    groups = await for_each(await client.groups.list(), one)
-    alone = [name for name, stuck in groups if stuck]
+    groups = await summaries(client, await client.groups.list())
+    alone = [group["subscription"] for group in groups if group["leader"] is None and group["lag"] != 0]
     if alone:
         return Finding(
             "groups",
             Level.WARN,
-            f"{len(alone)} of {len(groups)} have messages to consume, but no leader: {_some(alone)}",
+            f"{len(alone)} of {len(groups)} have messages to consume, but no leader: {some(alone)}",
             "start a consumer of each, or see 'streamlease group describe SUB'",
         )
     return Finding("groups", Level.OK, f"{len(groups)} groups; none waits for a leader")
@@ -291,13 +295,7 @@ async def _keys(client: Client) -> Finding:
         return Finding(
             "keys",
             Level.WARN,
-            f"{len(orphans)} belong to no known space or group ({seen}): {_some(orphans)}",
+            f"{len(orphans)} belong to no known space or group ({seen}): {some(orphans)}",
             "delete them by hand once you are sure that no older version uses them",
         )
     return Finding("keys", Level.OK, f"each belongs to a known space or group ({seen})")
-
-
-def _some(names: Any) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-    return ", ".join(listed[:SHOWN]) + more

@@ -13,6 +13,7 @@ from streamlease.admin.moments import parse_moment
 from streamlease.admin.options import AsJson, RedisUrl, check_seconds, operator
 from streamlease.admin.output import document, iso_microseconds, line, table
 from streamlease.admin.running import with_client
+from streamlease.admin.watching import Watch, view
 from streamlease.protocol.errors import InvalidOption, NotLeader
 from streamlease.protocol.nearest import nearest
 from streamlease.protocol.topics import SharedSubscription
@@ -265,18 +266,19 @@ def delete(
 def history(
     subscription: Sub,
     limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+    watch: Watch = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Who did what to a group, when, and what came of it; the newest last."""
     shared = SharedSubscription.parse(subscription)
 
-    async def work(client: Client) -> list[dict[str, Any]]:
+    async def look(client: Client) -> dict[str, Any]:
         from streamlease.leader.journal import recover
 
         await declared(client, shared)
         state = (await recover(client.redis, shared.id)).state
-        return [
+        acts = [
             {
                 "at": iso_microseconds(done.at * 1000) if done.at else None,
                 "who": done.who or "the leader",
@@ -288,12 +290,12 @@ def history(
             }
             for done in state.operated.history[-limit:]
         ]
+        return {"subscription": str(shared), "acts": acts}
 
-    acts = with_client(redis, work)
-    if as_json:
-        document({"subscription": str(shared), "acts": acts})
-        return
+    return view(redis, look, _draw_history, as_json=as_json, watch=watch)
+
+
+def _draw_history(seen: dict[str, Any]) -> None:
     columns = ("at", "who", "act", "what", "outcome")
-    table(
-        [c.upper() for c in columns], [[done[c] for c in columns] for done in acts], "nothing was done to it"
-    )
+    rows = [[done[c] for c in columns] for done in seen["acts"]]
+    table([c.upper() for c in columns], rows, "nothing was done to it")

@@ -6,7 +6,7 @@ ends of the streams are read in a few round trips, however many groups there are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamlease.protocol.ids import StreamId
     from streamlease.registry.leadership import LeaderRecord
     from streamlease.registry.progress import GroupProgress
-    from streamlease.streams.ranges import StreamState
+    from streamlease.streams.history import Waiting
 
 
 def list_groups(
@@ -95,8 +95,7 @@ async def summaries(client: Client, groups: Sequence[SharedSubscription]) -> lis
         StoreUnavailable, StoreRefused.
     """
     from streamlease.registry import leadership, progress
-    from streamlease.streams.history import server_time, times_at
-    from streamlease.streams.log import AsyncLog
+    from streamlease.streams.history import server_time, waiting
 
     if not groups:
         return []
@@ -108,70 +107,53 @@ async def summaries(client: Client, groups: Sequence[SharedSubscription]) -> lis
     leaders = await leadership.read_all(client.redis, [one.id for one in groups])
     found = await progress.read(client.redis, wanted)
     # After the progress: what is committed was there before.
-    states = await AsyncLog(client.redis).states(
-        {stream for streams in wanted.values() for stream in streams}
-    )
-    behind = {one.subscription: _behind(one, states) for one in found}
-    times = await times_at(
-        client.redis,
-        ((stream, at) for places in behind.values() if places is not None for stream, at, _ in places),
-    )
+    seen = await waiting(client.redis, (place for one in found for place in one.needs.items()))
     now = await server_time(client.redis)
-    return [
-        _summary(one, leaders[one.subscription.id], behind[one.subscription], times, now) for one in found
-    ]
+    return [_summary(one, leaders[one.subscription.id], _behind(one, seen), now) for one in found]
 
 
 def _behind(
-    one: GroupProgress, states: Mapping[StreamId, StreamState]
-) -> list[tuple[StreamId, int, int]] | None:
-    """Of each stream that is not consumed: from where, and how many messages; None if that is unknown.
+    one: GroupProgress, seen: Mapping[tuple[StreamId, int], Waiting]
+) -> list[tuple[int, int | None]] | None:
+    """Of each stream: how many messages wait, and since when; None if a stream is not known.
 
     After a failover that lost writes a stream may end below what was committed: then nobody knows.
     """
-    places = []
+    found = []
     for stream, need in one.needs.items():
-        state = states.get(stream)
-        if state is None or need > state.next:
+        there = seen.get((stream, need))
+        if there is None or need > there.next:
             return None
-        begin = max(need, state.floor) if stream not in one.begun else need
-        if begin < state.next:
-            places.append((stream, begin, state.next - begin))
-    return places
+        begin = need if stream in one.begun else max(need, there.floor)
+        found.append((there.next - begin, there.since))
+    return found
 
 
 def _summary(
-    one: GroupProgress,
-    leader: LeaderRecord,
-    behind: list[tuple[StreamId, int, int]] | None,
-    times: Mapping[tuple[StreamId, int], int],
-    now: int,
+    one: GroupProgress, leader: LeaderRecord, behind: list[tuple[int, int | None]] | None, now: int
 ) -> dict[str, Any]:
     live = leader.held and not leader.expired
-    paused = one.paused_at is not None
     return {
         "subscription": str(one.subscription),
-        "state": "paused" if paused else "led" if live else "no leader",
+        "state": "paused" if one.paused_at is not None else "led" if live else "no leader",
         "paused_since": _moment(one.paused_at),
         "expired_at": _moment(one.expired_at),
         "leader": {"host": leader.host, "term": leader.term} if live else None,
         "term": leader.term,
         "streams": len(one.needs),
-        "lag": None if behind is None else sum(count for *_, count in behind),
-        "lag_seconds": None if behind is None else _oldest(behind, times, now),
+        "lag": None if behind is None else sum(count for count, _ in behind),
+        "lag_seconds": None if behind is None else _oldest(behind, now),
     }
 
 
-def _oldest(
-    behind: Iterable[tuple[StreamId, int, int]], times: Mapping[tuple[StreamId, int], int], now: int
-) -> float | None:
+def _oldest(behind: list[tuple[int, int | None]], now: int) -> float | None:
     """How long the oldest message waits; None if that of one stream is unknown."""
     longest = 0.0
-    for stream, at, _ in behind:
-        since = times.get((stream, at))
-        if since is None:
+    for count, since in behind:
+        if count and since is None:
             return None
-        longest = max(longest, (now - since) / 1_000_000)
+        if count and since is not None:
+            longest = max(longest, (now - since) / 1_000_000)
     return round(longest, 3)
 
 

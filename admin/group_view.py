@@ -11,7 +11,7 @@ from streamlease.leader import journal, view
 from streamlease.protocol.errors import Indefinite, NotLeader, StoreRefused, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import leadership
-from streamlease.streams.history import append_times, server_time
+from streamlease.streams.history import Waiting, server_time, waiting
 from streamlease.streams.log import AsyncLog
 
 if TYPE_CHECKING:
@@ -103,22 +103,26 @@ async def _from_journal(client: Client, declaration: Declaration) -> dict[str, A
     shared = declaration.shared
     state = (await journal.recover(client.redis, shared.id)).state
     try:
-        starts = await client.groups.starts(declaration)
+        new = [one for one in await client.groups.streams(shared) if str(one) not in state.streams]
     except UnknownSpace:
-        starts = {}
+        new = []
+    # Streams that no leader has seen yet begin at the declared start.
+    floors = await AsyncLog(client.redis).floors(new)
+    starts = {str(one): max(declaration.positions.get(str(one), 0), floor) for one, floor in floors.items()}
     from streamlease.leader.records import StreamsAdded
 
-    # Streams that no leader has seen yet begin at the declared start.
-    state.apply(StreamsAdded(starts={name: at for name, at in starts.items() if name not in state.streams}))
+    state.apply(StreamsAdded(starts=starts))
     return view.of_state(state)
 
 
 async def _with_lag(client: Client, streams: list[dict[str, Any]], now: int) -> list[dict[str, Any]]:
-    ids = {stream["stream"]: StreamId.parse(stream["stream"]) for stream in streams}
-    nexts = await AsyncLog(client.redis).next_offsets(ids.values())
+    ids = [StreamId.parse(stream["stream"]) for stream in streams]
+    places = [(id, int(stream["committed"])) for id, stream in zip(ids, streams, strict=True)]
+    seen = await waiting(client.redis, places)
     rows = []
-    for stream in streams:
-        next = nexts.get(ids[stream["stream"]])
+    for place, stream in zip(places, streams, strict=True):
+        there = seen.get(place)
+        next = there.next if there is not None else None
         # After a failover that lost writes the log may end below what was committed: then nobody knows.
         lag = next - stream["committed"] if next is not None and next >= stream["committed"] else None
         row = {
@@ -132,17 +136,17 @@ async def _with_lag(client: Client, streams: list[dict[str, Any]], now: int) -> 
             "committed": stream["committed"],
             "next": next,
             "lag": lag,
-            "lag_seconds": 0.0 if lag == 0 else None,
+            "lag_seconds": 0.0 if lag == 0 else _seconds_since(there, now) if lag else None,
             "why": stream["why"],
         }
         rows.append(row)
-    waiting = {ids[row["stream"]]: row["committed"] for row in rows if row["lag"]}
-    times = await append_times(client.redis, waiting)
-    for row in rows:
-        since = times.get(ids[row["stream"]])
-        if row["lag"] and since is not None:
-            row["lag_seconds"] = max(0.0, round((now - since) / 1_000_000, 3))
     return rows
+
+
+def _seconds_since(there: Waiting | None, now: int) -> float | None:
+    if there is None or there.since is None:
+        return None
+    return max(0.0, round((now - there.since) / 1_000_000, 3))
 
 
 def _moment(milliseconds: int | None) -> str | None:
@@ -162,6 +166,7 @@ def _borrower(borrower: dict[str, Any], now: int) -> dict[str, Any]:
         "host": borrower["host"],
         "streams": borrower["streams"],
         "drained": borrower["drained"],
+        "silent_seconds": round(borrower["last_seen_ms"] / 1000, 3),
         "last_seen": iso_microseconds(now - borrower["last_seen_ms"] * 1000),
     }
 

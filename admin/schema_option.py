@@ -40,13 +40,13 @@ def read(file: Path) -> Schema:
         raise InvalidOption(f"--schema {file}: {error}") from None
 
 
-def document(schema: Schema) -> dict[str, Any]:
-    """A schema in the form that ``--schema`` takes, with its fingerprint."""
-    return {**schema.model_dump(), "fingerprint": schema.fingerprint}
+def document(schema: Schema, version: int) -> dict[str, Any]:
+    """A schema in the form that ``--schema`` takes, with its fingerprint and its version in the space."""
+    return {**schema.model_dump(), "fingerprint": schema.fingerprint, "version": version}
 
 
-def show(schema: Schema, version: int) -> None:
-    """A schema as a table."""
-    line(f"schema {schema.fingerprint}, version {version}")
-    rows = [(one.name, one.type, "yes" if one.nullable else "no") for one in schema.columns]
+def show(schema: dict[str, Any]) -> None:
+    """The document of a schema as a table."""
+    line(f"schema {schema['fingerprint']}, version {schema['version']}")
+    rows = [(one["name"], one["type"], "yes" if one["nullable"] else "no") for one in schema["columns"]]
     table(("COLUMN", "TYPE", "NULLABLE"), rows, "")

@@ -4,17 +4,62 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamlease.admin.output import iso_microseconds
+from streamlease.admin import retention_options, schema_option
+from streamlease.admin.output import iso_microseconds, line, table
+from streamlease.admin.space_definition import definition
 from streamlease.leader.retention import expiry_of
 from streamlease.registry.progress import GroupProgress, Hold, Holds, needs
 from streamlease.streams.log import AsyncLog
-from streamlease.streams.retention import Kept, kept
+from streamlease.streams.retention import Kept, Retention, kept
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.protocol.ids import StreamId
     from streamlease.streams.ranges import StreamState
     from streamlease.streams.spaces import Space
+
+
+async def look(client: Client, name: str) -> dict[str, Any]:
+    """The document of ``streamlease space show --json``.
+
+    Raises:
+        UnknownSpace: there is no such space; the message names the nearest ones.
+    """
+    space = await client.spaces.get(name)
+    streams, groups = await streams_and_groups(client, space)
+    return {**definition(space), "streams": streams, "groups": groups}
+
+
+def draw(seen: dict[str, Any]) -> None:
+    """The same for people."""
+    line(
+        f"space {seen['name']}: topics {' '.join(seen['topics'])}, sharded by {seen['shard_by']}, "
+        f"durability {seen['durability']}"
+    )
+    line(retention_options.sentence(Retention(**seen["retention"])))
+    if seen["schema"] is not None:
+        schema_option.show(seen["schema"])
+    columns = ["STREAM", "NEXT", "OLDEST", "BYTES", "STATE", "LAST APPEND", "HELD BY", "FROM", "SINCE"]
+    streams, groups = seen["streams"], seen["groups"]
+    if len(seen["generations"]) > 1 or seen["ended"]:
+        for one in seen["generations"]:
+            line(
+                f"generation {one['number']}: {one['streams']} streams, "
+                f"{'sealed' if one['sealed'] else 'open'}"
+            )
+        columns.append("FINISHED BY")
+    rows = []
+    for row in streams:
+        by = row["finished_by"]
+        finished = None if by is None else f"{len(by)} of {len(groups)}"
+        rows.append([*{**row, "finished_by": finished}.values()][: len(columns)])
+    table(columns, rows, "")
+    if groups:
+        table(
+            ("GROUP", "BEHIND", "IDLE SECONDS", "EXPIRES AFTER", "EXPIRED"),
+            [[*group.values()] for group in groups],
+            "",
+        )
 
 
 async def streams_and_groups(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlease.admin import retention_options, schema_option
+from streamlease.admin.completing import SpaceName
 from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line, table
 from streamlease.admin.retention_options import Age, Bytes, Force, GroupExpiry, Messages
 from streamlease.admin.running import with_client
 from streamlease.admin.schema_option import SchemaFile
+from streamlease.admin.space_definition import definition
+from streamlease.admin.watching import Watch, view
 from streamlease.protocol.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -22,21 +26,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Topic spaces: which topics belong together, in how many streams.", no_args_is_help=True
 )
-
-
-def definition(space: Space) -> dict[str, Any]:
-    """A space as a document."""
-    return {
-        "name": space.name,
-        "topics": list(space.topics),
-        "streams": space.newest.streams,
-        "shard_by": space.shard_by,
-        "retention": retention_options.document(space.retention),
-        "durability": space.durability,
-        "ended": space.ended,
-        "generations": [generation.model_dump() for generation in space.generations],
-        "schema": None if space.newest_schema is None else schema_option.document(space.newest_schema),
-    }
 
 
 @app.command()
@@ -85,59 +74,34 @@ def create(
 
 
 @app.command("list")
-def list_spaces(redis: RedisUrl = None, as_json: AsJson = False) -> None:
+def list_spaces(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
     """All spaces."""
-    spaces = with_client(redis, lambda client: client.spaces.list())
-    if as_json:
-        document({"spaces": [definition(space) for space in spaces]})
-        return
+
+    async def look(client: Client) -> dict[str, Any]:
+        return {"spaces": [definition(space) for space in await client.spaces.list()]}
+
+    return view(redis, look, _draw_list, as_json=as_json, watch=watch)
+
+
+def _draw_list(seen: dict[str, Any]) -> None:
     table(
         ("SPACE", "STREAMS", "TOPICS"),
-        [(space.name, space.newest.streams, " ".join(space.topics)) for space in spaces],
+        [(space["name"], space["streams"], " ".join(space["topics"])) for space in seen["spaces"]],
         "there are no spaces: create one with 'streamlease space create NAME --topics FILTER'",
     )
 
 
 @app.command()
-def show(name: str, redis: RedisUrl = None, as_json: AsJson = False) -> None:
+def show(name: SpaceName, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
     """One space with its streams: what they hold, and which groups keep it from being removed."""
-    from streamlease.admin.space_view import streams_and_groups
+    from streamlease.admin import space_view
 
-    async def work(client: Client) -> tuple[Space, list[dict[str, Any]], list[dict[str, Any]]]:
-        space = await client.spaces.get(name)
-        return space, *await streams_and_groups(client, space)
-
-    space, streams, groups = with_client(redis, work)
-    if as_json:
-        document({**definition(space), "streams": streams, "groups": groups})
-        return
-    line(
-        f"space {space.name}: topics {' '.join(space.topics)}, sharded by {space.shard_by}, "
-        f"durability {space.durability}"
-    )
-    line(retention_options.sentence(space.retention))
-    if space.newest_schema is not None:
-        schema_option.show(space.newest_schema, len(space.schemas))
-    columns = ["STREAM", "NEXT", "OLDEST", "BYTES", "STATE", "LAST APPEND", "HELD BY", "FROM", "SINCE"]
-    if len(space.generations) > 1 or space.ended:
-        for one in space.generations:
-            line(f"generation {one.number}: {one.streams} streams, {'sealed' if one.sealed else 'open'}")
-        columns.append("FINISHED BY")
-        for row in streams:
-            by = row["finished_by"]
-            row["finished_by"] = None if by is None else f"{len(by)} of {len(groups)}"
-    table(columns, [[*row.values()][: len(columns)] for row in streams], "")
-    if groups:
-        table(
-            ("GROUP", "BEHIND", "IDLE SECONDS", "EXPIRES AFTER", "EXPIRED"),
-            [[*group.values()] for group in groups],
-            "",
-        )
+    return view(redis, partial(space_view.look, name=name), space_view.draw, as_json=as_json, watch=watch)
 
 
 @app.command()
 def alter(
-    name: str,
+    name: SpaceName,
     streams: Annotated[
         int | None,
         typer.Option(help="How many streams new messages go to from now on; the former ones are sealed."),
@@ -202,12 +166,12 @@ def alter(
             f"former ones are sealed"
         )
     if columns is not None:
-        schema_option.show(columns, len(space.schemas))
+        schema_option.show(schema_option.document(columns, len(space.schemas)))
 
 
 @app.command()
 def seal(
-    name: str,
+    name: SpaceName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
@@ -227,7 +191,7 @@ def seal(
 
 @app.command()
 def delete(
-    name: str,
+    name: SpaceName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.options import AsJson, RedisUrl
-from streamlease.admin.output import document, line, table
-from streamlease.admin.running import for_each, with_client
+from streamlease.admin.output import line, table
+from streamlease.admin.running import for_each
+from streamlease.admin.watching import Watch, view
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -14,24 +15,24 @@ if TYPE_CHECKING:
     from streamlease.streams.spaces import Space
 
 
-def status(redis: RedisUrl = None, as_json: AsJson = False) -> None:
+def status(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
     """Server, leader hosts, spaces and groups in one view."""
-    view = with_client(redis, _look)
-    if as_json:
-        document(view)
-        return
-    server = view["redis"]
+    return view(redis, _look, _draw, as_json=as_json, watch=watch)
+
+
+def _draw(seen: dict[str, Any]) -> None:
+    server = seen["redis"]
     line(f"{server['name']} {server['version']} at {server['address']}, {server['memory']} of memory used")
     line("")
     table(
         ("LEADER HOST", "PROCESS", "LEADERS"),
-        [(host["host"], host["pid"], host["leaders"]) for host in view["hosts"]],
+        [(host["host"], host["pid"], host["leaders"]) for host in seen["hosts"]],
         "no leader hosts: consumers lead by themselves, or start one with 'streamlease serve'",
     )
     line("")
     table(
         ("SPACE", "STREAMS", "MESSAGES", "TOPICS"),
-        [(s["name"], s["streams"], s["messages"], " ".join(s["topics"])) for s in view["spaces"]],
+        [(s["name"], s["streams"], s["messages"], " ".join(s["topics"])) for s in seen["spaces"]],
         "no spaces: create one with 'streamlease space create NAME --topics FILTER'",
     )
     line("")
@@ -47,7 +48,7 @@ def status(redis: RedisUrl = None, as_json: AsJson = False) -> None:
                 group["streams"],
                 group["lag"],
             )
-            for group in view["groups"]
+            for group in seen["groups"]
         ],
         "no groups: subscribe, or use 'streamlease group declare SUB'",
     )
@@ -56,8 +57,8 @@ def status(redis: RedisUrl = None, as_json: AsJson = False) -> None:
 async def _look(client: Client) -> dict[str, Any]:
     from streamlease.admin.group_view import describe, total_lag
     from streamlease.admin.server_facts import server_facts
+    from streamlease.admin.space_definition import definition
     from streamlease.admin.space_view import streams_and_groups
-    from streamlease.admin.spaces import definition
     from streamlease.registry import hosts
 
     async def space(one: Space) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""The entrance: ``streamlease.connect(url)``."""
+"""The entrance: ``streamlease.connect(url)``.
+
+What consumes, publishes or leads is imported by the call that needs it: an operator's view of a Redis needs
+none of it, and half of its time would be imports.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from streamlease.agent import plain
-from streamlease.agent.agent import Agent
-from streamlease.agent.plain import PlainSubscription
-from streamlease.agent.session import Session, SessionConfig
-from streamlease.agent.subscription import SharedReader, Subscription
-from streamlease.borrower.machine import BorrowerConfig
-from streamlease.leader.strategies import load_installed, strategy
-from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader, UnknownGroup
+from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader
 from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import StreamId, check_name, random_token
 from streamlease.protocol.messages import ActName, Command, CommandReply, DrainHost
@@ -25,15 +22,18 @@ from streamlease.registry import leadership
 from streamlease.registry.groups import Groups, Start, check_start
 from streamlease.streams.connection import AsyncRedis, ask, check_server
 from streamlease.streams.connection import connect as connect_redis
-from streamlease.streams.decoding import prepare
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.publisher import Publisher
 from streamlease.streams.retention import Retention
 from streamlease.streams.schemas import Schema, SchemaLike
 from streamlease.streams.spaces import ShardBy, Space, SpaceStore
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from streamlease.agent import plain
+    from streamlease.agent.agent import Agent
+    from streamlease.agent.plain import PlainSubscription
+    from streamlease.agent.subscription import SharedReader, Subscription
+    from streamlease.streams.publisher import Publisher
 
 URL_VARIABLE = "STREAMLEASE_REDIS_URL"
 ACT_SECONDS = 4.5
@@ -98,6 +98,8 @@ class Client:
 
     async def agent(self) -> Agent:
         """The agent of this client, started at its first use."""
+        from streamlease.agent.agent import Agent
+
         async with self._agent_lock:
             if self._agent is None:
                 agent = Agent(self.redis, self.url, embedded=self._embedded)
@@ -129,10 +131,14 @@ class Client:
 
     async def next_offsets(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
         """The offset that the next message of each stream will get."""
+        from streamlease.streams.log import AsyncLog
+
         return await AsyncLog(self.redis).next_offsets(streams)
 
     def publisher(self, **options: Any) -> Publisher:
         """A publisher, to be used as an async context manager; options as of `Publisher`."""
+        from streamlease.streams.publisher import Publisher
+
         return Publisher(self.redis, spaces=self.spaces, **options)
 
     def subscribe(
@@ -167,6 +173,11 @@ class Client:
             InvalidTopic, InvalidOption: at once. UnknownSpace, UnknownGroup (a ``$queue`` that nobody
             declared), GroupConflict, HistoryTruncated: when entered.
         """
+        from streamlease.agent.session import Session, SessionConfig
+        from streamlease.agent.subscription import SharedReader, Subscription
+        from streamlease.borrower.machine import BorrowerConfig
+        from streamlease.streams.decoding import prepare
+
         if subscription.partition("/")[0] not in SHARED_PREFIXES:
             raise InvalidTopic(
                 f"{ascii(subscription)[:80]} names no group: share it as '$shared/GROUP/FILTER', "
@@ -182,6 +193,8 @@ class Client:
         check_start(start)
         checked = None if options is None else check_options(options)
         if checked is not None and checked.strategy is not None:
+            from streamlease.leader.strategies import load_installed, strategy
+
             load_installed()
             strategy(checked.strategy)
         columns = None if schema is None else Schema.of(schema)
@@ -204,13 +217,12 @@ class Client:
             self._readers.append(reader)
             joined = Session(agent, config, reader)
 
-            async def declare_again() -> None:
-                try:
-                    await self.groups.get(shared)
-                except UnknownGroup:
+            async def declare_again() -> bool:
+                if not joined.over:
                     await self.groups.join(shared, start, options=checked, arrival=arrival)
+                return not joined.over
 
-            agent.keep_declared(shared.id, (lambda: not joined.over, declare_again))
+            agent.keep_declared(shared.id, declare_again)
             reader.start(joined)
             return reader
 
@@ -235,6 +247,8 @@ class Client:
         Raises:
             InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated: when entered.
         """
+        from streamlease.agent.plain import PlainSubscription
+
         return PlainSubscription(
             self.redis, self.spaces, filter, start, follow=True, max_batch=max_batch, schema=schema
         )
@@ -258,7 +272,9 @@ class Client:
         Raises:
             InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated: when entered.
         """
-        return PlainSubscription(
+        from streamlease.agent import plain
+
+        return plain.PlainSubscription(
             self.redis,
             self.spaces,
             filter,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from streamlease.leader.planner import Plan
@@ -28,13 +29,14 @@ def of_leader(leader: Leader, now: int) -> dict[str, Any]:
             stream["since_ms"] = now - lease.since
         if stream["failure"] is not None:
             stream["failure"]["refused"] = leader.poison_refused.get(stream["stream"])
+    held = Counter(lease.name for lease in leader.leases.values())
     view["borrowers"] = [
         {
             "id": peer.borrower or None,
             "name": peer.name,
             "session": peer.session,
             "host": peer.host or None,
-            "streams": sum(lease.name == peer.name for lease in leader.leases.values()),
+            "streams": held[peer.name],
             "last_seen_ms": now - peer.last_seen,
             "drained": peer.name in leader.durable.operated.drained,
         }

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -230,9 +230,22 @@ class DeadLetters:
                 if facts.get("group") == subscription.id:
                     mark = replayed.pop(f"{message.stream}@{message.offset}", None)
                     letters.append(DeadLetter(message, facts, mark))
-        if replayed:  # of dead letters that retention removed
-            await ask(self._redis, [("HDEL", keys.replayed(subscription.id), *replayed)])
         return letters
+
+    async def forget_lost(self, subscription: SharedSubscription, letters: Iterable[DeadLetter]) -> None:
+        """Remove the marks of dead letters that retention removed.
+
+        Args:
+            letters: all that are left, as `of` gave them.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        key = keys.replayed(subscription.id)
+        (marked,) = await ask(self._redis, [("HKEYS", key)])
+        left = {letter.place for letter in letters}
+        if lost := [place for place in marked if place.decode() not in left]:
+            await ask(self._redis, [("HDEL", key, *lost)])
 
     async def _read(
         self, space: Space, prefix: str, streams: Sequence[StreamId] | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -33,10 +33,10 @@ from streamlease.streams.scripts import load_script, run_many
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
-TIMES = 500
-"""Append times that are asked for in one round trip."""
+PAGE = 500
+"""Places that are asked about in one round trip."""
 
-_APPEND_TIME = load_script("streamlease.streams", "append_time")
+_WAITING = load_script("streamlease.streams", "waiting")
 
 Steps = Generator[list[Command], list[Any], dict[StreamId, int]]
 
@@ -173,23 +173,38 @@ async def append_times(redis: AsyncRedis, offsets: Mapping[StreamId, int]) -> di
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    times = await times_at(redis, offsets.items())
-    return {stream: times[stream, offset] for stream, offset in offsets.items() if (stream, offset) in times}
+    seen = await waiting(redis, offsets.items())
+    times = {place: one.since for place, one in seen.items()}
+    return {stream: since for (stream, _), since in times.items() if since is not None}
 
 
-async def times_at(
+class Waiting(NamedTuple):
+    """Where a stream ends, and since when the message at an offset waits there."""
+
+    next: int
+    floor: int
+    since: int | None
+    """Append time in microseconds; None if there is no message at the offset, or its time is not known."""
+
+
+async def waiting(
     redis: AsyncRedis, places: Iterable[tuple[StreamId, int]]
-) -> dict[tuple[StreamId, int], int]:
-    """`append_times` for any number of offsets of each stream.
+) -> dict[tuple[StreamId, int], Waiting]:
+    """What is to be known of lag, for any number of offsets of each stream, in one call for each place.
+
+    Streams that do not exist are left out.
 
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    found: dict[tuple[StreamId, int], int] = {}
+    found: dict[tuple[StreamId, int], Waiting] = {}
     wanted = list(dict.fromkeys(places))
-    for begin in range(0, len(wanted), TIMES):
-        page = wanted[begin : begin + TIMES]
-        calls = [_APPEND_TIME.call([stream_log(stream)], [range_start(offset)]) for stream, offset in page]
+    for begin in range(0, len(wanted), PAGE):
+        page = wanted[begin : begin + PAGE]
+        calls = [
+            _WAITING.call([stream_meta(stream), stream_log(stream)], [offset, range_start(offset)])
+            for stream, offset in page
+        ]
         try:
             replies = await run_many(redis, calls)
         except Indefinite as error:
@@ -197,6 +212,7 @@ async def times_at(
         for place, reply in zip(page, replies, strict=True):
             if isinstance(reply, ResponseError):
                 raise refusal(reply)
-            if reply is not None and reply.isdigit():
-                found[place] = int(reply)
+            if reply is not None:
+                next, floor, since = reply
+                found[place] = Waiting(int(next), int(floor), int(since) if since.isdigit() else None)
     return found

@@ -40,6 +40,9 @@ Argument = bytes | str | int | float
 Command = tuple[Argument, ...]
 
 LOGIN = (AuthenticationError, AuthorizationError)
+_NOT_IN_SCRIPT = ("ACL failure in script", "user executing the script can't run this command")
+"""What Redis 7 and Redis 6.2 say if a script calls what its caller may not."""
+
 FAILURES = (RedisConnectionError, RedisTimeoutError, OSError)
 
 MANY = 64
@@ -84,7 +87,7 @@ def refusal(error: ResponseError) -> StreamleaseError:
         return StoreRefused(
             f"Redis is out of memory ({text}): raise maxmemory, or shorten the retention of a space"
         )
-    if isinstance(error, NoPermissionError):
+    if isinstance(error, NoPermissionError) or any(said in text for said in _NOT_IN_SCRIPT):
         return StoreRefused(f"Redis does not let this user do that ({text}): give the user the rights")
     if isinstance(error, ReadOnlyError) or "READONLY" in text:
         return StoreRefused(f"Redis is a read-only replica ({text}): connect to its primary")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.server_facts import server_facts
-from streamlease.admin.spaces import definition
+from streamlease.admin.space_definition import definition
 from streamlease.leader.following import JournalFollower, News
 from streamlease.leader.operated import Acted
 from streamlease.leader.records import (

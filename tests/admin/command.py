@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from streamlease.admin.documents import DOCUMENTS, check
+
 SCRIPT = Path(sys.executable).with_name("streamlease")
 SECONDS = 60.0
 
@@ -61,7 +63,7 @@ class Command:
             timeout=SECONDS,
             check=False,
         )
-        return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return checked(words, Outcome(done.returncode, done.stdout.decode(), done.stderr.decode()))
 
     def ok(self, *words: str, text: str | bytes = b"") -> Outcome:
         """Run it; it must succeed and say nothing on standard error."""
@@ -96,7 +98,19 @@ class InProcess(Command):
             contextlib.redirect_stderr(err),
         ):
             code = run(list(words))
-        return Outcome(code, out.getvalue(), err.getvalue())
+        return checked(words, Outcome(code, out.getvalue(), err.getvalue()))
+
+
+def checked(words: Sequence[str], outcome: Outcome) -> Outcome:
+    """Every document that a command prints in any test is what its schema says."""
+    if "--json" in words:
+        for length in (3, 2, 1):
+            command = " ".join(words[:length])
+            if command in DOCUMENTS:
+                for line in outcome.out.splitlines():
+                    check(command, line)
+                break
+    return outcome
 
 
 def finish(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> Outcome:

@@ -365,3 +365,23 @@ async def test_two_that_want_a_leader_at_once_get_one(client: Client, second: Cl
         )
         await until(lambda: len(one.streams) == len(other.streams) == 2)
         assert len(await leading(client, second)) == 1
+
+
+async def test_large_consumer_buffer(client: Client, sub: str) -> None:
+    """Who joins a big backlog and is slow fetches no more ahead than it was told to, and gets all of it."""
+    await space(client, sub)
+    count, largest, ahead = 5000, 50, 4
+    await publish(client, range(count))
+    got: list[int] = []
+    waiting: list[int] = []
+    async with client.subscribe(sub, start="earliest", max_batch=largest, buffered_batches=ahead) as reader:
+        while len(got) < count:
+            async with asyncio.timeout(60):
+                batch = await anext(reader)
+            waiting.append(len(reader._ready))
+            assert len(batch.messages) <= largest
+            await batch.commit()
+            got += [int(message.payload) for message in batch.messages]
+    # One fetch may end a batch above what was asked for.
+    assert max(waiting) <= ahead + 1
+    once_each(got, count)

@@ -1,0 +1,45 @@
+"""Names that a shell completes: those of spaces, read from Redis within a second, or none.
+
+Subscriptions are not completed: they begin with ``$``, and what a shell puts in unquoted it expands at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Annotated
+
+import typer
+
+SECONDS = 1.0
+"""How long a shell waits for names at most, besides the start of the command."""
+
+
+def spaces(incomplete: str) -> list[str]:
+    """The spaces whose name begins like that; nothing if Redis does not answer soon."""
+    found: list[str] = []
+    asking = threading.Thread(target=lambda: found.extend(_all_spaces()), daemon=True)
+    asking.start()
+    asking.join(SECONDS)
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def _all_spaces() -> list[str]:
+    from redis.exceptions import RedisError
+
+    from streamlease.admin.options import chosen_url
+    from streamlease.protocol.errors import StreamleaseError
+    from streamlease.streams.connection import ask_blocking, connect_blocking
+    from streamlease.streams.keys import SPACE_DEFINITIONS
+
+    with contextlib.suppress(StreamleaseError, RedisError, OSError, UnicodeDecodeError):
+        client = connect_blocking(chosen_url(None))
+        try:
+            (names,) = ask_blocking(client, [("HKEYS", SPACE_DEFINITIONS)])
+            return [name.decode() for name in names]
+        finally:
+            client.close()
+    return []
+
+
+SpaceName = Annotated[str, typer.Argument(metavar="NAME", autocompletion=spaces)]

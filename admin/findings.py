@@ -1,0 +1,34 @@
+"""What ``streamlease doctor`` finds: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+SHOWN = 3
+"""How many names one line shows."""
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(NamedTuple):
+    """One line of the report."""
+
+    check: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+def some(names: Iterable[str], between: str = ", ") -> str:
+    """The first names, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+    return between.join(listed[:SHOWN]) + more
