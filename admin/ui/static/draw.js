@@ -6,11 +6,16 @@ const COLOURS = ["#3b7dd8", "#e08a2e", "#3fa35b", "#b0529c", "#c8493f", "#2aa3a3
 const NOBODY = "#9aa3ad";
 const FLASH_MS = 1500;
 
+const given = new Map();
+
+// Owners get colours in the order in which they are seen, so that no two of few look alike.
 function colourOf(owner) {
   if (owner === null) return NOBODY;
-  let hash = 0;
-  for (const char of owner) hash = (hash * 31 + char.charCodeAt(0)) >>> 0;
-  return COLOURS[hash % COLOURS.length];
+  if (!given.has(owner)) {
+    const place = given.size;
+    given.set(owner, place < COLOURS.length ? COLOURS[place] : `hsl(${Math.round(place * 137.508 % 360)} 50% 50%)`);
+  }
+  return given.get(owner);
 }
 
 function surface(canvas) {
@@ -58,7 +63,6 @@ class StreamMap {
     this.streams = [];
     this.owners = new Map();
     this.flashes = new Map();
-    this.colours = new Map();
     this.places = new Map();
     this.context = null;
     this.columns = 1;
@@ -86,13 +90,8 @@ class StreamMap {
     this.canvas.dataset.height = Math.max(40, Math.ceil(count / this.columns) * this.size);
     [this.context] = surface(this.canvas);
     this.places = new Map(this.streams.map((stream, place) => [stream, place]));
-    for (const stream of this.streams) this.cell(stream, this.colour(this.owners.get(stream) ?? null));
+    for (const stream of this.streams) this.cell(stream, colourOf(this.owners.get(stream) ?? null));
     this.flash();
-  }
-
-  colour(owner) {
-    if (!this.colours.has(owner)) this.colours.set(owner, colourOf(owner));
-    return this.colours.get(owner);
   }
 
   cell(stream, colour) {
@@ -107,7 +106,7 @@ class StreamMap {
     const now = performance.now();
     for (const [stream, since] of this.flashes) {
       const left = 1 - (now - since) / FLASH_MS;
-      this.cell(stream, this.colour(this.owners.get(stream) ?? null));
+      this.cell(stream, colourOf(this.owners.get(stream) ?? null));
       if (left > 0) this.cell(stream, `rgba(255, 235, 59, ${left})`); else this.flashes.delete(stream);
     }
     if (this.flashes.size === 0 || this.drawing) return;
