@@ -76,6 +76,12 @@ def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
         assert set(rule["annotations"]) == {"summary", "description"}
 
 
+def test_the_operators_page_explains_every_alert() -> None:
+    rules: list[dict[str, Any]] = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert set(re.findall(r"^\| `(Streamlease\w+)` \|", page, re.MULTILINE)) == {r["alert"] for r in rules}
+
+
 def test_the_dashboard_is_what_its_program_writes() -> None:
     spec = importlib.util.spec_from_file_location("dashboard", ROOT / "helm" / "dashboard.py")
     assert spec is not None
