@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader
 from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import StreamId, check_name, random_token
-from streamlease.protocol.messages import ActName, Command, CommandReply, DrainHost
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.groups import Groups, Start, check_start
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from streamlease.agent.agent import Agent
     from streamlease.agent.plain import PlainSubscription
     from streamlease.agent.subscription import SharedReader, Subscription
+    from streamlease.protocol.messages import ActName, CommandReply
     from streamlease.streams.publisher import Publisher
 
 URL_VARIABLE = "STREAMLEASE_REDIS_URL"
@@ -304,6 +304,8 @@ class Client:
         record = await leadership.read(self.redis, subscription.id)
         if not record.held or record.expired:
             raise NotLeader(f"group '{subscription}' has no leader now: one comes with its next consumer")
+        from streamlease.protocol.messages import Command
+
         command = Command.model_validate(
             {
                 "group": subscription.id,
@@ -343,6 +345,8 @@ class Client:
         """
         await self.groups.get(subscription)
         ((whole, part),) = await ask(self.redis, [("TIME",)])
+        from streamlease.protocol.messages import Command
+
         command = Command.model_validate(
             {
                 "group": subscription.id,
@@ -370,6 +374,8 @@ class Client:
             Indefinite: it did not answer within `seconds`.
         """
         ((whole, part),) = await ask(self.redis, [("TIME",)])
+        from streamlease.protocol.messages import DrainHost
+
         drain = DrainHost(
             group=host,
             request=random_token(),
