@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import (
     Indefinite,
@@ -194,3 +195,36 @@ def test_every_script_says_what_it_takes_and_replies() -> None:
             assert word in header
     with pytest.raises(FileNotFoundError):
         load_script("streamlease.streams", "nope")
+
+
+async def test_many_questions_at_once_are_answered_in_order_and_refusals_stay_in_their_places(
+    embedded_redis_url: str,
+) -> None:
+    client = connect(embedded_redis_url)
+    try:
+        await exchange(client, [("SET", "text", "x"), ("HSET", "hash", "field", "ä")])
+        questions = [("HMGET", "text" if n % 50 == 7 else "hash", "field", f"none {n}") for n in range(200)]
+        replies = await exchange(client, questions)
+        refused = [n for n, reply in enumerate(replies) if isinstance(reply, ResponseError)]
+        assert refused == [7, 57, 107, 157]
+        assert all(reply == ["ä".encode(), None] for n, reply in enumerate(replies) if n not in refused)
+        with pytest.raises(StoreRefused, match="WRONGTYPE"):
+            await ask(client, questions)
+        assert await ask(client, [("HGET", "hash", "field")] * 100) == ["ä".encode()] * 100
+    finally:
+        await client.aclose()
+
+
+async def test_many_questions_to_a_server_that_hangs_end_as_one_does(make_redis_server: MakeServer) -> None:
+    server = make_redis_server()
+    client = connect(server.url, answer_seconds=2.0)
+    try:
+        questions = [("HGET", "hash", "field")] * 200
+        assert await ask(client, questions) == [None] * 200
+        server.pause()
+        with pytest.raises(StoreUnavailable):
+            await ask(client, questions)
+        server.resume()
+        assert await ask(client, questions) == [None] * 200
+    finally:
+        await client.aclose()
