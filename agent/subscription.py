@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
 _Opener = Callable[[], "Awaitable[SharedReader]"]
+WATCH_SECONDS = 0.005
 COMMIT_SECONDS = 30.0
 LIMBO_SECONDS = 3.0
 """How long after the session is connected again a stream may still come back to it. The leader grants at once
@@ -99,6 +100,8 @@ class SharedReader:
         self._fetching: asyncio.Task[None] | None = None
         self._session: Session | None = None
         self._closed = False
+        self._watching = False
+        """Whether the set of streams that are watched is about to be made anew."""
         self._ended = asyncio.Event()
         self._error: StreamleaseError | None = None
         self._looked_at: float | None = None
@@ -312,6 +315,16 @@ class SharedReader:
         await self._changed.wait()
 
     def _watch(self) -> None:
+        """Watch the streams held; many grants in a row make one new set of them."""
+        if not self._watching:
+            self._watching = True
+            asyncio.get_running_loop().call_later(WATCH_SECONDS, self._watch_now)
+        self._wake()
+
+    def _watch_now(self) -> None:
+        self._watching = False
+        if self._closed:
+            return
         self._tails.set_streams(
             [StreamId.parse(stream) for stream, held in self._streams.items() if not held.limbo]
         )

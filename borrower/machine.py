@@ -88,6 +88,9 @@ __all__ = [
     "Unsubscribed",
 ]
 
+CALM_STREAMS = 1000
+"""For each so many streams that it holds, a borrower waits one more ``resend_interval`` before it repeats."""
+
 
 @dataclass(frozen=True, slots=True)
 class BorrowerConfig:
@@ -328,7 +331,7 @@ class Borrower:
             self._move_stream(held, StreamEvent.REPLACED)
             self.over[message.stream] = held.lease_epoch
             effects.append(StreamGone(message.stream, held.lease_epoch))
-        held = HeldStream(message.lease_epoch, message.progress, report_at=now + self.config.resend_interval)
+        held = HeldStream(message.lease_epoch, message.progress, report_at=self._resend_at(now))
         self.streams[message.stream] = held
         effects.append(
             StreamGranted(
@@ -399,7 +402,7 @@ class Borrower:
             return []
         held.progress = event.offset
         held.final = event.final
-        held.report_at = now + self.config.resend_interval
+        held.report_at = self._resend_at(now)
         report = self._report(event.stream, held)
         if self.state is BorrowerState.UNSUBSCRIBING and all(s.final for s in self.streams.values()):
             return self._leave("unsubscribed")
@@ -417,7 +420,7 @@ class Borrower:
             return []
         held.progress = event.offset
         held.failed = event
-        held.report_at = now + self.config.resend_interval
+        held.report_at = self._resend_at(now)
         return [self._report_failure(event)]
 
     def _report_failure(self, event: Failed) -> SendToLeader:
@@ -515,12 +518,16 @@ class Borrower:
             effects.extend(self._leave("unsubscribe timeout"))
         return effects
 
+    def _resend_at(self, now: int) -> int:
+        """When what is said now is said again: later with many streams, or answers are crowded out."""
+        return now + self.config.resend_interval * max(1, len(self.streams) // CALM_STREAMS)
+
     def _report_again(self, now: int) -> list[Effect]:
         effects: list[Effect] = []
         for stream, held in self.streams.items():
             if (held.failed is None and held.acknowledged >= held.progress) or now < held.report_at:
                 continue
-            held.report_at = now + self.config.resend_interval
+            held.report_at = self._resend_at(now)
             effects.append(
                 self._report_failure(held.failed) if held.failed is not None else self._report(stream, held)
             )

@@ -65,6 +65,10 @@ timeout is: they miss a leader after their ping timeout (3 s), then look for the
 ABSENT_TIMEOUT = 10_000
 """How long (ms) a name that an operator moved streams to may be away."""
 
+CALM_STREAMS = 1000
+"""For each so many streams of a group, what is not answered waits one more ``resend_interval``: a thousand
+repetitions a second are bearable, and more would themselves delay the answers."""
+
 MAX_ARRIVALS = 10_000
 """How many names' arrivals are remembered; they only serve to refuse late messages."""
 
@@ -138,6 +142,10 @@ class Book:
     """Streams whose progress changed since `take_moved`; None: all of them, at the beginning."""
     _effects: list[Effect] = field(default_factory=list)
     _records: list[Record] = field(default_factory=list)
+
+    def _resend_at(self, now: int) -> int:
+        """When what is said of a lease now is said again."""
+        return now + self.config.resend_interval * max(1, len(self.durable.streams) // CALM_STREAMS)
 
     def take_moved(self) -> dict[str, int | None]:
         """What the mirror of the progress must take over from the records made since the last call."""

@@ -36,7 +36,7 @@ class Leases(Book):
         if not self._move(lease, LeaseEvent.REVOKE_DECIDED):
             return False
         lease.since = now
-        lease.resend_at = now + self.config.resend_interval
+        lease.resend_at = self._resend_at(now)
         self._tell(stream, lease, self.peers[lease.name], now)
         return True
 
@@ -62,7 +62,7 @@ class Leases(Book):
         )
         since = self.durable.streams[stream].held_since
         resumes = since if since < epoch else None
-        lease = Lease(peer.name, epoch, LeaseState.GRANTING, now, now + self.config.resend_interval, resumes)
+        lease = Lease(peer.name, epoch, LeaseState.GRANTING, now, self._resend_at(now), resumes)
         self.leases[stream] = lease
         self._tell(stream, lease, peer, now)
 
@@ -118,7 +118,7 @@ class Leases(Book):
             self._lose(peer, now)
             return
         if lease.state is not LeaseState.GRANTED and now >= lease.resend_at:
-            lease.resend_at = now + self.config.resend_interval
+            lease.resend_at = self._resend_at(now)
             self._tell(stream, lease, peer, now)
 
     def _tell(self, stream: str, lease: Lease, peer: Peer, now: int) -> None:

@@ -295,7 +295,7 @@ class Leader(Acts):
                 self._record(HandedOver(stream=entry.stream, milliseconds=now - since, clean=clean))
             self._revoke_unwanted((entry.stream,), now)
         if lease.state is LeaseState.REVOKED:
-            lease.resend_at = now + self.config.resend_interval
+            lease.resend_at = self._resend_at(now)
             self._tell(entry.stream, lease, peer, now)
         self._advance((entry.stream,), now)
         return True

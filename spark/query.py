@@ -26,6 +26,7 @@ import logging
 import math
 from collections.abc import Coroutine
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from streamlease.agent import metrics
@@ -87,6 +88,11 @@ _Result = TypeVar("_Result")
 _Answer = TypeVar("_Answer", CutFixed, CutFinished, CutResumed)
 
 
+@lru_cache(maxsize=65_536)
+def _stream(name: str) -> StreamId:
+    return StreamId.parse(name)
+
+
 class QuerySession:
     """The handler of a query's session; public methods are called from Spark's thread and wait."""
 
@@ -105,6 +111,11 @@ class QuerySession:
         self._news = asyncio.Event()
         self._watching = False
         """Whether the set of streams that are watched is about to be made anew."""
+        self._state = 0
+        """Goes up with all that may change what waits and what is reported: idle calls cost nothing."""
+        self._idle_at = -1
+        """The state in which nothing waited."""
+        self._reported: tuple[int, dict[str, Any]] = (-1, {})
         self._targets: dict[str, int] | None = None
         self._error: StreamleaseError | None = None
         self._left = asyncio.Event()
@@ -181,6 +192,7 @@ class QuerySession:
     def granted(self, slot: int, grant: StreamGranted) -> None:
         """Hold the stream; go on if it never left the session."""
         self.cuts.granted(slot, grant)
+        self._state += 1
         self._watch()
 
     def acknowledged(self, slot: int, ack: ProgressAcknowledged) -> None:
@@ -192,14 +204,17 @@ class QuerySession:
     def revoking(self, slot: int, revoking: StreamRevoking) -> None:
         """Let the stream go as soon as no cut holds it."""
         self.cuts.revoking(revoking)
+        self._state += 1
 
     def gone(self, slot: int, gone: StreamGone) -> None:
         """Forget the stream, or keep it in limbo after its borrower's end."""
+        self._state += 1
         if self.cuts.gone(gone):
             self._watch()
 
     def received(self, message: LeaderToSession | CutRead) -> None:
         """Answers about cuts, and reports of tasks."""
+        self._state += 1
         match message:
             case CutFixed():
                 self._confirm(message.finished)
@@ -254,7 +269,7 @@ class QuerySession:
         self._agent_id = agent.id
         self.cuts.session = session_id
         self.cuts.arrival = await client.groups.arrive(options.subscription)
-        self._tails = Tails(client.redis, on_change=lambda stream, next: self._news.set())
+        self._tails = Tails(client.redis, on_change=lambda stream, next: self._tail_moved())
         self._tails.start()
         self._session = Session(
             agent,
@@ -331,12 +346,16 @@ class QuerySession:
         if answer is None:
             return start
         self._fixed_at = asyncio.get_running_loop().time()
+        self._state += 1
         return cuts.fixed(answer) or start
 
     async def _propose(self, limits: Limits) -> bool:
         """Whether there is something to make a cut of; it is proposed then."""
+        if self._idle_at == self._state:
+            return False
         waiting = self.cuts.waiting(self._end_of)
         if not waiting and not self.cuts.has_pinned:
+            self._idle_at = self._state
             return False
         means: dict[str, float] = {}
         if limits.max_bytes is not None and self._client is not None:
@@ -363,7 +382,8 @@ class QuerySession:
             following = await self._ask(session, self.cuts.ask_for_next(done), CutResumed, ANSWER_SECONDS)
             if following is None:
                 return False
-        self.cuts.finish(done, following)
+        self.cuts.finish(done)
+        self._state += 1
         self._attest(session, self.cuts.went_through or done, finished=True)
         self._attempts.clear()
         return True
@@ -388,7 +408,11 @@ class QuerySession:
         return self._tail_of(stream) or 0
 
     def _tail_of(self, stream: str) -> int | None:
-        return self._tails.next_of(StreamId.parse(stream)) if self._tails is not None else None
+        return self._tails.next_of(_stream(stream)) if self._tails is not None else None
+
+    def _tail_moved(self) -> None:
+        self._state += 1
+        self._news.set()
 
     async def _ask(
         self, session: Session, question: SessionToLeader, kind: type[_Answer], seconds: float
@@ -437,6 +461,7 @@ class QuerySession:
             mine = await self._fix_again(session, cut)
         await self._wait_until_leased_again([part for part in cut.ranges if part.stream not in mine])
         ranges = self.cuts.resumed(cut, resumed.term, mine)
+        self._state += 1
         if len(ranges) < len(cut.ranges):
             log.warning(
                 "%d of the %d ranges of cut %d were taken over by others, or reset, and are not read again",
@@ -491,9 +516,12 @@ class QuerySession:
         client = await self._connect()
         ends = await client.next_offsets(await client.groups.streams(self.options.subscription))
         self._targets = {str(stream): next for stream, next in ends.items()}
+        self._state += 1
 
     async def _report(self) -> dict[str, Any]:
-        return report(self.cuts, self._tail_of)
+        if self._reported[0] != self._state:
+            self._reported = self._state, report(self.cuts, self._tail_of)
+        return self._reported[1]
 
     async def _leave(self) -> None:
         assert self._client is not None
@@ -530,7 +558,8 @@ class QuerySession:
     def _watch_now(self) -> None:
         self._watching = False
         if self._tails is not None:
-            self._tails.set_streams([StreamId.parse(stream) for stream in self.cuts.held])
+            self._tails.set_streams([_stream(stream) for stream in self.cuts.held])
+            self._state += 1
             self._news.set()
 
     def _task_read(self, message: CutRead) -> None:

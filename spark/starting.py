@@ -1,7 +1,7 @@
 """Where a group begins that a query declares: ``startingOffsets`` and ``startingTimestamp``.
 
 They count only for a group that nobody has declared yet. Afterwards its own progress is the truth, as the
-checkpoint is for Spark's Kafka source.
+checkpoint is for Spark's Kafka source. A ``$queue`` is declared explicitly, and its start with it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ async def declare(groups: Groups, streams: AsyncLog, options: SourceOptions) -> 
         InvalidOption: an offset is of an unknown stream, or beyond its end.
         HistoryTruncated: an offset or moment is gone, and ``failOnDataLoss`` is set.
         GroupConflict: it is declared under the other prefix.
+        UnknownGroup: it is a ``$queue``, and nobody has declared it.
     """
     subscription, starting = options.subscription, options.starting_offsets
+    if subscription.kind == "$queue":
+        await groups.join(subscription)
+        return
     if isinstance(starting, str) and options.starting_timestamp is None:
         await groups.declare(subscription, starting)
         return

@@ -75,7 +75,7 @@ def read(work: SlotWork, options: SourceOptions, columns: Columns) -> Iterator[p
 
     # A thread is not worth its start where one batch holds all there is.
     few = sum(span.end - span.start for span in work.spans) <= BATCH_ROWS
-    yield from rows() if few else ahead(rows())
+    yield from rows() if few else ahead(rows(), lambda batch: batch.nbytes)
     reading.finish()
     context = TaskContext.get()
     report = CutRead(

@@ -51,6 +51,7 @@ from streamlease.streams.durable import run_settled, run_settled_blocking
 from streamlease.streams.history import after_offset, microseconds, offsets_after, offsets_after_blocking
 from streamlease.streams.keys import stream_meta, stream_news, stream_publishers
 from streamlease.streams.ranges import (
+    ENOUGH_ROWS,
     RangeReader,
     StreamState,
     gather,
@@ -428,5 +429,5 @@ class BlockingLog:
         waiting: list[pa.RecordBatch] = []
         while not reader.done:
             waiting += reader.feed(ask_blocking(self._redis, reader.commands))
-            ready, waiting = gather(waiting, last=reader.done)
+            ready, waiting = gather(waiting, last=reader.done, enough=ENOUGH_ROWS)
             yield from ready

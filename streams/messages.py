@@ -202,7 +202,10 @@ def filter_batch(batch: pa.RecordBatch, filter: str) -> pa.RecordBatch:
     """
     if not batch.num_rows:
         return batch
-    topics = pc.dictionary_encode(batch.column("topic"))
+    column = batch.column("topic")
+    if column[0] == column[-1] and pc.all(pc.equal(column, column[0])).as_py():
+        return batch if _selected(filter, column[0].as_py()) else batch.slice(0, 0)
+    topics = pc.dictionary_encode(column)
     wanted = [_selected(filter, topic) for topic in topics.dictionary.to_pylist()]
     if all(wanted):
         return batch

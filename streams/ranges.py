@@ -25,6 +25,9 @@ from streamlease.streams.schemas import Schema, Versions, load_versions
 BATCH_ROWS = 65_536
 """Most rows of one batch that a reader hands out."""
 
+ENOUGH_ROWS = 4096
+"""So many rows are worth a batch of their own on the way to Spark: joining them to others would copy them."""
+
 FIRST_COUNT = 8
 MOST_COUNT = 16_384
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -215,8 +218,13 @@ class RangeReader:
         return sizes
 
 
-def gather(batches: list[pa.RecordBatch], *, last: bool) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+def gather(
+    batches: list[pa.RecordBatch], *, last: bool, enough: int = BATCH_ROWS
+) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
     """Join small neighbours into batches of at most ``BATCH_ROWS`` rows.
+
+    Args:
+        enough: so many rows are a batch of their own, and are not copied.
 
     Returns:
         what is ready to be handed out, and what waits for more; nothing waits if `last`.
@@ -227,12 +235,13 @@ def gather(batches: list[pa.RecordBatch], *, last: bool) -> tuple[list[pa.Record
     for whole in batches:
         for begin in range(0, whole.num_rows, BATCH_ROWS):
             batch = whole if whole.num_rows <= BATCH_ROWS else whole.slice(begin, BATCH_ROWS)
-            if rows + batch.num_rows > BATCH_ROWS or (group and batch.schema != group[0].schema):
+            alone = rows >= enough or batch.num_rows >= enough
+            if group and (alone or rows + batch.num_rows > BATCH_ROWS or batch.schema != group[0].schema):
                 ready.append(_joined(group))
                 group, rows = [], 0
             group.append(batch)
             rows += batch.num_rows
-    if last and group:
+    if group and (last or rows >= enough):
         ready.append(_joined(group))
         group = []
     return ready, group

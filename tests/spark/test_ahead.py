@@ -28,17 +28,21 @@ class Source:
             self.closed = True
 
 
+def one(item: int) -> int:
+    return 1
+
+
 def test_everything_comes_in_order() -> None:
     source = Source(100)
-    assert list(ahead(source.items())) == list(range(100))
+    assert list(ahead(source.items(), one)) == list(range(100))
     assert source.closed
 
 
 def test_an_error_comes_after_what_was_before_it() -> None:
     source, got = Source(3, ValueError("broken")), []
     with pytest.raises(ValueError, match="broken"):
-        got.extend(ahead(source.items()))
-    reader = ahead(Source(3, ValueError("broken")).items())
+        got.extend(ahead(source.items(), one))
+    reader = ahead(Source(3, ValueError("broken")).items(), one)
     assert [next(reader) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="broken"):
         next(reader)
@@ -46,7 +50,7 @@ def test_an_error_comes_after_what_was_before_it() -> None:
 
 def test_whoever_stops_early_leaves_no_thread_and_no_open_source() -> None:
     source = Source(1_000_000)
-    reader = ahead(source.items(), 2)
+    reader = ahead(source.items(), one, 2)
     assert next(reader) == 0
     reader.close()  # type: ignore[attr-defined]
     assert source.closed

@@ -8,9 +8,13 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from streamlease.protocol.errors import HistoryTruncated, InvalidOption, StoreUnavailable
+from streamlease.agent.client import Client
+from streamlease.protocol.errors import HistoryTruncated, InvalidOption, StoreUnavailable, UnknownGroup
 from streamlease.protocol.ids import StreamId
+from streamlease.spark.options import SourceOptions
+from streamlease.spark.starting import declare
 from streamlease.streams.keys import stream_log, stream_meta
+from streamlease.streams.log import AsyncLog
 from tests.servers import RedisServer
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all
@@ -72,6 +76,21 @@ def test_offsets_that_there_are_not_are_refused(world: World, given: str, named:
     with pytest.raises(InvalidOption, match=named) as refused:
         query.trigger()
     one_line(refused.value)
+
+
+async def test_a_queue_is_declared_explicitly_and_begins_where_that_says(embedded_redis_url: str) -> None:
+    named = {"redis": embedded_redis_url, "subscribe": "$queue/g/q/#", "startingOffsets": "earliest"}
+    options = SourceOptions.parse(named)
+    async with Client(embedded_redis_url, embedded=False) as client:
+        await client.create_space("q", ["q/#"], streams=1)
+        async with client.publisher() as publisher:
+            await publisher.send("q/a", b"before")
+        with pytest.raises(UnknownGroup, match="does not exist: declare it first") as refused:
+            await declare(client.groups, AsyncLog(client.redis), options)
+        one_line(refused.value)
+        await client.groups.declare(options.subscription, "latest")
+        await declare(client.groups, AsyncLog(client.redis), options)
+        assert (await client.groups.get(options.subscription)).positions == {"q.0.0": 1}
 
 
 # ---------------------------------------------------------------- limits

@@ -108,6 +108,17 @@ async def test_batches_have_a_bounded_number_of_rows(
         assert offsets(batches) == list(range(total))
 
 
+async def test_what_is_large_enough_is_handed_out_as_it_is(
+    log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "BATCH_ROWS", 64)
+    monkeypatch.setattr("streamlease.streams.log.ENOUGH_ROWS", 10)
+    total = await fill(log, stream, [4, 5, 6, 3, 10, 2, 70, 1, 1])
+    batches = [*BlockingLog(blocking).read_range(stream, 0, total)]
+    assert [batch.num_rows for batch in batches] == [15, 3, 10, 2, 64, 8]
+    assert offsets(batches) == list(range(total))
+
+
 async def test_a_retry_adds_nothing(log: AsyncLog, stream: StreamId) -> None:
     first = await log.append(append(stream, 0, rows(0, 3)))
     again = await log.append(append(stream, 0, rows(0, 3)))

@@ -8,6 +8,7 @@ import pytest
 
 from streamlease.protocol.errors import InvalidOption, StoreUnavailable
 from streamlease.protocol.ids import StreamId
+from streamlease.streams import tails as tails_module
 from streamlease.streams.connection import AsyncRedis, connect
 from streamlease.streams.keys import stream_meta
 from streamlease.streams.log import AsyncLog
@@ -68,6 +69,34 @@ async def test_push_needs_no_poll(redis: AsyncRedis, log: AsyncLog) -> None:
         await until(lambda: tails.next_of(STREAMS[0]) == 0)
         await log.append(append(STREAMS[0], 0, rows(0, 1)))
         await until(lambda: tails.next_of(STREAMS[0]) == 1)
+
+
+async def test_polls_read_a_share_where_news_are_pushed(
+    redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails_module, "POLL_SHARE", 2)
+    many = [StreamId("s", 0, shard) for shard in range(9)]
+    await log.open(many)
+    asked: list[int] = []
+    async with Tails(redis, poll_interval=0.02) as tails:
+        next_offsets = tails._log.next_offsets
+
+        async def count(streams: list[StreamId]) -> dict[StreamId, int]:
+            asked.append(len(streams))
+            return await next_offsets(streams)
+
+        monkeypatch.setattr(tails._log, "next_offsets", count)
+        tails.set_streams(many)
+        await until(lambda: all(tails.next_of(one) == 0 for one in many))
+        await until(lambda: asked[-20:] == [2] * 20)
+        # A change that nobody pushed is found in turn.
+        for one in many:
+            await redis.hset(stream_meta(one), "next", 7)  # type: ignore[misc]
+        await until(lambda: all(tails.next_of(one) == 7 for one in many))
+        tails.set_streams(many[1:])
+        await until(lambda: len(asked) > 0 and asked[-1] == 2 and tails.next_of(many[0]) is None)
+        tails.set_streams(many)
+        await until(lambda: tails.next_of(many[0]) == 7)
 
 
 @pytest.mark.parametrize("push", [True, False])
