@@ -1,4 +1,4 @@
-"""What can cost data asks first; where nobody is there to answer it needs ``--yes``, and says so in a line."""
+"""What can cost data asks first; where nobody can answer it needs ``--yes``, and says so in one line."""
 
 from __future__ import annotations
 
