@@ -37,8 +37,8 @@ def start_driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     """Starts drivers, and kills those that still run."""
     started: list[Driver] = []
 
-    def start(*steps: dict[str, Any]) -> Driver:
-        started.append(Driver(tmp_path, *steps))
+    def start(*steps: dict[str, Any], **more: Any) -> Driver:
+        started.append(Driver(tmp_path, *steps, **more))
         return started[-1]
 
     yield start

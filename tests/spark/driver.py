@@ -1,6 +1,6 @@
 """A Spark program for the tests: does the steps that its one argument lists, prints a line of JSON for each.
 
-``{"settings": {...}, "steps": [{"do": NAME, ...}, ...]}``; the names are those of the functions below.
+``{"master": MASTER, "steps": [{"do": NAME, ...}, ...]}``; the names are those of the functions below.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def say(what: Any) -> None:
 
 def main() -> None:
     wanted = json.loads(sys.argv[1])
-    builder = SparkSession.builder.master("local[2]").appName("streamlease-test")
+    builder = SparkSession.builder.master(wanted.get("master", "local[2]")).appName("streamlease-test")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.spark.programs import HERE, Program, run_program
+from tests.spark.programs import HERE, Program, command, descendants, parent, run_program
 
 DRIVER = HERE / "driver.py"
 
@@ -24,8 +24,14 @@ def run(folder: Path, *steps: dict[str, Any], path: Path | None = None) -> list[
 class Driver(Program):
     """A Spark program of its own, to be killed with all that it started."""
 
-    def __init__(self, folder: Path, *steps: dict[str, Any]) -> None:
-        super().__init__(DRIVER, folder, {"steps": steps})
+    def __init__(self, folder: Path, *steps: dict[str, Any], master: str = "local[2]") -> None:
+        super().__init__(DRIVER, folder, {"steps": steps, "master": master})
+
+    def workers(self) -> list[int]:
+        """The Python workers that run tasks, or wait for some."""
+        family = descendants(self.process.pid)
+        daemons = [pid for pid in family if "pyspark.daemon" in command(pid)]
+        return [pid for pid in family if parent(pid) in daemons]
 
     def wait(self, seconds: float) -> None:
         """Give the program that much time; it must not end in it."""

@@ -93,14 +93,28 @@ class Program:
         self.process.wait()
 
 
+def command(pid: int) -> str:
+    """What a process runs; nothing if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""
+
+
+def parent(pid: int) -> int | None:
+    """The parent of a process; None if it is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return None
+
+
 def descendants(pid: int) -> list[int]:
     """All living descendants of a process."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with suppress(OSError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                parents.setdefault(parent, []).append(int(entry.name))
+            above = parent(int(entry.name))
+            if above is not None:
+                parents.setdefault(above, []).append(int(entry.name))
     found = [pid]
     for one in found:
         found += parents.get(one, [])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -167,7 +170,7 @@ def reached(out: Path, batch: int) -> bool:
     return batches(out) >= batch
 
 
-def test_drivers_killed_at_any_moment_leave_every_message_once_in_a_file_sink(
+def test_workers_and_drivers_killed_at_any_moment_leave_every_message_once_in_a_file_sink(
     world: World, tmp_path: Path, start_driver: Callable[..., Driver]
 ) -> None:
     moments = random.Random(20)
@@ -179,7 +182,14 @@ def test_drivers_killed_at_any_moment_leave_every_message_once_in_a_file_sink(
     }
     world.publish(50)
     for _ in range(2):
-        driver = start_driver({"do": "always", **step})
+        driver = start_driver({"do": "always", **step}, master="local[2,8]")  # so often a task may fail
+        wanted = batches(out) + 1
+        world.publish(6)
+        driver.wait_for(partial(reached, out, wanted))
+        driver.wait_for(lambda driver=driver: bool(driver.workers()))  # type: ignore[misc]
+        for pid in driver.workers():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for _ in range(moments.randint(1, 3)):
             wanted = batches(out) + 1
             world.publish(6)
