@@ -71,7 +71,7 @@ class Judge:
         self.passed: dict[str, int] = {}
         """Below this, everything of the stream was delivered or skipped."""
         self.seen: dict[str, dict[int, tuple[str, int]]] = {}
-        """Stream -> offset -> session and lease epoch of its newest delivery."""
+        """Stream -> offset -> session and lease epoch of its delivery under the newest lease."""
         self.bases: dict[tuple[str, int], int] = {}
         self.broken: dict[str, set[int]] = {}
         """Stream -> lease epochs that ended in another way than by a clean hand-over."""
@@ -185,7 +185,8 @@ class Judge:
         self.said_committed[stream] = max(offset, self.said_committed.get(stream, 0))
         seen = self.seen.setdefault(stream, {})
         for number in range(self.passed.get(stream, 0), offset):
-            self.demand(number in seen, stream, "is committed to", offset, "but", number, "never came out")
+            out = number in seen or (stream, number) in self.store.dead
+            self.demand(out, stream, "is committed to", offset, "but", number, "never came out")
         self.passed[stream] = max(offset, self.passed.get(stream, 0))
 
     def snapshot_taken(self, host: str) -> None:
@@ -409,7 +410,8 @@ class Judge:
             former = seen.get(offset)
             if former is not None:
                 self._twice(session, stream, epoch, offset, former)
-            seen[offset] = (session, epoch)
+            if former is None or former[1] <= epoch:
+                seen[offset] = (session, epoch)
 
     def _may_be_lost(self, stream: str, epoch: int) -> bool:
         """Whether what was done under that lease may be unknown because a failover has lost writes."""
