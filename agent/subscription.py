@@ -246,6 +246,8 @@ class SharedReader:
                 self._report_failure(grant.stream, held, held.failing)
             elif held.committed > grant.progress:
                 self._report(grant.stream, held)
+            if held.committed < grant.progress:
+                self._pass_over(held, grant.progress)
             self._acknowledge(grant.stream, grant.progress)
         else:
             if held is not None:
@@ -358,6 +360,16 @@ class SharedReader:
         if not failing.waiter.done():
             failing.waiter.set_result(verdict)
         self._wake()
+
+    def _pass_over(self, held: Held, progress: int) -> None:
+        """What is below `progress` was decided elsewhere: it is a dead letter now, or retention took it.
+
+        What was handed out is void, and comes again from there on.
+        """
+        held.turn += 1
+        held.advance(progress)
+        held.delivered = held.committed
+        self._rewind(held)
 
     def _put_off(self, held: Held, milliseconds: int) -> None:
         """The next message failed: let it wait so long."""

@@ -78,6 +78,10 @@ RESUME_SECONDS = 60.0
 REGRANT_SECONDS = 2.0
 """How long a query that was given up waits for the streams of its unfinished cut."""
 
+TAIL_SECONDS = 3.0
+"""How long a take-over must have been known before a cut is read without what was taken over: longer than the
+tail of writes that a failover loses."""
+
 LEAVE_SECONDS = 5.0
 """How long a query that stops waits until its last cut is confirmed: longer than a leader's ttl."""
 
@@ -450,16 +454,19 @@ class QuerySession:
             return self.cuts.open.ranges
         session = await self._start(cut, finished=False)
         question = self.cuts.resume_cut(cut)
-        resumed = await self._ask(session, question, CutResumed, RESUME_SECONDS)
-        if resumed is None:
-            raise StoreUnavailable(
-                f"no leader of {self.options.subscription} answered within {RESUME_SECONDS:.0f} s: "
-                f"look at 'streamlease doctor', start a leader host, and start the query again"
-            )
-        mine = {part.stream for part in resumed.ranges}
-        if not mine:
-            mine = await self._fix_again(session, cut)
-        await self._wait_until_leased_again([part for part in cut.ranges if part.stream not in mine])
+        while True:
+            resumed = await self._ask(session, question, CutResumed, RESUME_SECONDS)
+            if resumed is None:
+                raise StoreUnavailable(
+                    f"no leader of {self.options.subscription} answered within {RESUME_SECONDS:.0f} s: "
+                    f"look at 'streamlease doctor', start a leader host, and start the query again"
+                )
+            mine = {part.stream for part in resumed.ranges}
+            if not mine:
+                mine = await self._fix_again(session, cut)
+            lost = [part for part in cut.ranges if part.stream not in mine]
+            if not lost or await self._is_lost_for_good(session, resumed.term, lost):
+                break
         ranges = self.cuts.resumed(cut, resumed.term, mine)
         self._state += 1
         if len(ranges) < len(cut.ranges):
@@ -491,6 +498,17 @@ class QuerySession:
             )
         self.cuts.proposed = None
         return {part.stream for part in fixed.ranges}
+
+    async def _is_lost_for_good(self, session: Session, term: int, lost: list[SlotRange]) -> bool:
+        """Wait until the take-over of `lost` is older than what a failover loses; False: begin again.
+
+        A process after this one cannot know that the cut was read in part, and attests all of it. Only a
+        leader that knows of the take-over refuses that.
+        """
+        await self._wait_until_leased_again(lost)
+        await asyncio.sleep(TAIL_SECONDS)
+        await self._wait_until_leased_again(lost)
+        return session.term == term
 
     async def _wait_until_leased_again(self, lost: list[SlotRange]) -> None:
         """Wait until each stream that was lost is leased again, to whomever; see `Held.is_pinned_to`."""

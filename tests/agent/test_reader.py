@@ -17,7 +17,7 @@ from streamlease.borrower.machine import (
     StreamGranted,
     StreamRevoking,
 )
-from streamlease.protocol.errors import Fenced
+from streamlease.protocol.errors import Fenced, InvalidInput
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 
@@ -184,3 +184,18 @@ async def test_what_the_filter_passes_over_behind_a_dead_letter_is_reported(read
     reader.answered(0, FailureAnswered(S0, 1, 1, "f1", "passed"))
     assert await failure == "passed"
     assert reader.reported[-1] == Progressed(S0, 1, 7)
+
+
+async def test_a_stream_that_comes_back_behind_a_dead_letter_does_not_hand_it_out_again(
+    reader: Reader,
+) -> None:
+    reader.grant(1)
+    reader.fetched(2)
+    batch = await anext(reader)
+    reader.gone(0, StreamGone(S0, 1))
+    reader.grant(2, 1, resumes=1)  # an operator made a dead letter of offset 0
+    held = reader._streams[S0]
+    assert held is batch.held
+    assert (held.committed, held.position) == (1, 1)
+    with pytest.raises(InvalidInput, match="come again"):
+        await batch.commit()

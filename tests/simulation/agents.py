@@ -269,8 +269,12 @@ class SimReader(SharedReader):
         """See `SharedReader`."""
         self.program.world.judge.believes(self.program.session_id, grant.stream, grant.lease_epoch)
         before = self._streams.get(grant.stream)
+        turn = before.turn if before is not None else 0
         super().granted(slot, grant)
         if before is not None and self._streams[grant.stream] is before:
+            if before.turn != turn:
+                self.program.world.sometimes["a stream comes back behind what was decided elsewhere"] += 1
+                poison.void(self.program.world.judge, self.program.session_id, grant.stream, before.committed)
             self.program.world.sometimes["a consumer goes on where it was"] += 1
 
     def acknowledged(self, slot: int, ack: ProgressAcknowledged) -> None:
@@ -351,7 +355,7 @@ class Program:
         self.session_id = f"s{world.kernel.token()[:6]}"
         self.leaving = False
         self.over = False
-        self._unanswered: list[tuple[str, Held, int]] = []
+        self._unanswered: list[tuple[str, Held, int, int]] = []
         process.ends.append(self._gone)
         process.start(self._run())
 
@@ -399,16 +403,18 @@ class Program:
                     self._commit_all()
                 continue
             stream, held, start, end = str(batch.stream), batch.held, batch.start, batch.end
+            turn = batch.turn
             self.world.judge.delivered(self.session_id, stream, held.lease_epoch, start, end)
             yield self.random.randint(1, 20 if self.world.healing else self.patience)
             bad = self.world.poison.first(stream, start, end)
             if bad is not None:
-                self._fail(stream, held, bad)
+                if turn == held.turn:
+                    self._fail(stream, held, bad)
                 continue
             if self.lazy and self.random.random() < 0.6 and len(self._unanswered) < 5:
-                self._unanswered.append((stream, held, end))
+                self._unanswered.append((stream, held, end, turn))
                 continue
-            self._unanswered.append((stream, held, end))
+            self._unanswered.append((stream, held, end, turn))
             self._commit_all()
         yield from self._leave()
 
@@ -417,11 +423,13 @@ class Program:
             self.world.sometimes[f"a failure is answered: {verdict or 'the stream was taken away'}"] += 1
 
         if self.reader.give_up(stream, held, offset, answer):
-            poison.reported(self.world.judge, self.session_id, stream, offset)
+            self.world.sometimes["a program fails at a message"] += 1
+            poison.void(self.world.judge, self.session_id, stream, offset)
 
     def _commit_all(self) -> None:
-        for part in self._unanswered:
-            self._commit(*part)
+        for stream, held, end, turn in self._unanswered:
+            if turn == held.turn and held.failing is None:  # else `Batch` refuses: its messages come again
+                self._commit(stream, held, end)
         self._unanswered.clear()
 
     def _commit(self, stream: str, held: Held, end: int) -> None:

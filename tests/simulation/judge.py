@@ -390,7 +390,8 @@ class Judge:
             for former in self.ranges.setdefault(stream, []):
                 apart = former[1] <= start or end <= former[0]
                 same = former[:2] == (start, end)
-                excused = self._may_be_lost(stream, former[2]) or former[2] < self.reset.get(stream, 0)
+                older = min(epoch, former[2])
+                excused = self._may_be_lost(stream, older) or older < self.reset.get(stream, 0)
                 self.demand(
                     apart or same or excused,
                     stream, (start, end), "comes after", former, "though a range must stay one range",
@@ -425,7 +426,7 @@ class Judge:
         low, high = sorted((epoch, former[1]))
         ended = self.broken.get(stream, set())
         explained = any(low <= number < high for number in ended)
-        lost = low < high and self._may_be_lost(stream, former[1])
+        lost = low < high and self._may_be_lost(stream, low)
         self.sometimes["a message comes twice because a failover lost writes"] += lost and not explained
         self.demand(
             explained or lost,

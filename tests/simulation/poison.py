@@ -43,9 +43,8 @@ class Poison:
         return None
 
 
-def reported(judge: Judge, session: str, stream: str, offset: int) -> None:
-    """A program failed at `offset`: what it was handed from there on is void, and comes again."""
-    judge.sometimes["a program fails at a message"] += 1
+def void(judge: Judge, session: str, stream: str, offset: int) -> None:
+    """What a program was handed from `offset` on is void, and comes again."""
     seen = judge.seen.setdefault(stream, {})
     for number in [number for number, (who, _) in seen.items() if number >= offset and who == session]:
         del seen[number]

@@ -35,6 +35,7 @@ ANSWER_MS = 2000
 RESUME_MS = 60_000
 REGRANT_MS = 2000
 LEAVE_MS = 5000
+TAIL_MS = 3000
 
 
 @dataclass
@@ -272,14 +273,18 @@ class Query:
         cuts = self.cuts
         if cuts.open is not None and cuts.is_open(cut):
             return cuts.open.ranges
-        resumed = yield from self._ask(cuts.resume_cut(cut), CutResumed, RESUME_MS)
-        if resumed is None:
-            raise StoreUnavailable("no leader answered")
-        mine = {part.stream for part in resumed.ranges}
-        if not mine:
-            mine = yield from self._fix_again(cut)
-            self.world.sometimes["a cut is fixed again after the query was given up"] += bool(mine)
-        yield from self._wait_until_leased_again([part for part in cut.ranges if part.stream not in mine])
+        while True:
+            resumed = yield from self._ask(cuts.resume_cut(cut), CutResumed, RESUME_MS)
+            if resumed is None:
+                raise StoreUnavailable("no leader answered")
+            mine = {part.stream for part in resumed.ranges}
+            if not mine:
+                mine = yield from self._fix_again(cut)
+                self.world.sometimes["a cut is fixed again after the query was given up"] += bool(mine)
+            lost = [part for part in cut.ranges if part.stream not in mine]
+            if not lost or (yield from self._is_lost_for_good(resumed.term, lost)):
+                break
+            self.world.sometimes["a take-over was lost before its cut was read in part"] += 1
         ranges = cuts.resumed(cut, resumed.term, mine)
         self.world.sometimes["a cut is resumed"] += len(ranges) == len(cut.ranges)
         self.world.sometimes["a cut is resumed in part"] += 0 < len(ranges) < len(cut.ranges)
@@ -302,6 +307,17 @@ class Query:
             raise StoreUnavailable("no leader answered")
         cuts.proposed = None
         return {part.stream for part in fixed.ranges}
+
+    def _is_lost_for_good(self, term: int, lost: list[SlotRange]) -> Routine:
+        """See `QuerySession`."""
+        assert self.session is not None
+        yield from self._wait_until_leased_again(lost)
+        give_up = self.process.clock() + TAIL_MS
+        while self.process.clock() < give_up:
+            yield 50
+            self._raise_error()
+        yield from self._wait_until_leased_again(lost)
+        return self.session.term == term
 
     def _wait_until_leased_again(self, lost: list[SlotRange]) -> Routine:
         give_up = self.process.clock() + RESUME_MS

@@ -115,6 +115,8 @@ class World:
     def end(self, process: Process) -> None:
         """The process ends by itself."""
         process.end()
+        if self.healing and all(consumer.over or consumer.leaving for consumer in self.consumers):
+            self.consumers.append(Program(self, self.process("prog"), None))
 
     def crash(self, process: Process) -> None:
         """The process is killed."""

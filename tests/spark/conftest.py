@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from streamlease.spark import query
 from tests.spark.drivers import Driver
 from tests.spark.world import World
 
 
 @pytest.fixture
-def make_world(embedded_redis_url: str) -> Iterator[Callable[..., World]]:
-    """Makes a `World` on an empty Redis."""
+def make_world(embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
+    """Makes a `World` on an empty Redis, which loses nothing."""
+    monkeypatch.setattr(query, "TAIL_SECONDS", 0.1)
     made: list[World] = []
 
     def make(streams: int = 4) -> World:
