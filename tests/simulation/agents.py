@@ -218,13 +218,6 @@ class Waiter:
         answer(result)
 
 
-class NoTails:
-    """The reader's `Tails`; offsets come from the store by and by."""
-
-    def set_streams(self, streams: Any) -> None:
-        """Nothing is watched."""
-
-
 class SimReader(SharedReader):
     """The reader of agent/subscription.py: its handler and bookkeeping, without its asynchronous shell."""
 
@@ -238,7 +231,6 @@ class SimReader(SharedReader):
         )  # type: ignore[arg-type]
         self.program = program
         self.session: Session | None = None
-        self._tails = NoTails()  # type: ignore[assignment]
 
     def begin(self, session: Session) -> None:
         """See `SharedReader.start`."""
@@ -281,6 +273,9 @@ class SimReader(SharedReader):
         """See `SharedReader`."""
         self.program.world.judge.acknowledged(ack.stream, ack.offset)
         super().acknowledged(slot, ack)
+
+    def _watch(self) -> None:
+        """Ends of streams are asked for by and by."""
 
     def fetch(self, ends: dict[str, int]) -> None:
         """Read up to `ends`; see `SharedReader._fetch_round` and `_fetch_stream`."""
