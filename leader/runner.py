@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from streamlease.leader import metrics, traces, view
+from streamlease.leader import metrics, traces
+from streamlease.leader.describing import Describer
 from streamlease.leader.events import (
     DeadLetter,
     DeadLetterRefused,
@@ -49,7 +49,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
-from streamlease.protocol.messages import CommandReply, Message
+from streamlease.protocol.messages import Message
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.dead_letters import DeadLetters, Poisoned
@@ -113,6 +113,10 @@ class Runner:
     _fenced: asyncio.Future[str] | None = None
     _leading: _Leading | None = None
     _tracer: Tracer | None = field(default_factory=active_tracer)
+    _describer: Describer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._describer = Describer(self.group, self.outbox, now_ms)
 
     def post(self, event: Event) -> None:
         """Hand an event to the machine; it is taken in order."""
@@ -183,7 +187,8 @@ class Runner:
             self.reason = str(error)
         finally:
             self._leading = None
-            await stop([*self.writing.values(), *([main] if main is not None else [])])
+            tasks = [*self.writing.values(), *self._describer.tasks()]
+            await stop([*tasks, *([main] if main is not None else [])])
             with contextlib.suppress(StreamleaseError):
                 # Without an answer the record simply expires.
                 await leadership.resign(self.redis, self.group, self.host, self.term)
@@ -265,7 +270,7 @@ class Runner:
                 case Send():
                     self.outbox(effect.mailbox, effect.message)
                 case Describe():
-                    self._describe(effect, machine)
+                    self._describer.answer(effect, machine)
                 case DeadLetter():
                     self._begin_dead_letter(effect)
                 case Stop():
@@ -292,12 +297,6 @@ class Runner:
             if isinstance(effect, Send):
                 self.outbox(effect.mailbox, effect.message)
         return "Redis was restarted or replaced"
-
-    def _describe(self, effect: Describe, machine: Leader) -> None:
-        body = json.dumps(view.of_leader(machine, now_ms()))
-        self.outbox(
-            effect.mailbox, CommandReply(group=self.group, request=effect.request, ok=True, body=body)
-        )
 
     def _begin_dead_letter(self, effect: DeadLetter) -> None:
         """Write a dead letter beside all other work; one at a time for each stream."""

@@ -17,18 +17,40 @@ RESTING = ("granted", "free", "waiting", "finished", "stopped")
 
 def of_leader(leader: Leader, now: int) -> dict[str, Any]:
     """The view of a live leader at its time `now` (ms)."""
-    view = of_state(leader.durable)
-    view["leader"] = {"host": leader.host, "term": leader.term}
-    in_cut = {stream: session for session, c in leader.durable.sessions.items() for stream in c.ranges}
-    for stream in view["streams"]:
-        stream["why"] = _why(leader, stream["stream"], in_cut, now)
-        lease = leader.leases.get(stream["stream"])
+    return around(leader, rows(leader, in_order(leader.durable), now), now)
+
+
+def in_order(state: GroupState) -> list[str]:
+    """The streams of a group in the order of their generations and shards."""
+    return sorted(state.streams, key=_order)
+
+
+def rows(leader: Leader, streams: list[str], now: int) -> list[dict[str, Any]]:
+    """What is to be seen of those of the streams that the group has."""
+    durable = leader.durable
+    in_cut = {stream: session for session, cuts in durable.sessions.items() for stream in cuts.ranges}
+    found = []
+    for stream in streams:
+        progress = durable.streams.get(stream)
+        if progress is None:
+            continue
+        row = _row(durable, stream, progress, stream in in_cut)
+        row["why"] = _why(leader, stream, in_cut, now)
+        lease = leader.leases.get(stream)
         if lease is not None:
-            peer = leader.peers[lease.name]
-            stream["state"] = lease.state.value if peer.borrower else "absent"
-            stream["since_ms"] = now - lease.since
-        if stream["failure"] is not None:
-            stream["failure"]["refused"] = leader.poison_refused.get(stream["stream"])
+            row["state"] = lease.state.value if leader.peers[lease.name].borrower else "absent"
+            row["since_ms"] = now - lease.since
+        if row["failure"] is not None:
+            row["failure"]["refused"] = leader.poison_refused.get(stream)
+        found.append(row)
+    return found
+
+
+def around(leader: Leader, streams: list[dict[str, Any]], now: int) -> dict[str, Any]:
+    """The view of a live leader, with these rows of its streams."""
+    durable = leader.durable
+    view = _of_group(durable) | {"streams": streams}
+    view["leader"] = {"host": leader.host, "term": leader.term}
     held = Counter(lease.name for lease in leader.leases.values())
     view["borrowers"] = [
         {
@@ -38,12 +60,12 @@ def of_leader(leader: Leader, now: int) -> dict[str, Any]:
             "host": peer.host or None,
             "streams": held[peer.name],
             "last_seen_ms": now - peer.last_seen,
-            "drained": peer.name in leader.durable.operated.drained,
+            "drained": peer.name in durable.operated.drained,
         }
         for peer in sorted(leader.peers.values(), key=lambda peer: peer.name)
     ]
-    moving = any(stream["state"] not in RESTING for stream in view["streams"])
-    if leader.durable.operated.paused is not None:
+    moving = any(stream["state"] not in RESTING for stream in streams)
+    if durable.operated.paused is not None:
         view["state"] = "paused"
     elif not view["borrowers"]:
         view["state"] = "idle"
@@ -56,33 +78,20 @@ def of_leader(leader: Leader, now: int) -> dict[str, Any]:
 
 def of_state(state: GroupState) -> dict[str, Any]:
     """The view of a group that has no live leader, from its journal."""
-    paused = state.operated.paused
     open_cuts = {stream for cuts in state.sessions.values() for stream in cuts.ranges}
+    streams = [_row(state, name, state.streams[name], name in open_cuts) for name in in_order(state)]
+    return _of_group(state) | {"streams": streams}
+
+
+def _of_group(state: GroupState) -> dict[str, Any]:
+    paused = state.operated.paused
     return {
         "leader": None,
         "state": "no leader" if paused is None else "paused",
         "paused": None
         if paused is None
         else {"at_ms": paused.at, "who": paused.who, "until_ms": paused.until},
-        "streams": [
-            {
-                "stream": stream,
-                "owner": progress.owner,
-                "session": progress.session,
-                "lease_epoch": progress.lease_epoch,
-                "state": _state(progress),
-                "since_ms": None,
-                "committed": progress.committed,
-                "truncated": progress.truncated,
-                "open_cut": stream in open_cuts,
-                "pinned_end": progress.pinned_end,
-                "moved_to": state.operated.pins.get(stream),
-                "why": "no leader",
-                "dead_letters": progress.dead_letters,
-                "failure": _failure(progress),
-            }
-            for stream, progress in sorted(state.streams.items(), key=lambda item: _order(item[0]))
-        ],
+        "streams": [],
         "borrowers": [],
         "term": state.term,
         "expired_at_ms": state.expired_at,
@@ -91,6 +100,25 @@ def of_state(state: GroupState) -> dict[str, Any]:
         "longest_take_over_ms": state.longest_take_over_ms,
         "plan": None,
         "strategy": None,
+    }
+
+
+def _row(state: GroupState, stream: str, progress: StreamProgress, open_cut: bool) -> dict[str, Any]:
+    return {
+        "stream": stream,
+        "owner": progress.owner,
+        "session": progress.session,
+        "lease_epoch": progress.lease_epoch,
+        "state": _state(progress),
+        "since_ms": None,
+        "committed": progress.committed,
+        "truncated": progress.truncated,
+        "open_cut": open_cut,
+        "pinned_end": progress.pinned_end,
+        "moved_to": state.operated.pins.get(stream),
+        "why": "no leader",
+        "dead_letters": progress.dead_letters,
+        "failure": _failure(progress),
     }
 
 

@@ -1,0 +1,82 @@
+"""Answers operators who ask to see a group, without keeping the leaders of the host from their work.
+
+A small group is shown as it is at the moment of the question. The streams of a large one are looked at in
+slices, between which the event loop does what else is to be done: each stream's row is of one moment, all of
+them are of a fraction of a second. Whoever asks meanwhile gets the next answer, all of them the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from streamlease.leader import view
+from streamlease.leader.events import Describe
+from streamlease.protocol.messages import CommandReply
+
+if TYPE_CHECKING:
+    from streamlease.leader.machine import Leader
+
+log = logging.getLogger(__name__)
+
+SLICE = 200
+"""Streams that are looked at before others get their turn: about two milliseconds of work."""
+
+
+@dataclass(slots=True)
+class Describer:
+    """Makes the answers of one leader."""
+
+    group: str
+    send: Callable[[str, CommandReply], None]
+    clock: Callable[[], int]
+    """The leader's time in milliseconds."""
+    _asked: list[Describe] = field(default_factory=list)
+    _task: asyncio.Task[None] | None = None
+
+    def answer(self, question: Describe, leader: Leader) -> None:
+        """Send what is to be seen of the group to who asked: at once, or soon."""
+        if len(leader.durable.streams) <= SLICE:
+            self._reply(question, json.dumps(view.of_leader(leader, self.clock())))
+            return
+        self._asked.append(question)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._answer_all(leader))
+            self._task.add_done_callback(_tell_failure)
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What is under way; to be stopped with the leader."""
+        return [self._task] if self._task is not None else []
+
+    async def _answer_all(self, leader: Leader) -> None:
+        while self._asked:
+            asked, self._asked = self._asked, []
+            body = await self._in_slices(leader)
+            for question in asked:
+                self._reply(question, body)
+
+    async def _in_slices(self, leader: Leader) -> str:
+        names, found, texts = view.in_order(leader.durable), [], []
+        for begin in range(0, len(names), SLICE):
+            await asyncio.sleep(0)
+            rows = view.rows(leader, names[begin : begin + SLICE], self.clock())
+            found.extend(rows)
+            texts.append(json.dumps(rows)[1:-1])
+        await asyncio.sleep(0)
+        around = view.around(leader, found, self.clock())
+        del around["streams"]
+        streams = ", ".join(text for text in texts if text)
+        return f'{json.dumps(around)[:-1]}, "streams": [{streams}]}}'
+
+    def _reply(self, question: Describe, body: str) -> None:
+        reply = CommandReply(group=self.group, request=question.request, ok=True, body=body)
+        self.send(question.mailbox, reply)
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a view of a group could not be made", exc_info=error)
