@@ -74,8 +74,8 @@ WATCHES = 20
 
 Receive = Callable[[FromLeader | CutRead], None]
 LeaderFound = Callable[[str, int], None]
-Wish = Callable[[], Awaitable[bool]]
-"""Declares a group, if it is still wanted; whether it is."""
+Wish = tuple[Callable[[], bool], Callable[[], Awaitable[None]]]
+"""Whether a group is still wanted; declares it."""
 
 
 class Agent:
@@ -162,7 +162,8 @@ class Agent:
 
     def keep_declared(self, group: str, wish: Wish) -> None:
         """Have `wish` declare the group before a leader is wanted: it may be deleted until then."""
-        self._wishes.setdefault(group, []).append(wish)
+        wishes = [other for other in self._wishes.get(group, ()) if other[0]()]
+        self._wishes[group] = [*wishes, wish]
 
     def find_leader(self, group: str, found: LeaderFound) -> None:
         """Look for the leader of `group`; `found(mailbox, term)` is called if there is one now."""
@@ -284,9 +285,9 @@ class Agent:
 
     async def _want(self, group: str, found: spawn.Found) -> None:
         try:
-            for wish in [] if found.live else list(self._wishes.get(group, ())):
-                if not await wish():
-                    self._wishes[group].remove(wish)
+            for wanted, declare in () if found.live else self._wishes.get(group, ()):
+                if wanted():
+                    await declare()
             above = self._seen.get(group, 0)
             if found.hosts and is_cluster(self._redis):
                 await spawn.spawn_by_message(self._redis, self.id, group, found, above)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader
+from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader, UnknownGroup
 from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import StreamId, check_name, random_token
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription
@@ -217,12 +217,13 @@ class Client:
             self._readers.append(reader)
             joined = Session(agent, config, reader)
 
-            async def declare_again() -> bool:
-                if not joined.over:
+            async def declare_again() -> None:
+                try:
+                    await self.groups.get(shared)
+                except UnknownGroup:
                     await self.groups.join(shared, start, options=checked, arrival=arrival)
-                return not joined.over
 
-            agent.keep_declared(shared.id, declare_again)
+            agent.keep_declared(shared.id, (lambda: not joined.over, declare_again))
             reader.start(joined)
             return reader
 

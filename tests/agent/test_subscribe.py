@@ -50,6 +50,25 @@ async def test_a_group_that_is_deleted_before_its_subscriber_connects_is_declare
     assert await arrive(shared) == 2
 
 
+async def test_a_group_whose_space_is_gone_is_still_wanted(client: Client) -> None:
+    await client.create_space("s", ["a/#"])
+    async with client.subscribe(SUB, start="earliest") as reader:
+        await until(lambda: reader.streams != [])
+        await client.spaces.delete("s")
+        ((wanted, declare),) = (await client.agent())._wishes[SharedSubscription.parse(SUB).id]
+        assert wanted()
+        await declare()
+    assert not wanted()
+
+
+async def test_wishes_of_subscriptions_that_ended_are_forgotten(client: Client) -> None:
+    await client.create_space("s", ["a/#"])
+    for _ in range(3):
+        async with client.subscribe(SUB) as reader:
+            await until(lambda reader=reader: reader.streams != [])  # type: ignore[misc]
+    assert len((await client.agent())._wishes[SharedSubscription.parse(SUB).id]) == 1
+
+
 LATE_IMPORTS = """
 import asyncio, sys
 from streamlease.agent.client import connect
