@@ -386,7 +386,7 @@ class QuerySession:
             following = await self._ask(session, self.cuts.ask_for_next(done), CutResumed, ANSWER_SECONDS)
             if following is None:
                 return False
-        self.cuts.finish(done)
+        self.cuts.finish(done, following)
         self._state += 1
         self._attest(session, self.cuts.went_through or done, finished=True)
         self._attempts.clear()

@@ -97,6 +97,29 @@ def test_a_cut_that_did_not_reach_the_checkpoint_is_fixed_again_as_it_was(world:
     assert (after.cut, ranges(after)) == (start.cut + 1, ranges(before))
 
 
+def test_no_stream_of_a_cut_that_did_not_reach_the_checkpoint_is_given_away_before_it_is_read(
+    world: World,
+) -> None:
+    world.lead()
+    query = started(world)
+    start = newest(query.checkpoint)
+    world.publish(5)
+    query.run_until("fixed")
+    before = query.session.cuts.open
+    assert before is not None
+    query.kill()
+    other = world.query()
+    other.trigger()
+    again = resumed(world, query)
+    again.session._thread.call(again.session._start(start, finished=True))
+    wait_for(lambda: sum(held.revoking for held in dict(again.session.cuts.held).values()) == 2, 60.0)
+    again.run_until("logged")
+    after = newest(again.checkpoint)
+    assert (after.cut, ranges(after)) == (start.cut + 1, ranges(before))
+    run_together(again, other, done=lambda: rows(again, other) == world.total)
+    world.check(again.checkpoint, other.checkpoint)
+
+
 def test_the_next_process_finishes_the_last_cut_of_a_quiet_group(world: World) -> None:
     world.lead()
     query = started(world)
