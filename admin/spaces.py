@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlease.admin import retention_options, schema_option
+from streamlease.admin.acting import Yes, confirm
 from streamlease.admin.completing import SpaceName
 from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line, table
@@ -122,6 +122,7 @@ def alter(
     retention_force: Force = None,
     group_expiry: GroupExpiry = None,
     schema: SchemaFile = None,
+    yes: Yes = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -136,6 +137,13 @@ def alter(
     if not keeping and streams is None and not rotate and schema is None:
         raise InvalidOption("nothing to alter: give at least one setting, such as --retention 7d")
     columns = None if schema is None else schema_option.read(schema)
+    if retention_force:
+        confirm(
+            f"Remove messages of space {name} even if a group has not consumed them?",
+            f"messages of space {ascii(name)[:80]} that groups have not consumed are removed",
+            yes=yes,
+            as_json=as_json,
+        )
 
     def change(space: Space) -> Space:
         keep = retention_options.changed(space.retention, *asked)
@@ -172,16 +180,17 @@ def alter(
 @app.command()
 def seal(
     name: SpaceName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """End a space for good: it takes no more messages, and readers reach its end. Safe to repeat."""
-    if not yes:
-        if as_json or not sys.stdin.isatty():
-            raise InvalidOption(f"space {ascii(name)[:80]} is sealed for good: confirm with --yes")
-        with_client(redis, lambda client: client.spaces.get(name))
-        typer.confirm(f"Seal space {name}, so that it never takes a message again?", abort=True, err=True)
+    confirm(
+        f"Seal space {name}, so that it never takes a message again?",
+        f"space {ascii(name)[:80]} is sealed for good",
+        yes=yes,
+        as_json=as_json,
+    )
     space = with_client(redis, lambda client: client.spaces.seal(name))
     if as_json:
         document(definition(space))
@@ -192,18 +201,17 @@ def seal(
 @app.command()
 def delete(
     name: SpaceName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a space with all its messages."""
-    if not yes:
-        if as_json or not sys.stdin.isatty():
-            raise InvalidOption(
-                f"space {ascii(name)[:80]} is deleted with all its messages: confirm with --yes"
-            )
-        with_client(redis, lambda client: client.spaces.get(name))
-        typer.confirm(f"Delete space {name} with all its messages?", abort=True, err=True)
+    confirm(
+        f"Delete space {name} with all its messages?",
+        f"space {ascii(name)[:80]} is deleted with all its messages",
+        yes=yes,
+        as_json=as_json,
+    )
     with_client(redis, lambda client: client.spaces.delete(name))
     if as_json:
         document({"deleted": name})

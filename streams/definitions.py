@@ -21,6 +21,7 @@ from streamlease.protocol.errors import (
     Unsupported,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.nearest import nearest
 from streamlease.protocol.topics import intersect, matches
 from streamlease.streams.durability import Durability
 from streamlease.streams.retention import Retention
@@ -243,5 +244,8 @@ def check_disjoint(name: str, filters: tuple[str, ...], others: Iterable[Space])
                     )
 
 
-def no_space(name: str) -> UnknownSpace:
-    return UnknownSpace(f"there is no space {name!a}; create it: streamlease space create NAME --topics ...")
+def no_space(name: str, known: Iterable[str]) -> UnknownSpace:
+    return UnknownSpace(
+        f"there is no space {name!a}; {nearest(name, known)}; "
+        f"create it: streamlease space create NAME --topics ..."
+    )

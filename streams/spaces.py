@@ -181,7 +181,7 @@ class SpaceStore:
             table, used = await self._read(name)
             space = table.spaces.get(name)
             if space is None:
-                raise no_space(name)
+                raise no_space(name, table.spaces)
             wanted = change(space)
             if wanted == space or await self._write(table, name, wanted.model_dump_json(), used):
                 return await self._make_durable(wanted)
@@ -463,7 +463,7 @@ class SpaceStore:
 def _existing(table: _Table, name: str) -> Space:
     space = table.spaces.get(name)
     if space is None:
-        raise no_space(name)
+        raise no_space(name, table.spaces)
     return space
 
 

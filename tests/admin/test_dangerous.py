@@ -19,6 +19,7 @@ SUB = "$shared/g/flights/#"
         ["group", "delete", SUB, "--force"],
         ["group", "expire", SUB],
         ["group", "release", SUB, "flights.0.0"],
+        ["space", "alter", "flights", "--retention", "1d", "--retention-force"],
         ["space", "seal", "flights"],
         ["space", "delete", "flights"],
     ],

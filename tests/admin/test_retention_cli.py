@@ -64,7 +64,7 @@ def test_the_same_space_with_another_retention_is_a_conflict(command: Command) -
         (["--retention-messages", "-3"], "--retention-messages '-3'"),
         (["--retention-messages", "0"], "--retention-messages '0'"),
         (["--group-expiry", "0d"], "--group-expiry '0d'"),
-        (["--retention-force"], "forced but has no limit"),
+        (["--retention-force", "--yes"], "forced but has no limit"),
         ([], "nothing to alter"),
     ],
 )
@@ -107,7 +107,7 @@ def test_show_says_what_holds_data_back_who_and_since_when(command: Command, sto
         assert held.startswith("20")
         text = command.ok("space", "show", "s").out
         assert "$shared/slow/s/#" in text and held in text
-        command.ok("space", "alter", "s", "--retention-force")
+        command.ok("space", "alter", "s", "--retention-force", "--yes")
         shown = command.ok("space", "show", "s", "--json").document["streams"][0]
         assert (shown["held_by"], shown["held_since"]) == (None, None)
     finally:

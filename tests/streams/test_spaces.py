@@ -81,6 +81,13 @@ async def test_an_unknown_space_says_what_to_do(spaces: SpaceStore) -> None:
             await asking
 
 
+async def test_an_unknown_space_names_the_nearest_ones(spaces: SpaceStore) -> None:
+    await spaces.create("flights", ["flights/#"], streams=1)
+    for asking in (spaces.get("flihgts"), spaces.alter("flihgts", streams=2)):
+        with pytest.raises(UnknownSpace, match=r"there is no space 'flihgts'; nearest: flights; "):
+            await asking
+
+
 async def test_lookups_by_topic_and_filter(spaces: SpaceStore, redis: AsyncRedis) -> None:
     await spaces.create("one", ["a/+/x", "a/b"])
     await spaces.create("two", ["b/#"])
