@@ -38,6 +38,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "until": st.none() | OFFSET,
     "offsets": st.dictionaries(TEXT, OFFSET, max_size=3),
     "undo": st.booleans(),
+    "force": st.booleans(),
     "forced": st.booleans(),
     "not_leader": st.booleans(),
     "reason": st.sampled_from(["unknown", "replaced", "stale", "revocation_timeout", "stepped_down"]),
