@@ -38,6 +38,12 @@ PANELS = [
         "{{subscription}}",
     ),
     (
+        "Rebalances per minute",
+        "short",
+        f"60 * sum by (subscription) (clamp_min(deriv(streamlease_group_rebalances{GROUP}[5m]), 0))",
+        "{{subscription}}",
+    ),
+    (
         "Hand-over, 99th percentile",
         "s",
         "histogram_quantile(0.99, sum by (le, how) (rate(streamlease_hand_over_seconds_bucket[5m])))",

@@ -134,6 +134,7 @@ class Book:
     refused: int = 0
     """Events that no transition allows, and late messages: counted, without any other effect."""
     rebalances: int = 0
+    """Plans that gave or took streams, in this term."""
     history: str = ""
     """Of the data in which the term was issued (`registry/leadership.py`)."""
     attested: dict[tuple[str, int], Progress] = field(default_factory=dict)

@@ -64,6 +64,8 @@ class GroupFacts:
     held: int
     borrowers: int
     moves: int
+    rebalances: int
+    """Plans that took streams from a borrower or gave them to one, in this term."""
     inbox: int
     """Messages that wait for the leader."""
     lag: int | None = None
@@ -142,6 +144,7 @@ _OF_GROUPS = (
     ("held_streams", "held", "Streams that have an owner."),
     ("borrowers", "borrowers", "Connected borrowers."),
     ("moves", "moves", "How often a stream went from one session to another, in the life of the group."),
+    ("rebalances", "rebalances", "Plans that gave or took streams, since the leader's term began."),
     ("mailbox_messages", "inbox", "Messages that wait for the leader."),
     ("lag_messages", "lag", "Messages not consumed yet; absent while unknown."),
     (

@@ -162,6 +162,7 @@ class Runner:
             held=sum(one.owner is not None for one in going.values()),
             borrowers=sum(bool(peer.borrower) for peer in machine.peers.values()),
             moves=state.moves,
+            rebalances=machine.rebalances,
             inbox=self.inbox.qsize(),
         )
         return facts, {name: one.committed for name, one in going.items()}

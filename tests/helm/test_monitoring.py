@@ -26,7 +26,7 @@ def existing() -> set[str]:
     """The names of all series that a host, a publisher and a consumer may have."""
     publishing.PUBLISH_FAILURES.labels("Indefinite")
     consuming.Meter("$shared/g/#").ended("b", "the leader is silent", again=True)
-    group = GroupFacts("$shared/g/#", 1, 2, 2, 1, 0, 0, 5, 1.5)
+    group = GroupFacts("$shared/g/#", 1, 2, 2, 1, 0, 0, 0, 5, 1.5)
     text = exposition(HostFacts([group], False, 0, 0)).decode()
     kinds = dict(re.findall(r"^# TYPE (streamlease_\w+) (\w+)$", text, re.MULTILINE))
     parts = ("_bucket", "_sum", "_count")

@@ -26,7 +26,7 @@ async def redis(redis_url: str) -> AsyncIterator[AsyncRedis]:
     await client.aclose()
 
 
-GROUP = GroupFacts(SUB, term=3, streams=2, held=1, borrowers=1, moves=4, inbox=0)
+GROUP = GroupFacts(SUB, term=3, streams=2, held=1, borrowers=1, moves=4, rebalances=2, inbox=0)
 
 
 def samples(facts: HostFacts) -> dict[tuple[str, str], float]:
@@ -55,6 +55,7 @@ def test_groups_and_the_host_are_told_and_the_unknown_is_left_out() -> None:
         "streamlease_group_held_streams": 1,
         "streamlease_group_borrowers": 1,
         "streamlease_group_moves": 4,
+        "streamlease_group_rebalances": 2,
         "streamlease_group_mailbox_messages": 0,
         "streamlease_group_lag_messages": 7,
     }
