@@ -177,7 +177,19 @@ class Sentinels:
             return int(client.sentinel_get_master_addr_by_name(self.service)[1])
 
     def wait_for_failover(self) -> None:
+        """Wait until the replica is promoted. New clients may still be told that there is no primary."""
         wait_for(lambda: self.primary_port() == self.replica.port, "the failover", 60)
+
+    def wait_for_new_clients(self) -> None:
+        """Wait until each Sentinel has made the promoted replica its primary, so that new clients find it."""
+        for port in self.ports:
+            wait_for(lambda port=port: self._follows(port), "the end of the failover", 120)  # type: ignore[misc]
+
+    def _follows(self, port: int) -> bool:
+        with redis.Redis(port=port, retry=NO_RETRY, socket_timeout=2.0) as client:
+            primary = client.sentinel_master(self.service)
+            down = primary["is_sdown"] or primary["is_odown"]
+            return int(primary["port"]) == self.replica.port and not down
 
     def stop(self) -> None:
         for process in self._processes:

@@ -133,6 +133,7 @@ async def test_what_was_moved_trimmed_and_sealed_stays_so_over_a_failover(
             before = await AsyncLog(redis).states(space.streams())
             sentinels.primary.kill()
             await asyncio.to_thread(sentinels.wait_for_failover)
+        await asyncio.to_thread(sentinels.wait_for_new_clients)
         async with streamlease.connect(sentinels.url) as client:
             assert await client.spaces.get("s") == space
             after = await AsyncLog(client.redis).states(space.streams())
