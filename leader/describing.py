@@ -2,7 +2,8 @@
 
 A small group is shown as it is at the moment of the question. The streams of a large one are looked at in
 slices, between which the event loop does what else is to be done: each stream's row is of one moment, all of
-them are of a fraction of a second. Whoever asks meanwhile gets the next answer, all of them the same.
+them are of a fraction of a second, and may be ahead of what is durable by one group commit. Whoever asks
+meanwhile gets the next answer, all of them the same.
 """
 
 from __future__ import annotations
