@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -63,6 +64,8 @@ def run_program(
 class Program:
     """A program that runs until it is killed."""
 
+    stdin = subprocess.DEVNULL
+
     def __init__(self, script: Path, folder: Path, arguments: dict[str, Any]) -> None:
         self.log = folder / f"{script.stem}-{len(list(folder.glob('*.log')))}.log"
         with self.log.open("w") as out:
@@ -70,8 +73,10 @@ class Program:
                 [sys.executable, str(script), json.dumps(arguments)],
                 env=_environment(folder, None),
                 cwd=folder,
+                stdin=self.stdin,
                 stdout=out,
                 stderr=subprocess.STDOUT,
+                text=True,
             )
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
@@ -85,12 +90,53 @@ class Program:
 
     def kill(self) -> None:
         """SIGKILL for the driver, its Java and all Python workers, none of which may notice it first."""
-        family = [self.process.pid, *descendants(self.process.pid)]
-        for how in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in family:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, how)
+        self.signal(signal.SIGSTOP)
+        self.signal(signal.SIGKILL)
         self.process.wait()
+
+    def signal(self, how: signal.Signals) -> None:
+        """Send a signal to the driver, its Java and all Python workers."""
+        for pid in (self.process.pid, *descendants(self.process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
+
+
+class Application(Program):
+    """A Spark application that runs ``fault_program.py`` and does what it is asked."""
+
+    stdin = subprocess.PIPE
+
+    def __init__(self, folder: Path, cores: int = 6) -> None:
+        super().__init__(HERE / "fault_program.py", folder, {"cores": cores})
+        self._asked = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be asked."""
+        return self.process.poll() is None
+
+    def ask(self, do: str, **more: Any) -> Any:
+        """Have something done; the answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **more}) + "\n")
+        self.process.stdin.flush()
+        self._asked += 1
+        self.wait_for(lambda: len(self._answers()) >= self._asked)
+        return json.loads(self._answers()[-1])["answer"]
+
+    def _answers(self) -> list[str]:
+        return re.findall(r'^.*?(\{"answer".*)\n', self.log.read_text(), re.MULTILINE)
+
+    def kill(self) -> None:
+        """As every program; nothing can be asked any more."""
+        super().kill()
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def sources(self) -> list[int]:
+        """The Python processes of the queries' readers, beside the driver."""
+        return [p for p in descendants(self.process.pid) if "python_streaming_source_runner" in command(p)]
 
 
 def command(pid: int) -> str:
