@@ -24,7 +24,7 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -55,6 +55,7 @@ from streamlease.protocol.messages import (
 )
 from streamlease.spark.cuts import QueryCuts
 from streamlease.spark.limits import Limits
+from streamlease.spark.losses import Losses
 from streamlease.spark.offsets import CutOffset, SlotRange
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.outage import Outage
@@ -107,6 +108,7 @@ class QuerySession:
         self._client: Client | None = None
         self._session: Session | None = None
         self._tails: Tails | None = None
+        self._losses: Losses | None = None
         self._agent_id = ""
         self.cuts = QueryCuts(options.subscription.id, self._progressed)
         self._confirm_at = 0.0
@@ -196,6 +198,7 @@ class QuerySession:
     def granted(self, slot: int, grant: StreamGranted) -> None:
         """Hold the stream; go on if it never left the session."""
         self.cuts.granted(slot, grant)
+        self._suspect((grant.stream,))
         self._state += 1
         self._watch()
 
@@ -274,6 +277,7 @@ class QuerySession:
         self.cuts.session = session_id
         self.cuts.arrival = await client.groups.arrive(options.subscription)
         self._tails = Tails(client.redis, on_change=lambda stream, next: self._tail_moved())
+        self._losses = Losses(self.cuts, AsyncLog(client.redis), self._tails)
         self._tails.start()
         self._session = Session(
             agent,
@@ -398,7 +402,9 @@ class QuerySession:
             self._confirmed.set()
 
     def _tick(self, now: int) -> None:
-        """Tell the leader again what it has not confirmed."""
+        """Tell the leader again what it has not confirmed, and look for what Redis has lost."""
+        if self._losses is not None:
+            self._losses.tick()
         time = asyncio.get_running_loop().time()
         done = self.cuts.went_through
         if self.cuts.unconfirmed and done and self._session is not None and time >= self._confirm_at:
@@ -413,6 +419,11 @@ class QuerySession:
 
     def _tail_of(self, stream: str) -> int | None:
         return self._tails.next_of(_stream(stream)) if self._tails is not None else None
+
+    def _suspect(self, streams: Iterable[str]) -> None:
+        """See whether these streams end below what was read of them."""
+        if self._losses is not None:
+            self._losses.suspect(streams)
 
     def _tail_moved(self) -> None:
         self._state += 1
@@ -468,6 +479,7 @@ class QuerySession:
             if not lost or await self._is_lost_for_good(session, resumed.term, lost):
                 break
         ranges = self.cuts.resumed(cut, resumed.term, mine)
+        self._suspect(part.stream for part in ranges)
         self._state += 1
         if len(ranges) < len(cut.ranges):
             log.warning(
@@ -543,7 +555,8 @@ class QuerySession:
 
     async def _leave(self) -> None:
         assert self._client is not None
-        if self._tails is not None:
+        if self._tails is not None and self._losses is not None:
+            await self._losses.close()
             await self._tails.close()
         if self._session is not None and not self._session.over and await self._is_settled():
             self._session.disconnect()

@@ -89,6 +89,8 @@ class Tails:
         self._tasks: list[asyncio.Task[None]] = []
         self.error: StreamleaseError | None = None
         """Why the last poll failed; None while all is well."""
+        self.lowered: set[StreamId] = set()
+        """Streams of which Redis lost the end; who has looked at one takes it out."""
         self.polls = 0
         """How many polls succeeded."""
         self.pushes = 0
@@ -127,6 +129,7 @@ class Tails:
         self._by_channel = {channel.encode(): stream for stream, channel in wanted.items()}
         self._next = {stream: next for stream, next in self._next.items() if stream in wanted}
         self._changed &= wanted.keys()
+        self.lowered &= wanted.keys()
         self._poll_now.set()
         self._resubscribe.set()
 
@@ -147,12 +150,15 @@ class Tails:
         return changed
 
     def _set(self, stream: StreamId, next: int | None) -> None:
-        if stream not in self._streams or self._next.get(stream) == next:
+        known = self._next.get(stream)
+        if stream not in self._streams or known == next:
             return
         if next is None:
             del self._next[stream]
         else:
             self._next[stream] = next
+            if known is not None and next < known:
+                self.lowered.add(stream)
         self._changed.add(stream)
         self._news.set()
         if self._on_change is not None:

@@ -1,11 +1,11 @@
 """Places where a query is held, so that a test does what it wants just there and nowhere else.
 
-A gate is a folder. As long as there is a file ``hold-PLACE`` in it, whoever comes to PLACE writes down that he
-is there (``at-PLACE``) and waits. The places are
+A gate is a folder. As long as there is a file ``hold-PLACE`` in it, whoever comes to PLACE writes down that
+he is there (``at-PLACE``) and waits. The places are
 
 * ``fixed``: the cut is fixed by the leader; Spark does not know it, and so the offset log does not have it;
-* ``reading``: a task has read its first rows, and hands them on once it is let go; with a file ``break-PLACE``
-  the first attempt of each task fails there instead;
+* ``reading``: a task has read its first rows, and hands them on once it is let go; with a file
+  ``break-PLACE`` the first attempt of each task fails there instead;
 * ``unsunk``: the micro-batch is in the function of `foreachBatch`, before the sink's commit;
 * ``sunk``: behind the sink's commit, before the function returns, and so before the commit log.
 

@@ -216,7 +216,7 @@ def test_a_driver_that_stood_still_for_too_long_has_everything_once_if_nobody_to
 def test_what_was_taken_over_from_a_driver_that_stood_still_comes_twice_and_nothing_else(
     world: World, make_job: MakeJob, application: Application
 ) -> None:
-    """Its open micro-batch is read again by the other query, in the same parts; both go on with half of it."""
+    """Its open micro-batch is read again by the other query, in the same parts; then both go on."""
     world.lead()
     world.publish(3)
     job = make_job("late", world.url)
@@ -228,7 +228,9 @@ def test_what_was_taken_over_from_a_driver_that_stood_still_comes_twice_and_noth
     finally:
         application.signal(signal.SIGCONT)
     job.gate.let_go("unsunk")
-    wait_for(lambda: bool(other.trigger()) or len(other.held) == 2, 120.0)  # the other two are the job's again
+    wait_for(
+        lambda: bool(other.trigger()) or len(other.held) == 2, 120.0
+    )  # the other two are the job's again
     world.publish(2)
 
     def all_delivered() -> bool:

@@ -264,6 +264,7 @@ class World:
         self._thread.call(self._client.create_space(SPACE, ["t/#"], streams=streams))
         self.streams = [str(StreamId(SPACE, 0, shard)) for shard in range(streams)]
         self._sequence: Counter[str] = Counter()
+        self._incarnation = 1
         self.queries: list[Query] = []
         self.hosts: list[Host] = []
 
@@ -284,8 +285,21 @@ class World:
                 rows = [Row("t/x", b"%d" % (self.published[stream] + i)) for i in range(size)]
                 sequence = self._sequence[stream]
                 self._sequence[stream] += 1
-                await log.append(Append(StreamId.parse(stream), "~w", 1, sequence, encode_rows(rows)))
+                await log.append(
+                    Append(StreamId.parse(stream), "~w", self._incarnation, sequence, encode_rows(rows))
+                )
                 self.published[stream] += size
+
+    def begin_anew(self) -> None:
+        """Publish as another process, which knows nothing of what was published before."""
+        self._incarnation += 1
+        self._sequence.clear()
+
+    def ends(self) -> dict[str, int]:
+        """The offset that the next message of each stream will get."""
+        wanted = [StreamId.parse(stream) for stream in self.streams]
+        found = self._thread.call(AsyncLog(self._client.redis).next_offsets(wanted))
+        return {str(stream): end for stream, end in found.items()}
 
     def declare(self) -> None:
         """Declare the group, from the earliest message on."""

@@ -1,0 +1,68 @@
+"""A query whose streams lost their ends with a failover: no offset that it has read is given out again."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from streamlease.protocol.errors import HistoryTruncated
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.keys import stream_log, stream_meta
+from tests.spark.refusals import one_line
+from tests.spark.test_query import held_all
+from tests.spark.world import Phase, World, wait_for
+
+
+def lose(world: World, stream: str, end: int) -> None:
+    """Take away what the stream has from `end` on, as a failover does to acknowledged messages."""
+    id = StreamId.parse(stream)
+    with redis.Redis.from_url(world.url) as client:
+        late = [entry for entry, _ in client.xrange(stream_log(id)) if int(entry.split(b"-")[0]) >= end]
+        assert late
+        client.xdel(stream_log(id), *late)
+        client.hset(stream_meta(id), "next", end)
+    world.begin_anew()
+
+
+def test_what_comes_after_a_loss_is_behind_what_was_read_and_is_read(world: World) -> None:
+    world.publish(6)
+    world.lead()
+    query = world.query()
+    query.run(lambda: len(query.checkpoint.rows) == world.total)
+    lose(world, "s.0.1", 3)
+    wait_for(lambda: world.ends()["s.0.1"] == 6, 60.0)
+    world.publish(2)
+    query.run(lambda: len(query.checkpoint.rows) == world.total, 60.0)
+    world.check(query.checkpoint)
+    query.run(lambda: world.all_committed, 60.0)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("phase", ["logged", "read", "sunk"])
+def test_an_open_cut_of_lost_messages_ends_the_query_or_is_skipped(
+    world: World, phase: Phase, restart: bool
+) -> None:
+    world.publish(3)
+    world.lead()
+    query = world.query()
+    held_all(query, world)
+    query.run(lambda: len(query.checkpoint.rows) == world.total)
+    world.publish({"s.0.1": 3})
+    query.run_until(phase)
+    if restart:
+        query.kill()
+        lose(world, "s.0.1", 3)
+        query = world.query(query.checkpoint)
+    else:
+        lose(world, "s.0.1", 3)
+    with pytest.raises(HistoryTruncated, match="acknowledged messages were lost") as refused:
+        query.run(lambda: False, 60.0)
+    one_line(refused.value)
+    query.kill()
+    again = world.query(query.checkpoint, failOnDataLoss=False)
+    wait_for(lambda: not again.trigger() and world.ends()["s.0.1"] == 6, 60.0)
+    world.publish(2)
+    again.run(lambda: world.all_committed, 60.0)
+    lost = {("s.0.1", offset) for offset in range(3, 6)} - {row[:2] for row in again.checkpoint.rows}
+    assert len(lost) == (0 if phase == "sunk" else 3)
+    assert len(again.checkpoint.rows) == world.total - len(lost)
