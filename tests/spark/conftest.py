@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamlease.spark import query
+from tests.spark.applications import Application
 from tests.spark.drivers import Driver
 from tests.spark.world import World
 
@@ -47,3 +48,18 @@ def start_driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     for driver in started:
         if driver.process.poll() is None:
             driver.kill()
+
+
+@pytest.fixture
+def start_application(tmp_path: Path) -> Iterator[Callable[..., Application]]:
+    """Starts applications, whose runs wait to be started, and kills those that still run."""
+    started: list[Application] = []
+
+    def start(name: str, *runs: dict[str, str], **more: Any) -> Application:
+        started.append(Application(tmp_path / name, *runs, **more))
+        return started[-1]
+
+    yield start
+    for application in started:
+        if application.process.poll() is None:
+            application.kill()

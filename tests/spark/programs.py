@@ -26,7 +26,7 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Java that lives for seconds compiles quickly rather than well: a third less processor time."""
 
 
-def _environment(folder: Path, path: str | None) -> dict[str, str]:
+def environment(folder: Path, path: str | None) -> dict[str, str]:
     """Environment of a program that runs in `folder`, with `path` as PYTHONPATH.
 
     Spark's Python processes take PySpark out of a zip file, whose modules each of them compiles anew, unless
@@ -50,7 +50,7 @@ def run_program(
     """Run a program to its end; the lines of JSON that it printed."""
     ran = subprocess.run(
         [sys.executable, str(script), json.dumps(arguments)],
-        env=_environment(folder, path),
+        env=environment(folder, path),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -71,7 +71,7 @@ class Program:
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), json.dumps(arguments)],
-                env=_environment(folder, None),
+                env=environment(folder, None),
                 cwd=folder,
                 stdin=self.stdin,
                 stdout=out,

@@ -1,0 +1,137 @@
+"""Borrowers in executor tasks on every kind of master; workers are kept, reaped and killed, executors too."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlease.streams.ranges import BATCH_ROWS
+from tests.spark.applications import Application, Standalone, connections_to, leases, once_each, options
+from tests.spark.world import World
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+LARGE = BATCH_ROWS + 10_000
+"""An entry that is handed on in two batches."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Standalone]:
+    """A standalone cluster of two workers."""
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    made = Standalone(folder)
+    yield made
+    made.stop()
+
+
+def hold_in_the_middle(world: World, application: Application) -> dict[str, Any]:
+    """Have a task stand between two batches of one span; the last line that it told."""
+    (application.folder / "hold").touch()
+    world.publish({world.streams[0]: LARGE}, entry=LARGE)
+    worker = application.held()
+    told = [line for line in application.told() if line["pid"] == worker][-1]
+    assert told["attempt"] == 0
+    assert told["last"] + 1 < told["end"], "it has not read all of its span"
+    return told
+
+
+def check_second_reading(application: Application, told: dict[str, Any]) -> None:
+    """Another attempt has read the same rows again, from the first one on."""
+    same = [
+        line
+        for line in application.told()
+        if (line["cut"], line["slot"], line["stream"]) == (told["cut"], told["slot"], told["stream"])
+    ]
+    first = [line for line in same if line["pid"] == told["pid"]]
+    second = [line for line in same if line["pid"] != told["pid"]]
+    assert {line["attempt"] for line in second} == {1}
+    assert first
+    assert len(second) > len(first)
+    for name in ("first", "last", "end", "rows"):
+        assert [line[name] for line in second[: len(first)]] == [line[name] for line in first]
+    assert second[-1]["last"] + 1 == told["end"]
+
+
+def test_workers_keep_their_connection_are_killed_in_the_middle_and_reaped_while_idle(
+    world: World, start_application: Callable[..., Application]
+) -> None:
+    world.lead()
+    world.publish(5)
+    kept = start_application("kept", options(world), master="local[*,4]")
+    kept.start()
+    for _ in range(5):
+        kept.wait_for_rows(world.total)
+        world.publish(5)
+    kept.wait_for_rows(world.total)
+    port = int(world.url.rpartition(":")[2].partition("/")[0])
+    connections = defaultdict(set)
+    cuts = defaultdict(set)
+    for line in kept.told():
+        connections[line["pid"]].add(line["connection"])
+        cuts[line["pid"]].add(line["cut"])
+    assert all(len(some) == 1 for some in connections.values()), "a worker has one connection, and keeps it"
+    assert max(map(len, cuts.values())) > 1, "workers are used again"
+    assert all(connections_to(port, pid) == 1 for pid in kept.workers() if pid in connections)
+    before = leases(world)
+
+    told = hold_in_the_middle(world, kept)
+    os.kill(told["pid"], signal.SIGKILL)
+    kept.wait_for_rows(world.total)
+    check_second_reading(kept, told)
+
+    # Spark ends workers that were idle for a minute: time for another query, with a worker for each task.
+    alone = start_application(
+        "alone",
+        options(world, "h", maxOffsetsPerTrigger=20_000),
+        master="local-cluster[2,1,512]",
+        conf={"spark.python.worker.reuse": "false", "spark.executor.memory": "512m"},
+    )
+    alone.start()
+    alone.wait_for_rows(world.total)
+    alone.stop()
+    assert len(alone.delivered()) > 3
+    tasks = {(line["cut"], line["slot"]): (line["pid"], line["connection"]) for line in alone.told()}
+    assert len({pid for pid, _ in tasks.values()}) == len(tasks), "no worker had two tasks"
+    assert len({number for _, number in tasks.values()}) == len(tasks)
+    assert Counter(alone.rows()) == once_each(world)
+
+    former = {line["pid"] for line in kept.told()}
+    kept.wait_for(lambda: not kept.workers())
+    world.publish(5)
+    kept.wait_for_rows(world.total)
+    assert former.isdisjoint(line["pid"] for line in kept.told()[-4:])
+    kept.wait_for(lambda: kept.progress().get("lag") == 0)
+    assert leases(world) == before, "no stream changed hands"
+    assert kept.progress()["rebalances"] == len(world.streams), "but for the first grants"
+    kept.stop()
+    assert Counter(kept.rows()) == once_each(world)
+
+
+def test_a_standalone_cluster_loses_an_executor_in_the_middle_of_a_read(
+    world: World, start_application: Callable[..., Application], cluster: Standalone
+) -> None:
+    world.lead()
+    world.publish(5)
+    conf = {"spark.executor.memory": "512m", "spark.cores.max": "2"}
+    application = start_application("query", options(world), master=cluster.url, conf=conf)
+    application.start()
+    application.wait_for_rows(world.total)
+    before = leases(world)
+    told = hold_in_the_middle(world, application)
+    lost = cluster.executor_of(told["pid"])
+    os.kill(lost, signal.SIGKILL)
+    application.wait_for_rows(world.total)
+    check_second_reading(application, told)
+    application.wait_for(lambda: len({*cluster.executors()} - {lost}) == 2)
+    world.publish(5)
+    application.wait_for_rows(world.total)
+    assert leases(world) == before, "no stream changed hands"
+    application.stop()
+    assert Counter(application.rows()) == once_each(world)
