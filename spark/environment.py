@@ -13,6 +13,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from streamlease.spark.java import JavaRuntime, ensure_java
+from streamlease.spark.versions import check_versions
 
 SOURCE_PACKAGE = "pyspark_streamlease"
 """Spark looks for Python data sources in top-level packages whose names begin with ``pyspark_``."""
@@ -26,8 +27,10 @@ def configure_environment() -> JavaRuntime:
     development, Spark cannot list its packages, so their folder is put onto ``PYTHONPATH``.
 
     Raises:
-        Unsupported: no Java that fits is here; the message says how to get one.
+        Unsupported: no Java that fits is here, or PySpark, ``SPARK_HOME`` or ``PYSPARK_PYTHON`` do not fit;
+            the message says how to get what does.
     """
+    check_versions()
     runtime = ensure_java()
     os.environ["JAVA_HOME"] = str(runtime.home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

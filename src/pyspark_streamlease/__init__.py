@@ -1,5 +1,16 @@
-"""Lets Spark find ``format("streamlease")`` without registration: it looks for ``pyspark_*`` packages."""
+"""Lets Spark find ``format("streamlease")`` without registration: it looks for ``pyspark_*`` packages.
 
-from streamlease.spark.source import StreamleaseSource as DefaultSource
+Spark imports these for every Python data source, also for those of others, and an import that fails would
+take them away as well. So under a PySpark that is too old the source is found, and says so when it is used.
+"""
+
+import pyspark
+
+from streamlease.spark.versions import is_too_old
+
+if is_too_old(pyspark.__version__):
+    from streamlease.spark.unfit import UnfitSource as DefaultSource
+else:
+    from streamlease.spark.source import StreamleaseSource as DefaultSource  # type: ignore[assignment]
 
 __all__ = ["DefaultSource"]
