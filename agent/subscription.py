@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from streamlease.agent import metrics
 from streamlease.agent.batch import Batch, Failing, Held
+from streamlease.agent.fetching import Fetching, News
 from streamlease.agent.session import Session
 from streamlease.borrower.machine import (
     Failed,
@@ -34,8 +36,6 @@ from streamlease.protocol.errors import (
     Indefinite,
     InvalidOption,
     SchemaMismatch,
-    StoreRefused,
-    StoreUnavailable,
     StreamleaseError,
 )
 from streamlease.protocol.ids import StreamId
@@ -43,7 +43,6 @@ from streamlease.protocol.messages import CutRead, LeaderToSession, Verdict
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams import traces
 from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.log import AsyncLog
 from streamlease.streams.messages import filter_batch
 from streamlease.streams.schemas import Schema
 from streamlease.streams.tails import Tails
@@ -54,9 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Failing", "Held", "SharedReader", "Subscription"]
 
-log = logging.getLogger(__name__)
-
-RETRY_SECONDS = 0.2
 _Opener = Callable[[], "Awaitable[SharedReader]"]
 WATCH_SECONDS = 0.005
 COMMIT_SECONDS = 30.0
@@ -83,21 +79,24 @@ class SharedReader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._log = AsyncLog(redis)
         self._traces = traces.active()
-        self._tails = Tails(redis, on_change=lambda stream, next: self._wake())
+        self._tails = Tails(redis, on_change=lambda stream, next: self._changed.set())
         self._filter = shared.filter
         self.subscription = str(shared)
         self._read = metrics.READ.labels(self.subscription)
         self._delivered = metrics.DELIVERED.labels(self.subscription)
         self._committed = metrics.COMMITTED.labels(self.subscription)
-        self._schema = schema
-        self._max_batch = max_batch
-        self._buffered = buffered_batches
         self._streams: dict[str, Held] = {}
         self._ready: deque[Batch] = deque()
         self._changed = asyncio.Event()
-        self._fetching: asyncio.Task[None] | None = None
+        """There may be something to fetch, or room for it."""
+        self._arrived = asyncio.Event()
+        """There may be something to hand out, or the end."""
+        self._fetching = Fetching(
+            redis, self._tails, self._streams, self._ready, self._fetched,
+            max_batch=max_batch, most_waiting=buffered_batches, schema=schema, clock=clock, term=self._term,
+        )  # fmt: skip
+        self._fetcher: asyncio.Task[None] | None = None
         self._session: Session | None = None
         self._closed = False
         self._watching = False
@@ -112,7 +111,7 @@ class SharedReader:
         metrics.watch(self)
         self._tails.start()
         session.start()
-        self._fetching = asyncio.create_task(self._fetch())
+        self._fetcher = asyncio.create_task(self._fetch())
 
     @property
     def streams(self) -> list[str]:
@@ -140,7 +139,15 @@ class SharedReader:
                 raise self._error
             if self._closed:
                 raise StopAsyncIteration
-            await self._wait()
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def at_once(self, most: int) -> list[Batch]:
+        """Up to `most` batches for which nobody has to wait; none if there are none."""
+        group: list[Batch] = []
+        while len(group) < most and (batch := self._take()) is not None:
+            group.append(batch)
+        return group
 
     def _take(self) -> Batch | None:
         """The next batch that may be handed to the program."""
@@ -223,8 +230,8 @@ class SharedReader:
         if not self._session.over:
             self._session.unsubscribe()
             await self._ended.wait()
-        if self._fetching is not None:
-            await stop([self._fetching])
+        if self._fetcher is not None:
+            await stop([self._fetcher])
         for stream, held in self._streams.items():
             held.fail(_taken(stream))
         await self._tails.close()
@@ -311,10 +318,7 @@ class SharedReader:
 
     def _wake(self) -> None:
         self._changed.set()
-
-    async def _wait(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
+        self._arrived.set()
 
     def _watch(self) -> None:
         """Watch the streams held; many grants in a row make one new set of them."""
@@ -388,7 +392,9 @@ class SharedReader:
 
     def _rewind(self, held: Held) -> None:
         """Fetch again what was not handed out: while the stream was being revoked, batches were dropped."""
-        self._ready = deque(batch for batch in self._ready if batch.held is not held)
+        kept = [batch for batch in self._ready if batch.held is not held]
+        self._ready.clear()
+        self._ready.extend(kept)
         held.position = held.delivered
         held.skips = {start: end for start, end in held.skips.items() if start < held.delivered}
 
@@ -433,64 +439,33 @@ class SharedReader:
                 self._rewind(held)
 
     async def _fetch_round(self) -> bool:
-        """Read one batch of each stream that has news; whether there was any."""
-        found = False
-        for stream, held in list(self._streams.items()):
-            if len(self._ready) >= self._buffered or self._closed:
-                return found
-            id = StreamId.parse(stream)
-            next = self._tails.next_of(id)
-            if held.retry_at is not None and self._clock() >= held.retry_at:
-                held.retry_at = None
-            if held.limbo or held.revoking or held.failing or held.retry_at is not None:
-                continue
-            if next is None or held.position == next:
-                continue
-            try:
-                if held.position > next:
-                    await self._went_back(id, held)
-                    continue
-                await self._fetch_stream(id, held, next)
-                found = True
-            except (StoreUnavailable, StoreRefused, Indefinite) as error:
-                log.warning("reading %s: %s", stream, error, extra={"stream": stream, "term": self._term()})
-                await asyncio.sleep(RETRY_SECONDS)
-            except (HistoryTruncated, SchemaMismatch) as error:
-                self.failed(error)
-                return False
-        return found
+        """Read of each stream that has news; whether there was any."""
+        try:
+            return await self._fetching.round()
+        except (HistoryTruncated, SchemaMismatch) as error:
+            self.failed(error)
+            return False
 
-    async def _went_back(self, stream: StreamId, held: Held) -> None:
-        """The stream seems to end below what was read here: what is new must not get offsets read before."""
-        lost = await self._log.never_again(stream, held.position)
-        if lost is not None:
-            log.warning(
-                "stream %s ended at offset %d, but was read up to %d: Redis lost acknowledged messages",
-                stream, lost, held.position, extra={"stream": str(stream), "term": self._term()},
-            )  # fmt: skip
-
-    async def _fetch_stream(self, stream: StreamId, held: Held, next: int) -> None:
-        start = held.position
-        began = time.time_ns() if self._traces is not None else 0
-        batches = await self._log.read(stream, start, next, max_messages=self._max_batch, schema=self._schema)
+    def _fetched(self, news: News, batches: list[pa.RecordBatch]) -> None:
+        """Queue what was read of a stream, unless it was lost or goes on elsewhere meanwhile."""
+        held, start = news.held, news.start
         for data in batches:
-            if self._streams.get(str(stream)) is not held or held.position != start:
+            if self._streams.get(str(news.stream)) is not held or held.position != start:
                 return
-            start = end = held.position + data.num_rows
-            self._read.inc(data.num_rows)
             chosen = filter_batch(data, self._filter)
-            batch = Batch(self, held, stream, held.position, end, chosen)
-            batch.began = began
-            held.position = end
+            batch = Batch(self, held, news.stream, start, start + data.num_rows, chosen)
+            batch.began = news.began
+            held.position = start = batch.end
+            self._read.inc(data.num_rows)
             if chosen.num_rows:
                 self._ready.append(batch)
-                self._wake()
+                self._arrived.set()
             else:
                 # Nothing here for us: pass over it without bothering the program.
-                held.skips[batch.start] = end
+                held.skips[batch.start] = batch.end
                 if held.committed == batch.start:
                     held.advance(batch.start)
-                    self._report(str(stream), held)
+                    self._report(str(news.stream), held)
 
 
 def _forget(waiter: asyncio.Future[Verdict]) -> None:

@@ -10,21 +10,23 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Client as call
 from multiprocessing.connection import Connection
+from typing import Any
 
 import pyarrow as pa
 
 from streamlease.agent.client import Client
-from streamlease.agent.subscription import Batch
+from streamlease.agent.subscription import Batch, SharedReader
 from streamlease.protocol import logs
-from streamlease.protocol.errors import Fenced, Indefinite
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.groups import Start
+from streamlease.spark.committing import Commits
+from streamlease.spark.working import FunctionThread
 
 log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 0.5
-MOST_COMMITS = 64
-"""How many commits may be on their way before the next batch is taken."""
+MOST_OPEN_BATCHES = 64
+"""So many full batches may be done and not committed before the next one is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,76 +81,90 @@ class _Host:
         self, slot: Slot, number: int, function: Callable[[pa.RecordBatch], object], line: Connection
     ) -> None:
         self._slot = slot
-        self._number = number
+        self._name = f"{slot.name}-{number}"
         self._function = function
         self._line = line
-        self._stopping = asyncio.Event()
-        self._commits: set[asyncio.Task[None]] = set()
-        self._messages = 0
-        self._batches = 0
+        self._stopping = False
+        self._idle = False
+        """Whether it waits for the next batch, and nothing is at hand."""
+        self._task: asyncio.Task[Any] | None = None
+        self._thread: FunctionThread | None = None
+        self._commits: Commits | None = None
 
     async def run(self) -> None:
         slot = self._slot
-        logs.begin(
-            group=SharedSubscription.parse(slot.subscription).id, borrower=f"{slot.name}-{self._number}"
-        )
+        logs.begin(group=SharedSubscription.parse(slot.subscription).id, borrower=self._name)
+        self._task = asyncio.current_task()
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._line.fileno(), self._stopping.set)
+        loop.add_reader(self._line.fileno(), self._stop)
         try:
             async with (
                 Client(slot.url, embedded=slot.embedded_leader) as client,
                 client.subscribe(
                     slot.subscription,
                     start=slot.start,
-                    name=f"{slot.name}-{self._number}",
+                    name=self._name,
                     max_batch=slot.max_batch,
                     session_timeout=slot.session_timeout,
                 ) as batches,
             ):
+                self._thread = FunctionThread(self._function)
+                self._commits = Commits(MOST_OPEN_BATCHES * slot.max_batch)
                 reports = asyncio.create_task(self._report(lambda: len(batches.streams)))
-                stopped = asyncio.create_task(self._stopping.wait())
                 try:
-                    while not self._stopping.is_set():
-                        following = asyncio.ensure_future(anext(batches))
-                        await asyncio.wait({following, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                        if not following.done():
-                            following.cancel()
-                            with suppress(asyncio.CancelledError):
-                                await following
-                            break
-                        await self._handle(following.result())
+                    await self._work(batches)
                 finally:
-                    if self._commits:
-                        await asyncio.wait(self._commits)
-                    for task in (reports, stopped):
-                        task.cancel()
-                        with suppress(asyncio.CancelledError):
-                            await task
+                    self._thread.close()
+                    await self._commits.finish()
+                    reports.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await reports
                     self._tell(0)
         finally:
             loop.remove_reader(self._line.fileno())
 
-    async def _handle(self, batch: Batch) -> None:
-        if len(batch):
-            # In a thread, so that pings and revocations are answered while the function works.
-            await asyncio.to_thread(self._function, batch.to_arrow())
-        commit = asyncio.create_task(self._commit(batch))
-        self._commits.add(commit)
-        commit.add_done_callback(self._commits.discard)
-        if len(self._commits) >= MOST_COMMITS:
-            await asyncio.wait(self._commits, return_when=asyncio.FIRST_COMPLETED)
-
-    async def _commit(self, batch: Batch) -> None:
-        try:
-            await batch.commit()
-        except (Fenced, Indefinite) as error:
-            log.warning(
-                "offsets %d to %d of %s may come again: %s", batch.start, batch.end, batch.stream, error,
-                extra={"stream": str(batch.stream)},
-            )  # fmt: skip
+    def _stop(self) -> None:
+        """The driver says stop, or is gone."""
+        if self._stopping:
             return
-        self._messages += len(batch)
-        self._batches += 1
+        self._stopping = True
+        if self._thread is not None:
+            self._thread.halt()
+        if self._idle and self._task is not None:
+            self._task.cancel()
+
+    async def _work(self, batches: SharedReader) -> None:
+        assert self._thread is not None
+        assert self._commits is not None
+        group: list[Batch] = []
+        while not self._stopping:
+            await self._commits.room()
+            if not group:
+                group = await self._next(batches)
+            part = group[: self._thread.batches]
+            outcome = await self._thread.call([batch.to_arrow() for batch in part])
+            for batch in part[: outcome.done]:
+                self._commits.done(batch)
+            if outcome.error is not None:
+                raise outcome.error
+            del group[: outcome.done]
+
+    async def _next(self, batches: SharedReader) -> list[Batch]:
+        """Some batches, as soon as there is one; none if the slot is to stop."""
+        assert self._thread is not None
+        group = batches.at_once(self._thread.batches)
+        if group or self._stopping:
+            return group
+        self._idle = True
+        try:
+            group = [await anext(batches)]
+        except asyncio.CancelledError:
+            if not self._stopping or self._task is None or self._task.uncancel():
+                raise
+            return []
+        finally:
+            self._idle = False
+        return group + batches.at_once(self._thread.batches - 1)
 
     async def _report(self, held: Callable[[], int]) -> None:
         while True:
@@ -156,6 +172,7 @@ class _Host:
             await asyncio.sleep(REPORT_SECONDS)
 
     def _tell(self, held: int) -> None:
+        assert self._commits is not None
         with suppress(OSError):  # the driver is gone: the line is readable, and the slot stops
-            text = json.dumps(asdict(SlotProgress(self._messages, self._batches, held)))
-            self._line.send_bytes(text.encode())
+            progress = SlotProgress(self._commits.messages, self._commits.batches, held)
+            self._line.send_bytes(json.dumps(asdict(progress)).encode())

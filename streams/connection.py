@@ -51,12 +51,14 @@ __all__ = [
     "exchange_behind",
     "exchange_behind_blocking",
     "exchange_blocking",
+    "good",
     "identity",
     "indefinite",
     "is_cluster",
     "masked",
     "refusal",
     "servers",
+    "silent",
     "unavailable",
 ]
 
@@ -156,30 +158,41 @@ async def ask(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
         StoreRefused: one of the replies is an error.
     """
     try:
-        return _all_good(await exchange(client, commands))
+        return good(client, await exchange(client, commands))
     except Indefinite as error:
-        raise StoreUnavailable(_as_read(error, client)) from None
+        raise silent(client, error) from None
 
 
 def ask_blocking(client: BlockingRedis, commands: Sequence[Command]) -> list[Any]:
     """The blocking twin of :func:`ask`."""
     try:
-        return _all_good(exchange_blocking(client, commands))
+        return good(client, exchange_blocking(client, commands))
     except Indefinite as error:
-        raise StoreUnavailable(_as_read(error, client)) from None
+        raise silent(client, error) from None
 
 
-def _as_read(error: Indefinite, client: AsyncRedis | BlockingRedis) -> str:
+def silent(client: AsyncRedis | BlockingRedis, error: StreamleaseError) -> StreamleaseError:
+    """What it means to one who only reads that an exchange failed: nothing can have been done."""
+    if not isinstance(error, Indefinite):
+        return error
     cause = str(error).partition("(")[2].rpartition("):")[0]
-    return f"Redis at {address(client)} does not answer: {cause}; start it, or pass --redis URL"
+    return StoreUnavailable(
+        f"Redis at {address(client)} does not answer: {cause}; start it, or pass --redis URL"
+    )
 
 
-def _all_good(replies: list[Any]) -> list[Any]:
+def good(client: AsyncRedis | BlockingRedis, replies: list[Any]) -> list[Any]:
+    """`replies` to commands that only read, if none is an error.
+
+    Raises:
+        StoreUnavailable: a node of a cluster did not answer.
+        StoreRefused: one of the replies is an error.
+    """
     for reply in replies:
         if isinstance(reply, ResponseError):
             raise refusal(reply) from None
         if isinstance(reply, StreamleaseError):
-            raise reply
+            raise silent(client, reply)
     return replies
 
 
@@ -198,7 +211,7 @@ async def check_server(client: AsyncRedis) -> None:
         try:
             replies = [(await exchange_one(server, [question]))[0] for question in _QUESTIONS]
         except Indefinite as error:
-            raise StoreUnavailable(_as_read(error, server)) from None
+            raise silent(server, error) from None
         _judge(address(server), replies)
 
 
@@ -208,7 +221,7 @@ def check_server_blocking(client: BlockingRedis) -> None:
         try:
             replies = [exchange_one_blocking(server, [question])[0] for question in _QUESTIONS]
         except Indefinite as error:
-            raise StoreUnavailable(_as_read(error, server)) from None
+            raise silent(server, error) from None
         _judge(address(server), replies)
 
 

@@ -59,14 +59,13 @@ from streamlease.streams.ranges import (
     no_stream,
     parse_meta,
 )
+from streamlease.streams.reading import READ_BYTES, read_all
 from streamlease.streams.schemas import Schema, Versions
 from streamlease.streams.scripts import (
     Call,
     load_script,
     run_many,
 )
-
-READ_BYTES = 32 * 1024 * 1024
 
 _ROOM = "streamlease.streams"
 
@@ -356,10 +355,10 @@ class AsyncLog:
         reader = RangeReader(
             stream, start, end, max_messages=max_messages, max_bytes=max_bytes, schema=schema
         )
-        batches: list[pa.RecordBatch] = []
-        while not reader.done:
-            batches += reader.feed(await ask(self._redis, reader.commands))
-        return gather(batches, last=True)[0]
+        (outcome,) = await read_all(self._redis, [reader])
+        if isinstance(outcome, StreamleaseError):
+            raise outcome
+        return outcome
 
 
 class BlockingLog:

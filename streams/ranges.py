@@ -138,8 +138,7 @@ class RangeReader:
         """The commands of the next step."""
         log = stream_log(self.stream)
         return [
-            meta_command(self.stream),
-            ("HGET", stream_meta(self.stream), "schemas"),
+            (*meta_command(self.stream), "schemas"),
             ("XRANGE", log, range_start(self.position), "+", "COUNT", self._count),
         ]
 
@@ -152,14 +151,15 @@ class RangeReader:
             MissingOffsets: offsets are missing for another reason.
             SchemaMismatch: an entry is damaged or of an unknown form, or not what the reader wants.
         """
-        state = parse_meta(replies[0])
+        meta, found = replies
+        state = parse_meta(meta)
         if state is None:
             raise no_stream(self.stream)
         self.state = state
         if self.position < state.floor:
             raise HistoryTruncated(str(self.stream), self.position, state.floor)
-        self._look_at_schema(replies[1])
-        entries: list[Entry] = [(entry[0], entry[1]) for entry in replies[2] if entry[1] is not None]
+        self._look_at_schema(meta[-1])
+        entries: list[Entry] = [(entry[0], entry[1]) for entry in found if entry[1] is not None]
         begin = self.position
         sizes = self._take(entries, state)
         batches = decode_entries(

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from streamlease.agent.client import Client
-from streamlease.agent.subscription import Held, SharedReader
+from streamlease.agent.fetching import News
+from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.machine import FailureAnswered, StreamGranted
 from streamlease.protocol.group_options import MAX_RETRY_DELAY_MS, GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import Verdict
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.streams.reading import Outcome
 from tests.agent.helpers import SUB, publish, take
 
 SHARED = SharedSubscription.parse("$shared/g/#")
@@ -28,6 +30,8 @@ class Reader(SharedReader):
         self.now = 100.0
         super().__init__(None, SHARED, max_batch=2, buffered_batches=4, clock=self._time)  # type: ignore[arg-type]
         self._tails: Any = SimpleNamespace(next_of=lambda stream: 10, set_streams=lambda streams: None)
+        self._fetching._tails = self._tails
+        self._fetching._read = self._noted  # type: ignore[assignment,method-assign]
         self._session: Any = SimpleNamespace(
             new_failure=lambda: "f", failed=lambda slot, event: None, progressed=lambda slot, event: None
         )
@@ -36,9 +40,12 @@ class Reader(SharedReader):
     def _time(self) -> float:
         return self.now
 
-    async def _fetch_stream(self, stream: StreamId, held: Held, next: int) -> None:
-        self.fetches.append((str(stream), held.position))
-        held.position = next
+    async def _noted(self, reading: list[News]) -> list[Outcome]:
+        """In place of reading."""
+        for news in reading:
+            self.fetches.append((str(news.stream), news.start))
+            news.held.position = news.end
+        return [[] for _ in reading]
 
     async def fetched(self) -> list[tuple[str, int]]:
         """What one round fetches."""

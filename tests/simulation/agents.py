@@ -39,6 +39,9 @@ TICK_MS = 100
 NOTHING = pa.record_batch({})
 """What the messages say does not matter here."""
 
+BUFFERED = 4
+"""How many batches a reader fetches ahead."""
+
 CHUNK = 4
 """The filter matches all or nothing of so many messages."""
 
@@ -226,7 +229,7 @@ class SimReader(SharedReader):
             None,
             SUBSCRIPTION,
             max_batch=program.max_batch,
-            buffered_batches=4,
+            buffered_batches=BUFFERED,
             clock=lambda: program.process.clock() / 1000,
         )  # type: ignore[arg-type]
         self.program = program
@@ -278,10 +281,10 @@ class SimReader(SharedReader):
         """Ends of streams are asked for by and by."""
 
     def fetch(self, ends: dict[str, int]) -> None:
-        """Read up to `ends`; see `SharedReader._fetch_round` and `_fetch_stream`."""
+        """Read up to `ends`; see `Fetching.round` and `SharedReader._fetched`."""
         for stream, held in list(self._streams.items()):
-            end = min(ends.get(stream, 0), held.position + self._max_batch)
-            if len(self._ready) >= self._buffered or self._closed:
+            end = min(ends.get(stream, 0), held.position + self.program.max_batch)
+            if len(self._ready) >= BUFFERED or self._closed:
                 return
             if held.retry_at is not None and self._clock() >= held.retry_at:
                 held.retry_at = None

@@ -1,0 +1,170 @@
+"""Reading what is new in the streams that a subscription holds, all of one round at once.
+
+A round reads of each stream that has news, in one write to each server. Its batches wait to be handed out:
+no more than so many of them, and of a stream that was read to its end no second one, for what comes meanwhile
+makes the next batch larger. So the cost of a message falls as soon as the program, or Redis, falls behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from streamlease.agent.batch import Batch, Held
+from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.connection import AsyncRedis
+from streamlease.streams.log import AsyncLog
+from streamlease.streams.ranges import RangeReader
+from streamlease.streams.reading import READ_BYTES, Outcome, read_all
+from streamlease.streams.schemas import Schema
+from streamlease.streams.tails import Tails
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.2
+
+Take = Callable[["News", list[pa.RecordBatch]], None]
+
+
+class News(NamedTuple):
+    """A stream in which there is something to read: ``start <= offset < end``."""
+
+    stream: StreamId
+    held: Held
+    start: int
+    end: int
+    began: int = 0
+    """When the reading began, in ns since 1970."""
+
+
+class Fetching:
+    """Looks for news among `streams`, and reads them.
+
+    Args:
+        streams: what is held; looked at anew in each round.
+        waiting: the batches that wait to be handed out.
+        max_batch: most messages that are read of a stream in a round.
+        most_waiting: at so many waiting batches nothing more is read.
+        take: called with what was read of each stream, in order.
+        clock: seconds; that of `Held.retry_at`.
+        term: that of the leader, for the log.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        tails: Tails,
+        streams: Mapping[str, Held],
+        waiting: Sequence[Batch],
+        take: Take,
+        *,
+        max_batch: int,
+        most_waiting: int,
+        schema: Schema | None,
+        clock: Callable[[], float],
+        term: Callable[[], int | None],
+    ) -> None:
+        self._redis = redis
+        self._tails = tails
+        self._streams = streams
+        self._waiting = waiting
+        self._take = take
+        self._max_batch = max_batch
+        self._most = most_waiting
+        self._schema = schema
+        self._clock = clock
+        self._term = term
+        self._turn = 0
+        """Where among the streams the next look begins: what found no room is read first then."""
+
+    async def round(self) -> bool:
+        """Read some of each stream that has news; whether any had.
+
+        Raises:
+            HistoryTruncated, SchemaMismatch: a stream cannot be read on.
+        """
+        found = self._look()
+        reading = [one for one in found if one.start < one.end]
+        failed = False
+        for one in found:
+            if one.start > one.end:
+                failed |= await self._went_back(one)
+        for one, outcome in zip(reading, await self._read(reading), strict=True):
+            if isinstance(outcome, HistoryTruncated | SchemaMismatch):
+                raise outcome
+            if isinstance(outcome, StreamleaseError):
+                failed = True
+                self._warn(one, outcome)
+            else:
+                self._take(one, outcome)
+        if failed:
+            await asyncio.sleep(RETRY_SECONDS)
+        return failed or bool(reading)
+
+    def _look(self) -> list[News]:
+        """The streams with news for which there is room; also those that end below what was read of them."""
+        room = self._most - len(self._waiting)
+        if room <= 0:
+            return []
+        resting = {batch.held for batch in self._waiting if batch.end - batch.start < self._max_batch}
+        now, began = self._clock(), time.time_ns()
+        found: list[News] = []
+        held_streams = list(self._streams.items())
+        first = self._turn % max(1, len(held_streams))
+        for place in range(first, first + len(held_streams)):
+            name, held = held_streams[place % len(held_streams)]
+            if held.retry_at is not None and now >= held.retry_at:
+                held.retry_at = None
+            if held.limbo or held.revoking or held.failing or held.retry_at is not None or held in resting:
+                continue
+            stream = StreamId.parse(name)
+            next = self._tails.next_of(stream)
+            if next is None or held.position == next:
+                continue
+            if len(found) == room:
+                self._turn = place
+                break
+            found.append(News(stream, held, held.position, next, began))
+        return found
+
+    async def _read(self, reading: Sequence[News]) -> list[Outcome]:
+        readers = [
+            RangeReader(
+                one.stream,
+                one.start,
+                one.end,
+                max_messages=self._max_batch,
+                max_bytes=READ_BYTES,
+                schema=self._schema,
+            )
+            for one in reading
+        ]
+        return await read_all(self._redis, readers)
+
+    async def _went_back(self, one: News) -> bool:
+        """The stream seems to end below what was read here: what is new must not get offsets read before.
+
+        Returns:
+            whether it is to be tried again.
+        """
+        try:
+            lost = await AsyncLog(self._redis).never_again(one.stream, one.start)
+        except StreamleaseError as error:
+            self._warn(one, error)
+            return True
+        if lost is not None:
+            log.warning(
+                "stream %s ended at offset %d, but was read up to %d: Redis lost acknowledged messages",
+                one.stream, lost, one.start, extra={"stream": str(one.stream), "term": self._term()},
+            )  # fmt: skip
+        return False
+
+    def _warn(self, one: News, error: StreamleaseError) -> None:
+        extra = {"stream": str(one.stream), "term": self._term()}
+        log.warning("reading %s: %s", one.stream, error, extra=extra)

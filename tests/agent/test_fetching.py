@@ -1,0 +1,166 @@
+"""Reading ahead: how much, in which order, with how few exchanges, and without any news being pushed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from streamlease.agent import subscription
+from streamlease.agent.batch import Batch, Held
+from streamlease.agent.client import Client
+from streamlease.agent.fetching import Fetching, News
+from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, UnknownSpace
+from streamlease.protocol.ids import StreamId
+from streamlease.streams import reading
+from streamlease.streams.connection import AsyncRedis, Command, connect, exchange
+from streamlease.streams.keys import stream_meta
+from streamlease.streams.log import AsyncLog
+from streamlease.streams.ranges import RangeReader
+from streamlease.streams.reading import Outcome, read_all
+from streamlease.streams.tails import Tails
+from tests.agent.helpers import SUB, in_order, publish, take
+from tests.streams.helpers import append, rows
+
+STREAMS = [StreamId("s", 0, shard) for shard in range(5)]
+
+
+class Rig:
+    """A fetching whose streams have as many messages as `ends` says; notes from where it reads."""
+
+    def __init__(self, *, most_waiting: int = 3, max_batch: int = 10) -> None:
+        self.ends = {str(stream): 5 for stream in STREAMS}
+        self.held = {str(stream): Held(0, 1, 0, 0, 0, 0) for stream in STREAMS}
+        self.waiting: deque[Batch] = deque()
+        self.read: list[tuple[int, int]] = []
+        tails: Any = SimpleNamespace(next_of=lambda stream: self.ends[str(stream)])
+        nothing: Any = None
+        self.fetching = Fetching(
+            nothing, tails, self.held, self.waiting, self.take,
+            max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: 0.0, term=lambda: 1,
+        )  # fmt: skip
+        self.fetching._read = self.reads  # type: ignore[assignment,method-assign]
+
+    async def reads(self, news: list[News]) -> list[Outcome]:
+        self.read = [(one.stream.shard, one.start) for one in news]
+        return [[pa.record_batch({"n": [0] * min(10, one.end - one.start)})] for one in news]
+
+    def take(self, news: News, batches: list[pa.RecordBatch]) -> None:
+        for data in batches:
+            end = news.held.position + data.num_rows
+            self.waiting.append(Batch(None, news.held, news.stream, news.held.position, end, data))  # type: ignore[arg-type]
+            news.held.position = end
+
+    async def round(self) -> list[tuple[int, int]]:
+        self.read = []
+        assert await self.fetching.round() == bool(self.read)
+        return self.read
+
+
+async def test_a_stream_that_found_no_room_is_read_first_in_the_next_round() -> None:
+    rig = Rig()
+    assert await rig.round() == [(0, 0), (1, 0), (2, 0)]
+    assert await rig.round() == []
+    rig.waiting.clear()
+    rig.ends = dict.fromkeys(rig.ends, 9)
+    assert await rig.round() == [(3, 0), (4, 0), (0, 5)]
+
+
+async def test_what_comes_while_a_batch_waits_makes_the_next_one_larger() -> None:
+    rig = Rig(most_waiting=100)
+    await rig.round()
+    rig.ends["s.0.1"] = 6
+    assert await rig.round() == []
+    rig.ends["s.0.1"] = 8
+    rig.waiting.remove(rig.waiting[1])
+    assert await rig.round() == [(1, 5)]
+    assert rig.waiting[-1].end == 8
+
+
+async def test_a_backlog_is_read_ahead() -> None:
+    rig = Rig(most_waiting=100)
+    rig.ends = {"s.0.0": 35, **dict.fromkeys([str(stream) for stream in STREAMS[1:]], 0)}
+    assert [await rig.round() for _ in range(5)] == [[(0, 0)], [(0, 10)], [(0, 20)], [(0, 30)], []]
+
+
+async def test_streams_that_may_not_be_read_are_passed_over() -> None:
+    rig = Rig(most_waiting=100)
+    for place, name in enumerate(("limbo", "revoking", "failing")):
+        setattr(rig.held[str(STREAMS[place])], name, True)
+    rig.held[str(STREAMS[3])].retry_at = 0.5
+    assert await rig.round() == [(4, 0)]
+
+
+@pytest.fixture
+async def redis(embedded_redis_url: str) -> AsyncIterator[AsyncRedis]:
+    redis = connect(embedded_redis_url)
+    yield redis
+    await redis.aclose()
+
+
+@pytest.fixture
+async def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many commands each exchange of `read_all` had."""
+    sizes: list[int] = []
+
+    async def count(server: AsyncRedis, commands: list[Command]) -> list[Any]:
+        sizes.append(len(commands))
+        return await exchange(server, commands)
+
+    monkeypatch.setattr(reading, "exchange", count)
+    return sizes
+
+
+async def test_all_streams_of_a_round_are_read_in_one_exchange(redis: AsyncRedis, counted: list[int]) -> None:
+    log = AsyncLog(redis)
+    await log.open(STREAMS)
+    for shard, stream in enumerate(STREAMS):
+        await log.append(append(stream, 0, rows(0, shard)) if shard else append(stream, 0, rows(0, 1)))
+    found = await read_all(redis, [RangeReader(stream, 0, max(1, stream.shard)) for stream in STREAMS])
+    assert [[batch.num_rows for batch in one] for one in found if isinstance(one, list)] == [
+        [1], [1], [2], [3], [4],
+    ]  # fmt: skip
+    assert counted == [10]
+
+
+async def test_the_error_of_one_stream_is_not_another_one_s(redis: AsyncRedis, counted: list[int]) -> None:
+    log = AsyncLog(redis)
+    await log.open(STREAMS[:3])
+    for stream in STREAMS[:3]:
+        await log.append(append(stream, 0, rows(0, 5)))
+    await redis.hset(stream_meta(STREAMS[1]), "floor", 3)  # type: ignore[misc]
+    readers = [RangeReader(stream, 1, 5) for stream in STREAMS[:4]]
+    first, truncated, third, unknown = await read_all(redis, readers)
+    assert isinstance(truncated, HistoryTruncated)
+    assert isinstance(unknown, UnknownSpace)
+    assert isinstance(first, list)
+    assert isinstance(third, list)
+    assert first[0]["offset"].to_pylist() == third[0]["offset"].to_pylist() == [1, 2, 3, 4]
+
+
+async def test_a_server_that_does_not_answer_is_every_stream_s_error() -> None:
+    gone = connect("redis://127.0.0.1:1")
+    outcomes = await read_all(gone, [RangeReader(stream, 0, 5) for stream in STREAMS])
+    assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 5
+    await gone.aclose()
+
+
+async def test_nothing_is_lost_where_nothing_is_pushed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "Tails", partial(Tails, push=False, poll_interval=0.02))
+    await client.create_space("s", ["a/#"], streams=4)
+    got: list[int] = []
+    async with client.subscribe(SUB, start="earliest", max_batch=7) as reader:
+        for first in range(0, 300, 100):
+            publishing = asyncio.create_task(publish(client, range(first, first + 100)))
+            got += await take(reader, 100)
+            await publishing
+    assert sorted(got) == list(range(300))
+    assert in_order(got)
