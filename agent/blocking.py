@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from streamlease.agent import client as asynchronous
+from streamlease.agent.handover import Handover
 from streamlease.agent.plain import PlainBatch
 from streamlease.agent.plain import PlainSubscription as AsyncPlainSubscription
 from streamlease.agent.plain import Start as PlainStart
@@ -63,13 +64,19 @@ class _Loop:
         """Do `work` in the loop and wait for it. An interrupted wait, as by Ctrl-C, cancels it."""
         if self._loop.is_closed():
             work.close()
-            raise InvalidInput("the client is closed: connect again")
+            raise _closed()
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called in the loop, without waiting."""
+        if self._loop.is_closed():
+            raise _closed()
+        self._loop.call_soon_threadsafe(callback)
 
     def close(self) -> None:
         """End the thread. A second call does nothing."""
@@ -78,6 +85,10 @@ class _Loop:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+def _closed() -> InvalidInput:
+    return InvalidInput("the client is closed: connect again")
 
 
 class Batch:
@@ -218,6 +229,7 @@ class Publisher:
     def __init__(self, loop: _Loop, publisher: AsyncPublisher) -> None:
         self._loop = loop
         self._publisher = publisher
+        self._handover = Handover(loop, publisher)
 
     def __enter__(self) -> Publisher:
         return self
@@ -228,7 +240,7 @@ class Publisher:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._loop.call(self._publisher.__aexit__(kind, error, traceback))
+        self._loop.call(self._handover.leave(kind, error, traceback))
 
     def send(
         self,
@@ -240,10 +252,7 @@ class Publisher:
     ) -> Placed:
         """Publish one message and wait until it is written; its stream and offset."""
 
-        async def work() -> Placed:
-            return await self._publisher.send(topic, payload, key, headers, timestamp)
-
-        return self._loop.call(work())
+        return self._behind(lambda: self._publisher.send(topic, payload, key, headers, timestamp))
 
     def submit(
         self,
@@ -254,11 +263,7 @@ class Publisher:
         timestamp: datetime | int | None = None,
     ) -> None:
         """Hand over one message, waiting only while the buffer is full; its error comes out of ``flush``."""
-
-        async def work() -> None:
-            await self._publisher.submit(topic, payload, key, headers, timestamp)
-
-        self._loop.call(work())
+        self._handover.submit(topic, payload, key, headers, timestamp)
 
     def send_many(
         self,
@@ -270,21 +275,32 @@ class Publisher:
         timestamps: Sequence[datetime | int | None] | None = None,
     ) -> list[PlacedRange]:
         """Publish many messages, given column by column, and wait until they are written."""
-        return self._loop.call(
-            self._publisher.send_many(topics, payloads, keys=keys, headers=headers, timestamps=timestamps)
+        return self._behind(
+            lambda: self._publisher.send_many(
+                topics, payloads, keys=keys, headers=headers, timestamps=timestamps
+            )
         )
 
     def send_batch(self, topic: str, batch: pa.RecordBatch) -> list[PlacedRange]:
         """Publish all rows of an Arrow record batch and wait until they are written."""
-        return self._loop.call(self._publisher.send_batch(topic, batch))
+        return self._behind(lambda: self._publisher.send_batch(topic, batch))
 
     def flush(self) -> None:
         """Wait until all that was submitted is written; raises the first error of what was not."""
-        self._loop.call(self._publisher.flush())
+        self._loop.call(self._handover.flush())
 
     def close(self) -> None:
         """Flush, then end."""
-        self._loop.call(self._publisher.close())
+        self._loop.call(self._handover.close())
+
+    def _behind(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do `work` behind what was submitted, and wait for it."""
+
+        async def both() -> T:
+            await self._handover.empty()
+            return await work()
+
+        return self._loop.call(both())
 
 
 class Client:

@@ -2,7 +2,8 @@
 
 A round reads of each stream that has news, in one write to each server. Its batches wait to be handed out:
 no more than so many of them, and of a stream that was read to its end no second one, for what comes meanwhile
-makes the next batch larger. So the cost of a message falls as soon as the program, or Redis, falls behind.
+makes the next batch larger. After a round that read all there was, the next one begins a millisecond later at
+the earliest. So the cost of a message falls as soon as more come, or the program or Redis falls behind.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from streamlease.streams.tails import Tails
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
+PACE_SECONDS = 0.001
 
 Take = Callable[["News", list[pa.RecordBatch]], None]
 
@@ -82,6 +84,8 @@ class Fetching:
         self._term = term
         self._turn = 0
         """Where among the streams the next look begins: what found no room is read first then."""
+        self._not_before = 0.0
+        """When the next round may begin, by the event loop's clock."""
 
     async def round(self) -> bool:
         """Read some of each stream that has news; whether any had.
@@ -89,6 +93,10 @@ class Fetching:
         Raises:
             HistoryTruncated, SchemaMismatch: a stream cannot be read on.
         """
+        loop = asyncio.get_running_loop()
+        if self._not_before > loop.time():
+            await asyncio.sleep(self._not_before - loop.time())
+        began = loop.time()
         found = self._look()
         reading = [one for one in found if one.start < one.end]
         failed = False
@@ -105,6 +113,8 @@ class Fetching:
                 self._take(one, outcome)
         if failed:
             await asyncio.sleep(RETRY_SECONDS)
+        elif reading and all(one.held.position >= one.end for one in reading):
+            self._not_before = began + PACE_SECONDS
         return failed or bool(reading)
 
     def _look(self) -> list[News]:

@@ -180,6 +180,14 @@ class Publisher:
         """
         return self._buffer.bytes
 
+    def knows(self, topic: str) -> bool:
+        """Whether a payload of bytes to `topic` needs no look into Redis, and can only be too large.
+
+        From any thread.
+        """
+        route = self._routes.known(topic)
+        return self._traces is None and route is not None and route.space.newest_schema is None
+
     # ------------------------------------------------------------------------------------- submitting
 
     async def send(

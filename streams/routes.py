@@ -42,6 +42,10 @@ class Routes:
         self.forget()
         self._spaces.forget()
 
+    def known(self, topic: str) -> Route | None:
+        """The route of `topic`, if it was looked up."""
+        return self._found.get(topic)
+
     async def of(self, topic: str) -> Route:
         """The route of `topic`.
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from streamlease.agent import blocking
+from streamlease.agent.handover import MOST_BYTES, MOST_MESSAGES
 from streamlease.protocol.errors import InvalidInput, InvalidTopic, StoreUnavailable, UnknownSpace
 from tests.agent.helpers import SUB
 
@@ -111,3 +112,71 @@ def test_history_and_listening_without_a_group(real_redis_url: str) -> None:
             assert history.positions == {"s.0.0": 5}
         with client.listen("a/#", start=4) as listening:
             assert next(iter(listening)).messages[0].payload == b"4"
+
+
+def test_what_is_submitted_keeps_its_order_with_all_else(real_redis_url: str) -> None:
+    large = b"0" * (MOST_BYTES + 1)
+    with blocking.connect(real_redis_url) as client:
+        client.create_space("s", ["a/#"])
+        with client.publisher(max_buffer_bytes=16_000) as publisher:
+            for number in range(4 * MOST_MESSAGES):
+                content = large if number % 1000 == 999 else b""
+                publisher.submit(
+                    "a/b", content + b"%d" % number, key=None if number % 3 else b"k", timestamp=number
+                )
+                if number % 1500 == 0:
+                    publisher.send_many("a/b", [b"many"])
+            assert publisher.send("a/b", b"last")[1] == 4 * MOST_MESSAGES + 3
+        with client.history("a/#") as history:
+            read = [message for batch in history for message in batch.messages if message.payload != b"many"]
+    assert [int(message.payload) for message in read[:-1]] == list(range(4 * MOST_MESSAGES))
+    assert [message.key for message in read[:4]] == [b"k", None, None, b"k"]
+    assert [message.timestamp.microsecond for message in read[:-1]] == list(range(4 * MOST_MESSAGES))
+
+
+def test_several_threads_submit_each_in_its_order(real_redis_url: str) -> None:
+    with blocking.connect(real_redis_url) as client:
+        client.create_space("s", ["a/#"])
+
+        def submit(name: int) -> None:
+            for number in range(500):
+                publisher.submit("a/b", b"%d %d" % (name, number))
+
+        with client.publisher() as publisher:
+            threads = [threading.Thread(target=submit, args=(name,)) for name in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        with client.history("a/#") as history:
+            read = [message.payload.split() for batch in history for message in batch.messages]
+    for name in range(4):
+        assert [int(number) for one, number in read if int(one) == name] == list(range(500))
+
+
+def test_what_cannot_be_published_is_told_at_once_or_by_flush(real_redis_url: str) -> None:
+    with blocking.connect(real_redis_url) as client:
+        client.create_space("s", ["a/#"])
+        with client.publisher() as publisher:
+            with pytest.raises(UnknownSpace):
+                publisher.submit("b/c", b"x")
+            publisher.submit("a/b", b"x")
+            with pytest.raises(InvalidInput):
+                publisher.submit("a/b", 7)  # type: ignore[arg-type]
+            publisher.flush()
+
+            async def refuse(*message: object) -> None:
+                raise UnknownSpace("the space was deleted meanwhile")
+
+            inner = publisher._publisher
+            publish, inner.submit = inner.submit, refuse  # type: ignore[assignment,method-assign]
+            publisher.submit("a/b", b"y")
+            with pytest.raises(UnknownSpace, match="meanwhile"):
+                publisher.flush()
+            inner.submit = publish  # type: ignore[method-assign]
+            publisher.submit("a/b", b"z")
+            publisher.flush()
+        with pytest.raises(InvalidInput):
+            publisher.submit("a/b", b"x")
+        with client.history("a/#") as history:
+            assert [message.payload for batch in history for message in batch.messages] == [b"x", b"z"]
