@@ -61,7 +61,7 @@ from streamlease.spark.options import SourceOptions
 from streamlease.spark.outage import Outage
 from streamlease.spark.report import report
 from streamlease.spark.starting import declare
-from streamlease.spark.targets import exhausted
+from streamlease.spark.targets import at_hand, exhausted
 from streamlease.streams.log import AsyncLog
 from streamlease.streams.tails import Tails
 
@@ -123,6 +123,7 @@ class QuerySession:
         """The state in which nothing waited."""
         self._reported: tuple[int, dict[str, Any]] = (-1, {})
         self._targets: dict[str, int] | None = None
+        self._has_one_cut = False
         self._error: StreamleaseError | None = None
         self._left = asyncio.Event()
         self._outage = Outage(options.redis_timeout_ms / 1000)
@@ -156,6 +157,12 @@ class QuerySession:
     def prepare_available_now(self) -> None:
         """From now on, offer nothing beyond what is there now."""
         self._call(self._prepare_available_now())
+
+    def prepare_once(self) -> None:
+        """The same, but there will be one cut only, so it holds all of that."""
+        if self._targets is None:
+            self.prepare_available_now()
+            self._has_one_cut = True
 
     def report(self) -> dict[str, Any]:
         """What `StreamingQueryProgress` shows as the latest offset: lag, and what the query holds."""
@@ -364,6 +371,8 @@ class QuerySession:
         waiting = self.cuts.waiting(self._end_of)
         if not waiting and not self.cuts.has_pinned:
             self._idle_at = self._state
+            return False
+        if self._has_one_cut and not at_hand(await self._view(), self.session_id, self.cuts.held):
             return False
         means: dict[str, float] = {}
         if limits.max_bytes is not None and self._client is not None:

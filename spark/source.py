@@ -35,6 +35,10 @@ from streamlease.spark.task import SlotPartition, read
 if TYPE_CHECKING:
     from streamlease.spark.query import QuerySession
 
+NO_LIMIT = ReadMaxRows(2**63 - 1)
+"""What a source without limits asks for. So ``ReadAllAvailable`` comes with the trigger ``once`` alone, which
+asks for one offset and takes "not yet" for "nothing"."""
+
 
 class StreamleaseSource(DataSource):
     """Streams of a shared subscription as a streaming DataFrame; options as of `SourceOptions`."""
@@ -104,6 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The next cut, fixed durably; `start` if there is nothing new."""
+        if isinstance(limit, ReadAllAvailable):
+            self._session().prepare_once()
         return self._session().next_cut(self._offset(start), self.limits(limit)).to_json()
 
     def limits(self, limit: ReadLimit) -> Limits:
@@ -122,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return Limits()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The first that is set of ``max...PerTrigger`` and ``minOffsetsPerTrigger``, or no limit.
+        """The first that is set of ``max...PerTrigger`` and ``minOffsetsPerTrigger``, or ``NO_LIMIT``.
 
         Spark knows one limit at a time; the session keeps all of them.
         """
@@ -133,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(own.max_bytes)
         if own.min_rows is not None:
             return ReadMinRows(own.min_rows)
-        return ReadAllAvailable()
+        return NO_LIMIT
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Offer nothing that comes later than now."""

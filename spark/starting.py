@@ -39,9 +39,9 @@ async def declare(groups: Groups, streams: AsyncLog, options: SourceOptions) -> 
     if isinstance(starting, str) and options.starting_timestamp is None:
         await groups.declare(subscription, starting)
         return
-    try:
-        await groups.get(subscription)
-    except UnknownGroup:
+    if await _is_declared(groups, options):
+        await groups.declare(subscription, "earliest")
+    else:
         states = await streams.states(await groups.streams(subscription))
         if options.starting_timestamp is None:
             assert not isinstance(starting, str)
@@ -52,8 +52,14 @@ async def declare(groups: Groups, streams: AsyncLog, options: SourceOptions) -> 
             for stream in states:
                 positions[str(stream)] = await _since(streams, stream, moment, options)
         await groups.declare(subscription, "earliest", positions=positions)
-    else:
-        await groups.declare(subscription, "earliest")
+
+
+async def _is_declared(groups: Groups, options: SourceOptions) -> bool:
+    try:
+        await groups.get(options.subscription)
+    except UnknownGroup:
+        return False
+    return True
 
 
 async def _since(streams: AsyncLog, stream: StreamId, moment: datetime, options: SourceOptions) -> int:

@@ -1,8 +1,8 @@
-"""When a query that reads what is available now has read it: a pure function."""
+"""When a query that reads what is available now can begin, and when it has read it: pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -31,3 +31,17 @@ def exhausted(
         if max(seen["committed"], done.get(stream, 0)) < target and seen["session"] in (None, session):
             return False
     return True
+
+
+def at_hand(view: Mapping[str, Any] | None, session: str, held: Collection[str]) -> bool:
+    """Whether all streams that will be those of `session` are, so that one cut can hold them all.
+
+    Args:
+        view: the group as its leader describes it; None: not known.
+        held: the streams that the session holds.
+    """
+    return (
+        view is not None
+        and view["state"] == "stable"
+        and all(one["stream"] in held for one in view["streams"] if one["session"] in (None, session))
+    )

@@ -52,6 +52,13 @@ def error_of(work: Any) -> str:
     return "nothing was refused"
 
 
+def received(frame: DataFrame) -> int:
+    """How many rows the only scan of `frame` took over from Python workers."""
+    frame.collect()
+    scan = frame._jdf.queryExecution().executedPlan().collectLeaves().head()
+    return int(scan.metrics().apply("numOutputRows").value())
+
+
 def _shown(row: Row) -> list[Any]:
     return [value.decode() if isinstance(value, bytes | bytearray) else value for value in row]
 
@@ -148,6 +155,58 @@ class Steps:
         found["as streamed"] = [streamed.dtypes == whole.dtypes, streamed.exceptAll(whole).count()]
         found["rows"] = [streamed.count(), whole.count()]
         return found
+
+    def choices(self) -> Any:
+        """What filters and options leave out, counted where Spark takes it over from Python; and refusals."""
+        found: dict[str, Any] = {}
+        whole = self.load("plain/#")
+        wanted = "topic = 'plain/3' and offset >= 5"
+        for pushed in ("false", "true"):
+            self.spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+            found[f"pushed {pushed}"] = received(self.load("plain/#").where(wanted))
+        self.spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+        found["matching"] = whole.where(wanted).count()
+
+        moment = str(whole.selectExpr("unix_millis(max(append_timestamp))").collect()[0][0])
+        found["before"] = self.load("plain/#", ENDINGTIMESTAMP=moment).count()
+        found["after"] = self.load("plain/#", startingtimestamp=moment).count()
+        last = dict(whole.groupBy("stream").agg(f.max("offset")).collect())
+        found["without the last"] = self.load("plain/#", endingOffsets=json.dumps(last)).count()
+        found["only the last"] = self.load("plain/#", startingOffsets=json.dumps(last)).count()
+
+        beyond = {"startingOffsets": json.dumps(dict.fromkeys(last, 9999))}
+        found["refused"] = {
+            "batch beyond": error_of(lambda: self.load("plain/#", **beyond).count()),
+            "batch unknown": error_of(lambda: self.load("plain/#", endingOffsets='{"plain.0.9": 1}').count()),
+            "batch space": error_of(lambda: self.load("nowhere/#")),
+            "stream space": error_of(lambda: self.follow("$shared/g/nowhere/#")),
+            "stream beyond": error_of(lambda: self.once("$shared/beyond/plain/#", **beyond)),
+        }
+        many = {"STARTINGOFFSETS": "earliest", "maxOffsetsPerTrigger": "10", "minpartitions": "6"}
+        found["once"] = self.once("$shared/once/plain/#", **many)
+        told = self.spark.read.parquet(str(self.folder / "once"))
+        streamed = told.drop("part")
+        found["as streamed"] = [streamed.exceptAll(whole).count(), whole.exceptAll(streamed).count()]
+        found["tasks"] = told.select("part").distinct().count()
+        return found
+
+    def follow(self, subscribe: str, **options: str) -> DataFrame:
+        reader = self.spark.readStream.format("streamlease").option("redis", self.redis)
+        return reader.options(subscribe=subscribe, **options).load()
+
+    def once(self, subscribe: str, **options: str) -> Any:
+        """One micro-batch with the trigger ``once``; its number and how many rows it had."""
+        query = (
+            self.follow(subscribe, **options)
+            .withColumn("part", f.spark_partition_id())
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(self.folder / f"once-{len(options)}"))
+            .trigger(once=True)
+            .start(str(self.folder / "once"))
+        )
+        query.awaitTermination()
+        progress = query.lastProgress
+        return None if progress is None else [progress.batchId, progress.numInputRows]
 
     def stream(self) -> Any:
         """Micro-batches, and the last one of them again with other partitions, as after a kill."""

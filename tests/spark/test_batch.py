@@ -238,6 +238,16 @@ def test_filters_spare_streams_and_offsets(url: str) -> None:
     assert planned(GreaterThan(("append_timestamp",), datetime.now(UTC) + timedelta(days=1))) == []
 
 
+def test_columns_that_are_not_wanted_are_not_handed_on(url: str) -> None:
+    def size(**options: Any) -> int:
+        made = reader(url, **options)
+        return sum(batch.nbytes for part in made.partitions() for batch in made.read(part))
+
+    assert size(columns="offset") == 200 * 8
+    assert size(columns="offset,payload") < size() / 3
+    assert size(includeHeaders="false") < size()
+
+
 def test_typed_columns_and_only_those_that_are_wanted(url: str) -> None:
     whole = rows(reader(url, subscribe="u/#"))
     assert sorted((row["n"], row["s"]) for row in whole) == [(n, f"s{n}") for n in range(50)]

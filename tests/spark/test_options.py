@@ -23,7 +23,7 @@ from streamlease.protocol.errors import (
 from streamlease.spark.limits import Limits
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import stream_columns
-from streamlease.spark.source import StreamleaseSource, StreamReader
+from streamlease.spark.source import NO_LIMIT, StreamleaseSource, StreamReader
 from tests.spark.refusals import one_line
 
 GOOD = {"redis": "redis://127.0.0.1:1", "subscribe": "$shared/g/t/#"}
@@ -166,7 +166,7 @@ def test_limits_and_starts_are_read() -> None:
 @pytest.mark.parametrize(
     ("options", "own"),
     [
-        ({}, ReadAllAvailable()),
+        ({}, NO_LIMIT),
         ({"maxOffsetsPerTrigger": "7"}, ReadMaxRows(7)),
         ({"maxBytesPerTrigger": "7"}, ReadMaxBytes(7)),
         ({"minOffsetsPerTrigger": "7"}, ReadMinRows(7)),
@@ -181,7 +181,7 @@ def test_spark_s_limit_is_honoured(options: dict[str, str], own: ReadLimit) -> N
     reader = StreamReader(parsed)
     assert reader.getDefaultReadLimit() == own
     assert reader.limits(own) == parsed.limits
-    assert reader.limits(ReadAllAvailable()) == (Limits() if options else parsed.limits)
+    assert reader.limits(ReadAllAvailable()) == Limits()
     assert reader.limits(ReadMaxRows(3)) == Limits(3)
     assert reader.limits(ReadMaxBytes(3)) == Limits(None, 3)
 

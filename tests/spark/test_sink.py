@@ -44,6 +44,17 @@ REFUSED = {
 }
 
 
+REFUSED_READS = {
+    "batch beyond": "InvalidOption: option 'startingOffsets' has offset 9999 for stream plain.0.",
+    "batch unknown": "InvalidOption: option 'endingOffsets' names 'plain.0.9', which is no stream",
+    "batch space": "UnknownSpace: no space has topics that match the filter 'nowhere/#'",
+    "stream space": "UnknownSpace: no space has topics that match the filter 'nowhere/#'",
+    "stream beyond": "InvalidOption: option 'startingOffsets' has offset 9999 for stream plain.0.",
+}
+
+STEPS = ["batch", "typed", "read", "refusals", "choices", "stream"]
+
+
 async def content(url: str, space: str) -> list[Message]:
     """All messages of a space, stream by stream."""
     async with connect(url) as redis:
@@ -61,7 +72,7 @@ async def test_rows_columns_refusals_and_repeated_batches(embedded_redis_url: st
         await client.create_space("plain", ["plain/#"], streams=3, shard_by="key")
         await client.create_space("lines", ["lines/#"], streams=3)
         await client.create_space("typed", ["typed/#"], streams=2, schema=TYPED)
-    steps = {"redis": url, "folder": str(tmp_path), "steps": ["batch", "typed", "read", "refusals", "stream"]}
+    steps = {"redis": url, "folder": str(tmp_path), "steps": STEPS}
     told = run_program(HERE / "sink_program.py", tmp_path, steps)
 
     plain = await content(url, "plain")
@@ -102,6 +113,12 @@ async def test_rows_columns_refusals_and_repeated_batches(embedded_redis_url: st
     for name, part in REFUSED.items():
         assert part in refused[name], (name, refused[name])
 
+    chosen = next(line["gave"] for line in told if line.get("step") == "choices")
+    check_choices(chosen, plain)
+    assert chosen["refused"].keys() == REFUSED_READS.keys()
+    for name, part in REFUSED_READS.items():
+        assert part in chosen["refused"][name], (name, chosen["refused"][name])
+
     # The last batch was written twice, the second time from other partitions.
     first, repeated = next(line for line in told if "batch" in line), told[-1]["gave"]
     assert first["batch"] == repeated["batch"] == 2
@@ -124,6 +141,20 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     for program in started:
         if program.process.poll() is None:
             program.kill()
+
+
+def check_choices(chosen: dict[str, Any], plain: list[Message]) -> None:
+    """What was read is what options and filters leave, and Spark's JVM did not get the rest."""
+    matching = sum(message.topic == "plain/3" and message.offset >= 5 for message in plain)
+    assert chosen["matching"] == chosen["pushed true"] == matching
+    assert chosen["pushed false"] == len(plain)
+    assert chosen["before"] + chosen["after"] == len(plain)
+    assert 0 < chosen["after"] < len(plain)
+    assert (chosen["without the last"], chosen["only the last"]) == (len(plain) - 3, 3)
+    # The trigger `once` makes one batch of all there is, whatever the limits; it has the batch reader's rows.
+    assert chosen["once"] == [0, len(plain)]
+    assert chosen["as streamed"] == [0, 0]
+    assert chosen["tasks"] >= 6
 
 
 def commits(folder: Path, job: str) -> int:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 import redis
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from streamlease.agent import blocking
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, StoreUnavailable, UnknownGroup
 from streamlease.protocol.ids import StreamId
 from streamlease.spark.options import SourceOptions
+from streamlease.spark.schema import readable, stream_columns
+from streamlease.spark.source import StreamReader
 from streamlease.spark.starting import declare
 from streamlease.streams.keys import stream_log, stream_meta
 from streamlease.streams.log import AsyncLog
+from streamlease.streams.spaces import SpaceStore
 from tests.servers import RedisServer
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all
@@ -148,6 +154,69 @@ def test_more_tasks_read_the_same_rows(world: World, options: dict[str, int]) ->
     query.run(lambda: len(query.checkpoint.rows) == world.total)
     world.check(query.checkpoint)
     assert {row.cut for row in query.checkpoint.rows} == {f"{stream}@0-6" for stream in world.streams}
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_the_only_batch_of_a_query_has_all_that_is_there(world: World, slots: int) -> None:
+    """The trigger ``once`` asks for one offset, before any stream is granted, and says to ignore limits."""
+    world.publish(6)
+    query = world.query(maxOffsetsPerTrigger=5, slots=slots, embeddedLeader=True)
+    start = query.reader.initialOffset()
+    end = query.reader.latestOffset(start, ReadAllAvailable())
+    assert sorted(row[:2] for row in query.read(start, end)) == [
+        (s, o) for s in world.streams for o in range(6)
+    ]
+
+
+def test_the_only_batch_of_a_query_is_empty_where_nothing_is(world: World) -> None:
+    query = world.query(embeddedLeader=True)
+    start = query.reader.initialOffset()
+    assert query.reader.latestOffset(start, ReadAllAvailable()) == start
+
+
+# ---------------------------------------------------------------- a schema that changes
+
+
+def test_a_running_query_goes_on_with_its_columns_until_it_starts_again(world: World) -> None:
+    typed = {"columns": [{"name": "n", "type": "int64"}]}
+    with blocking.connect(world.url) as client:
+        client.create_space("u", ["u/#"], streams=1, schema=typed)
+
+    def publish(**columns: int) -> None:
+        with blocking.connect(world.url) as client, client.publisher() as publisher:
+            publisher.send_batch("u/a", pa.record_batch({name: [n] for name, n in columns.items()}))
+
+    given = {"redis": world.url, "subscribe": "$shared/g/u/#", "startingOffsets": "earliest"}
+    publish(n=1)
+    query = typed_query(world, given)
+    assert read_next(query) == [{"n": 1}]
+    typed["columns"].append({"name": "more", "type": "int64"})
+    world._thread.call(SpaceStore(world._client.redis).alter_schema("u", typed))
+    publish(n=2, more=3)
+    assert read_next(query) == [{"n": 2}]
+    query.stop()
+    publish(n=4, more=5)
+    assert read_next(typed_query(world, given, query.checkpoint)) == [{"n": 4, "more": 5}]
+
+
+def typed_query(world: World, given: dict[str, str], checkpoint: Checkpoint | None = None) -> Query:
+    """A query with the typed columns of its space."""
+    query = world.query(checkpoint)
+    options = SourceOptions.parse(given)
+    query.reader = StreamReader(options, stream_columns(options, readable(given)))
+    return query
+
+
+def read_next(query: Query) -> list[dict[str, int]]:
+    """The typed columns of the next batch, which goes through the sink."""
+    batch = query.checkpoint.commits
+    before = json.loads(query.checkpoint.offsets[batch - 1]) if batch else query.reader.initialOffset()
+    query.checkpoint.sink[batch] = []
+    query.run_until("logged")
+    partitions = query.reader.partitions(before, json.loads(query.checkpoint.offsets[batch]))
+    rows = [row for part in partitions for one in query.reader.read(part) for row in one.to_pylist()]
+    query.checkpoint.commits += 1
+    return [{name: row[name] for name in ("n", "more") if name in row} for row in rows]
 
 
 # ---------------------------------------------------------------- what is gone

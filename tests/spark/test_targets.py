@@ -1,4 +1,4 @@
-"""When a query that reads what is available now may end."""
+"""When a query that reads what is available now may begin, and when it may end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.spark.targets import exhausted
+from streamlease.spark.targets import at_hand, exhausted
 
 ME, OTHER = "q-me", "q-other"
 
@@ -41,3 +41,19 @@ def test_what_is_left(seen: dict[str, Any], done: dict[str, int], expected: bool
 
 def test_an_empty_stream_need_not_be_listed() -> None:
     assert exhausted({"a": 0}, view(), ME, {})
+
+
+@pytest.mark.parametrize(
+    ("seen", "held", "expected"),
+    [
+        (view(("a", ME, 0), ("b", ME, 0)), {"a", "b"}, True),
+        (view(("a", ME, 0), ("b", ME, 0)), {"a"}, False),
+        (view(("a", ME, 0), ("b", None, 0)), {"a"}, False),
+        (view(("a", ME, 0), ("b", OTHER, 0)), {"a"}, True),
+        (view(("a", ME, 0), ("b", ME, 0), state="rebalancing"), {"a", "b"}, False),
+        (None, {"a", "b"}, False),
+    ],
+    ids=["all", "one is still to come", "nobody's", "another's", "on its way", "not known"],
+)
+def test_what_is_at_hand(seen: dict[str, Any] | None, held: set[str], expected: bool) -> None:
+    assert at_hand(seen, ME, held) is expected
