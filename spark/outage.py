@@ -1,4 +1,4 @@
-"""How long a query waits for a Redis that is away: ``redis.timeout``."""
+"""How long a query waits for a Redis that is away, ``redis.timeout``, and what it says of missing leaders."""
 
 from __future__ import annotations
 
@@ -32,3 +32,19 @@ class Outage:
                 f"Redis was away for {self._seconds:.0f} s (option 'redis.timeout'): {error}; "
                 f"start the query again with the same checkpoint, and it goes on where it was"
             )
+
+
+def unled(subscription: str, seconds: float) -> StoreUnavailable:
+    """No leader answers."""
+    return StoreUnavailable(
+        f"no leader of {subscription} answered within {seconds:.0f} s: "
+        f"look at 'streamlease doctor', start a leader host, and start the query again"
+    )
+
+
+def unsettled(subscription: str, seconds: float) -> StoreUnavailable:
+    """A leader has not said in time whose the streams are."""
+    return StoreUnavailable(
+        f"the streams of {subscription} were not settled by a leader within {seconds:.0f} s: "
+        f"look at 'streamlease doctor', and start the query again"
+    )

@@ -43,7 +43,7 @@ from streamlease.borrower.machine import (
     StreamRevoking,
 )
 from streamlease.protocol import logs
-from streamlease.protocol.errors import StoreUnavailable, StreamleaseError
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId, random_token
 from streamlease.protocol.messages import (
     CutFinished,
@@ -58,7 +58,7 @@ from streamlease.spark.limits import Limits
 from streamlease.spark.losses import Losses
 from streamlease.spark.offsets import CutOffset, SlotRange
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.outage import Outage
+from streamlease.spark.outage import Outage, unled, unsettled
 from streamlease.spark.report import report
 from streamlease.spark.starting import declare
 from streamlease.spark.targets import at_hand, exhausted
@@ -321,7 +321,7 @@ class QuerySession:
             # To Spark `start` means the end, so it must not stand for "not yet".
             if cut != start or await self._is_exhausted(self._targets):
                 return cut
-        raise self._unsettled()
+        raise unsettled(self.subscription, RESUME_SECONDS)
 
     async def _view(self) -> dict[str, Any] | None:
         """The group as its leader describes it, once all borrowers are connected to it."""
@@ -477,10 +477,7 @@ class QuerySession:
         while True:
             resumed = await self._ask(session, question, CutResumed, RESUME_SECONDS)
             if resumed is None:
-                raise StoreUnavailable(
-                    f"no leader of {self.options.subscription} answered within {RESUME_SECONDS:.0f} s: "
-                    f"look at 'streamlease doctor', start a leader host, and start the query again"
-                )
+                raise unled(self.subscription, RESUME_SECONDS)
             mine = {part.stream for part in resumed.ranges}
             if not mine:
                 mine = await self._fix_again(session, cut)
@@ -514,9 +511,7 @@ class QuerySession:
         self.cuts.proposed = self.cuts.fix_cut(pinned)
         fixed = await self._ask(session, self.cuts.proposed, CutFixed, ANSWER_SECONDS)
         if fixed is None:
-            raise StoreUnavailable(
-                f"the leader of {self.options.subscription} did not answer: start the query again"
-            )
+            raise unled(self.subscription, ANSWER_SECONDS)
         self.cuts.proposed = None
         return {part.stream for part in fixed.ranges}
 
@@ -543,13 +538,7 @@ class QuerySession:
                 lost = [p for p in lost if epochs.get(p.stream, p.lease_epoch + 1) <= p.lease_epoch]
                 await self._wait_for_news()
         if lost:
-            raise self._unsettled()
-
-    def _unsettled(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"the streams of {self.options.subscription} were not settled by a leader "
-            f"within {RESUME_SECONDS:.0f} s: look at 'streamlease doctor', and start the query again"
-        )
+            raise unsettled(self.subscription, RESUME_SECONDS)
 
     async def _prepare_available_now(self) -> None:
         client = await self._connect()
