@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError
 
@@ -42,8 +43,7 @@ READING_TRANSITIONS: dict[tuple[ReadingState, ReadingEvent], ReadingState] = {
 """All legal moves of a reading; every other pair is a defect and raises."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Offsets ``start <= offset < end`` of one stream, under one lease."""
 
     stream: str

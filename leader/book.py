@@ -139,7 +139,7 @@ class Book:
     """Of the data in which the term was issued (`registry/leadership.py`)."""
     attested: dict[tuple[str, int], Progress] = field(default_factory=dict)
     """(Stream, lease epoch) -> what was attested of streams before the first listing named them."""
-    moved: set[str] | None = None
+    moved: dict[str, None] | None = None
     """Streams whose progress changed since `take_moved`; None: all of them, at the beginning."""
     _effects: list[Effect] = field(default_factory=list)
     _records: list[Record] = field(default_factory=list)
@@ -152,9 +152,11 @@ class Book:
         """What the mirror of the progress must take over from the records made since the last call."""
         whole, streams = self.moved is None, self.durable.streams
         names = streams if self.moved is None else self.moved
-        self.moved = set()
+        self.moved = {}
         found: dict[str, int | None] = {
-            name: streams[name].committed if name in streams else None for name in names if name[0] != "@"
+            name: None if (one := streams.get(name)) is None else one.committed
+            for name in names
+            if name[0] != "@"
         }
         if whole or "@expired" in names:
             found["@expired"] = self.durable.expired_at
@@ -165,7 +167,7 @@ class Book:
 
     def _record(self, record: Record) -> None:
         if self.moved is not None:
-            self.moved.update(self.durable.moved_by(record))
+            self.moved.update(dict.fromkeys(self.durable.moved_by(record)))
         self.durable.apply(record)
         self._records.append(record)
 

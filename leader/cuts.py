@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 
 from streamlease.leader.records import CutClosed, CutOpened, GroupState
 from streamlease.leader.state import Lease, LeaseState
+from streamlease.protocol.cuts import NO_RANGES, Ranges, still_open
 from streamlease.protocol.messages import (
     CutFinished,
     CutFixed,
-    CutRange,
     CutResumed,
     FinishCut,
     FixCut,
@@ -49,41 +49,51 @@ def opened(state: GroupState, leases: Leases, message: FixCut) -> CutOpened | No
     known = state.sessions.get(message.session)
     if known is not None and known.cut == message.cut and known.ranges:
         return None
-    ranges = tuple(r for part in message.ranges if (r := _valid(state, leases, message.session, part)))
+    ranges = _valid(state, leases, message)
     return CutOpened(session=message.session, cut=message.cut, ranges=ranges) if ranges else None
 
 
 def fixed(state: GroupState, leases: Leases, term: int, message: FixCut) -> CutFixed:
-    """The answer: the ranges that are fixed, and the progress of what was left out."""
+    """The answer: the ranges that are fixed, unless they are those asked for, and the progress of what was
+    left out."""
     known = state.sessions.get(message.session)
-    ranges = known.ranges if known is not None and known.cut == message.cut else {}
-    left_out = [part.stream for part in message.ranges if part.stream not in ranges]
+    held = known.ranges if known is not None and known.cut == message.cut else {}
+    ranges = still_open(held)
+    as_asked = ranges == message.ranges
+    left_out = () if as_asked else [stream for stream in message.ranges.streams if stream not in held]
     return CutFixed(
         group=message.group,
         session=message.session,
         term=term,
         cut=message.cut,
-        ranges=tuple(ranges.values()),
+        ranges=None if as_asked and ranges else ranges,
+        proposal=message.proposal,
         finished=known.finished if known is not None else 0,
         progress=_progress_of(state, leases, message.session, left_out),
     )
 
 
+def is_certain(term: int, message: FinishCut) -> bool:
+    """Whether the leader of `term` knows the cut, or is told what it was."""
+    return message.ranges is not None or message.term == term
+
+
 def finished(state: GroupState, leases: Leases, term: int, message: FinishCut) -> CutFinished:
-    """The answer: what is committed of the session's streams."""
+    """The answer: what is committed of the session's streams, unless the session knows it itself."""
+    asked = leases if message.ranges is not None else ()
     return CutFinished(
         group=message.group,
         session=message.session,
         term=term,
         finished=message.finished,
-        progress=_progress_of(state, leases, message.session, leases),
+        progress=_progress_of(state, leases, message.session, asked),
     )
 
 
 def resumed(state: GroupState, term: int, message: ResumeCut) -> CutResumed:
     """The answer: which ranges of the open cut are still the session's."""
     known = state.sessions.get(message.session)
-    ranges = tuple(known.ranges.values()) if known is not None and known.cut == message.cut else ()
+    ranges = still_open(known.ranges) if known is not None and known.cut == message.cut else NO_RANGES
     return CutResumed(group=message.group, session=message.session, term=term, cut=message.cut, ranges=ranges)
 
 
@@ -99,17 +109,32 @@ def _progress_of(
     )
 
 
-def _valid(state: GroupState, leases: Leases, session: str, part: CutRange) -> CutRange | None:
-    """The range as it may stand in a cut of the session, or None."""
-    lease = leases.get(part.stream)
-    progress = state.streams.get(part.stream)
-    if lease is None or progress is None or progress.session != session:
-        return None
-    if lease.lease_epoch != part.lease_epoch or part.start != progress.committed:
-        return None
-    if lease.state not in (LeaseState.GRANTING, LeaseState.GRANTED):
-        return None
-    end = progress.pinned_end if progress.pinned_end is not None else part.end
-    if end <= part.start:
-        return None
-    return part.model_copy(update={"end": end})
+def _valid(state: GroupState, leases: Leases, message: FixCut) -> Ranges:
+    """The ranges that may stand in a cut of the session, as they may stand there."""
+    streams, session = state.streams, message.session
+    bad: set[str] = set()
+    until: dict[str, int] = {}
+    for stream, lease_epoch, start, asked in zip(*message.ranges.columns, strict=True):
+        lease, progress = leases.get(stream), streams.get(stream)
+        if (
+            lease is None
+            or progress is None
+            or progress.session != session
+            or lease.lease_epoch != lease_epoch
+            or start != progress.committed
+            or (lease.state is not LeaseState.GRANTED and lease.state is not LeaseState.GRANTING)
+        ):
+            bad.add(stream)
+            continue
+        pinned = progress.pinned_end
+        if pinned is not None:
+            until[stream] = pinned
+        if (asked if pinned is None else pinned) <= start:
+            bad.add(stream)
+    if not bad and not until:
+        return message.ranges
+    return Ranges.of(
+        part._replace(end=until.get(part.stream, part.end))
+        for part in message.ranges
+        if part.stream not in bad
+    )

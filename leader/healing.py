@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 
 from streamlease.leader.records import Attested, CutOpened, GroupState
 from streamlease.leader.state import Lease, LeaseState
+from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.messages import Progress, ResumeCut
 
 DELAY = 1500
@@ -69,8 +70,8 @@ def reopened(state: GroupState, leases: Mapping[str, Lease], message: ResumeCut)
     known = state.sessions.get(message.session)
     if known is not None and (known.cut or known.finished >= message.cut):
         return None
-    ranges = tuple(
-        part.model_copy(update={"lease_epoch": lease.lease_epoch})
+    ranges = Ranges.of(
+        part._replace(lease_epoch=lease.lease_epoch)
         for part in message.ranges
         if (lease := leases.get(part.stream)) is not None
         and lease.state in (LeaseState.GRANTING, LeaseState.GRANTED)

@@ -35,6 +35,7 @@ from streamlease.leader.events import (
 )
 from streamlease.leader.records import Committed, HandedOver, Returned, TermStarted
 from streamlease.leader.state import Lease, LeaseEvent, LeaseState, Peer
+from streamlease.protocol.cuts import NO_RANGES
 from streamlease.protocol.messages import (
     Command,
     Disconnect,
@@ -138,7 +139,8 @@ class Leader(Acts):
         for peer in list(self.peers.values()):
             if heard >= peer.last_seen + peer.timeout:
                 self._lose(peer, now)
-        for stream, lease in list(self.leases.items()):
+        moving = [one for one in self.leases.items() if one[1].state is not LeaseState.GRANTED]
+        for stream, lease in moving:
             self._tick_lease(stream, lease, now)
         self._forget_away(now)
         self._resume_in_time(now)
@@ -329,14 +331,19 @@ class Leader(Acts):
     def _close(self, session: str, finished: int, now: int) -> None:
         closed = cuts.closed(self.durable, session, finished)
         if closed is not None:
-            streams = tuple(self.durable.sessions[session].ranges)
+            # Those of a cut do not wait, so only what is sealed can be finished.
+            ends = self.listing.ends if self.listing is not None else {}
+            sealed = [stream for stream in self.durable.sessions[session].ranges if stream in ends]
             self._record(closed)
-            self._advance(streams, now)
+            self._advance(sealed, now)
 
     def _finish_cut(self, sender: str, message: FinishCut, now: int) -> None:
+        if not cuts.is_certain(self.term, message):
+            self.refused += 1
+            return  # it comes again, with its ranges, once its session is connected to this leader
         went_through = [
             Progress(stream=part.stream, lease_epoch=part.lease_epoch, offset=part.end)
-            for part in message.ranges
+            for part in message.ranges or NO_RANGES
         ]
         self._believe(went_through, now)
         self._close(message.session, message.finished, now)

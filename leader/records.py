@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Annotated, Literal, assert_never
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from streamlease.leader.operated import Acted, BorrowerLeft, Operated
+from streamlease.protocol.cuts import OpenRanges, OpenRangesField, RangesField, opened
 from streamlease.protocol.ids import LEAST_LEAP
-from streamlease.protocol.messages import CutRange
 
 Fate = Literal["retry", "dead_letter", "stop"]
 """What becomes of a failed message: it is tried again, becomes a dead letter, or stops its stream."""
@@ -98,7 +99,7 @@ class CutOpened(_Record):
     type: Literal["cut_opened"] = "cut_opened"
     session: str
     cut: int
-    ranges: tuple[CutRange, ...]
+    ranges: RangesField
 
 
 class CutClosed(_Record):
@@ -229,10 +230,11 @@ class Failure(BaseModel):
     fate: Fate
 
 
-class StreamProgress(BaseModel):
-    """What is durable about one stream."""
+@dataclass(slots=True)
+class StreamProgress:
+    """What is durable about one stream. A group may have 100,000, so it is small."""
 
-    model_config = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     committed: int
     lease_epoch: int = 0
@@ -277,7 +279,7 @@ class SessionCuts(BaseModel):
     finished: int = 0
     cut: int = 0
     """Number of the open cut; 0 if none is open."""
-    ranges: dict[str, CutRange] = Field(default_factory=dict)
+    ranges: OpenRangesField = Field(default_factory=dict)
 
 
 class GroupState(BaseModel):
@@ -328,12 +330,12 @@ class GroupState(BaseModel):
                 cuts = self.sessions.setdefault(record.session, SessionCuts())
                 cuts.cut = record.cut
                 cuts.finished = max(cuts.finished, record.cut - 1)
-                cuts.ranges = {part.stream: part for part in record.ranges}
+                cuts.ranges = opened(record.ranges)
             case CutClosed():
                 self._close(record)
             case SessionForgotten():
-                for stream, part in self._open_ranges(record.session).items():
-                    self._pin_to(stream, part)
+                for stream, (_, _, end) in self._open_ranges(record.session).items():
+                    self._pin_to(stream, end)
                 self.sessions.pop(record.session, None)
             case HandedOver():
                 longest = "longest_hand_over_ms" if record.clean else "longest_take_over_ms"
@@ -510,8 +512,8 @@ class GroupState(BaseModel):
     def _close(self, record: CutClosed) -> None:
         cuts = self.sessions.setdefault(record.session, SessionCuts())
         if cuts.cut == record.cut:
-            for stream, part in cuts.ranges.items():
-                self._commit(stream, part.end)
+            for stream, (_, _, end) in cuts.ranges.items():
+                self._commit(stream, end)
             cuts.cut = 0
             cuts.ranges = {}
         cuts.finished = max(cuts.finished, record.cut)
@@ -524,7 +526,7 @@ class GroupState(BaseModel):
         if progress.failure is not None and progress.failure.offset < progress.committed:
             progress.failure = None
 
-    def _open_ranges(self, session: str | None) -> dict[str, CutRange]:
+    def _open_ranges(self, session: str | None) -> OpenRanges:
         cuts = self.sessions.get(session) if session is not None else None
         return cuts.ranges if cuts is not None else {}
 
@@ -532,12 +534,12 @@ class GroupState(BaseModel):
         """The owner loses `stream`: take it out of its open cut, and remember where that cut ended."""
         part = self._open_ranges(self.streams[stream].session).pop(stream, None)
         if part is not None:
-            self._pin_to(stream, part)
+            self._pin_to(stream, part[2])
 
-    def _pin_to(self, stream: str, part: CutRange) -> None:
+    def _pin_to(self, stream: str, end: int) -> None:
         progress = self.streams.get(stream)
-        if progress is not None and part.end > progress.committed:
-            progress.pinned_end = part.end
+        if progress is not None and end > progress.committed:
+            progress.pinned_end = end
 
     def snapshot(self) -> bytes:
         """The whole state as one JSON document."""

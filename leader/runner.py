@@ -65,9 +65,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SNAPSHOT_EVERY = 500
-"""Journal entries between two snapshots."""
-
 RETRY_SECONDS = 0.1
 DEAD_LETTER_SECONDS = 1.0
 """How long the leader waits before it tries again to write a dead letter."""
@@ -248,7 +245,7 @@ class Runner:
             if ticked:
                 self.ticking = False
             self.lively = machine.moving if ticked else self.lively or bool(effects)
-            if journal.since_snapshot >= SNAPSHOT_EVERY:
+            if journal.wants_snapshot:
                 await self._written(machine, journal, lambda: journal.snapshot(machine.durable.snapshot()))
 
     async def _carry_out(self, effects: list[Effect], machine: Leader, journal: Journal) -> str | None:

@@ -39,10 +39,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from streamlease.protocol.cuts import NO_RANGES, Offset, RangesField, Text
 from streamlease.protocol.topics import MAX_BYTES
 
-Offset = Annotated[int, Field(ge=0)]
-Text = Annotated[str, Field(min_length=1, max_length=4096)]
 Group = Annotated[str, Field(min_length=1, max_length=MAX_BYTES)]
 MAX_CAUSE = 2000
 """Most characters of the cause of a failure that are kept."""
@@ -70,17 +69,6 @@ class Progress(BaseModel):
     """The next offset to consume: everything below it is done."""
     final: bool = False
     """Nothing more will come under this lease; answers a Revoke."""
-
-
-class CutRange(BaseModel):
-    """One stream's part of a cut: offsets ``start <= offset < end``, read under one lease."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    stream: Text
-    lease_epoch: Offset
-    start: Offset
-    end: Offset
 
 
 # ---------------------------------------------------------------- borrower -> leader
@@ -161,7 +149,9 @@ class FixCut(_Message):
     arrival: Offset
     cut: Annotated[int, Field(ge=1)]
     finished: Offset
-    ranges: tuple[CutRange, ...]
+    ranges: RangesField
+    proposal: Offset = 0
+    """Rises with every other wish of the session: the answer tells which one it is to."""
 
 
 class FinishCut(_Message):
@@ -171,8 +161,10 @@ class FinishCut(_Message):
     session: Text
     arrival: Offset
     finished: Offset
-    ranges: tuple[CutRange, ...] = ()
-    """What cut `finished` was: the leader may have lost it."""
+    ranges: RangesField | None = NO_RANGES
+    """What cut `finished` was: the leader may have lost it. None if the leader of `term`, which alone answers
+    then, has fixed it itself and surely knows it."""
+    term: Offset = 0
 
 
 class ResumeCut(_Message):
@@ -182,7 +174,7 @@ class ResumeCut(_Message):
     session: Text
     arrival: Offset
     cut: Annotated[int, Field(ge=1)]
-    ranges: tuple[CutRange, ...] = ()
+    ranges: RangesField = NO_RANGES
     """What the cut was when it was fixed: the leader may have lost it."""
 
 
@@ -387,7 +379,9 @@ class CutFixed(_Message):
     session: Text
     term: Offset
     cut: Annotated[int, Field(ge=1)]
-    ranges: tuple[CutRange, ...]
+    ranges: RangesField | None
+    """None if they are just those of the `FixCut` of this `proposal`."""
+    proposal: Offset = 0
     finished: Offset = 0
     """The newest cut of the session that is finished: if not below `cut`, the session is out of date."""
     progress: tuple[Progress, ...] = ()
@@ -402,7 +396,7 @@ class CutFinished(_Message):
     term: Offset
     finished: Offset
     progress: tuple[Progress, ...] = ()
-    """What is committed of all streams that the session has."""
+    """What is committed of all streams that the session has, if it named the ranges of its cut."""
 
 
 class CutResumed(_Message):
@@ -412,7 +406,7 @@ class CutResumed(_Message):
     session: Text
     term: Offset
     cut: Annotated[int, Field(ge=1)]
-    ranges: tuple[CutRange, ...]
+    ranges: RangesField
 
 
 class CommandReply(_Message):
@@ -446,6 +440,7 @@ FromLeader = LeaderToBorrower | LeaderToSession | CommandReply
 Message = ToLeader | FromLeader | CutRead | SpawnWanted | DrainHost
 
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
+_ALL: TypeAdapter[list[Message]] = TypeAdapter(list[Annotated[Message, Field(discriminator="type")]])
 
 
 def encode(messages: Iterable[Message]) -> bytes:
@@ -455,6 +450,14 @@ def encode(messages: Iterable[Message]) -> bytes:
 
 def decode(data: bytes) -> tuple[list[Message], int]:
     """The messages of one mailbox entry, and how many did not parse. Never raises for bad data."""
+    try:
+        return _ALL.validate_json(data), 0
+    except ValidationError:
+        return _decode_each(data)
+
+
+def _decode_each(data: bytes) -> tuple[list[Message], int]:
+    """The same where some of it does not parse."""
     try:
         items = json.loads(data)
     except (ValueError, RecursionError):

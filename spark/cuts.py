@@ -6,60 +6,25 @@ commits, when a revoked stream may leave, and what of an unfinished cut is still
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
 from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
+from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import Fenced
 from streamlease.protocol.messages import (
     CutFixed,
-    CutRange,
     CutResumed,
     FinishCut,
     FixCut,
     Progress,
     ResumeCut,
 )
+from streamlease.spark.held import Held, HeldStreams
 from streamlease.spark.limits import Limits
-from streamlease.spark.offsets import CutOffset, SlotRange
+from streamlease.spark.offsets import CutOffset, SlotRange, SlotRanges
 
 Report = Callable[[int, Progressed], None]
 """Tells the borrower of a slot how far a stream is."""
-
-
-@dataclass(slots=True)
-class Held:
-    """One stream that the query holds."""
-
-    slot: int
-    lease_epoch: int
-    committed: int
-    pinned_end: int | None
-    revoking: bool = False
-    follows: int | None = None
-    """The epoch of the lease before this one; None: not known."""
-    limbo: bool = False
-    """The borrower ended; the stream may come back to its successor."""
-    since: int = 0
-    """The lease epoch since which the query has had the stream without a break."""
-
-    def commit(self, offset: int) -> None:
-        """Everything below `offset` is committed."""
-        self.committed = offset
-        if self.pinned_end is not None and offset >= self.pinned_end:
-            self.pinned_end = None
-
-    def is_pinned_to(self, part: SlotRange) -> bool:
-        """Whether the next cut must be what `part` was, and nobody had the stream since.
-
-        A batch that is read in part leaves out only streams that were leased again, so the next epoch
-        proves that `part` was not left out.
-        """
-        return (
-            not self.limbo
-            and self.follows == part.lease_epoch
-            and (self.committed, self.pinned_end) == (part.start, part.end)
-        )
 
 
 class QueryCuts:
@@ -69,7 +34,8 @@ class QueryCuts:
         self.group = group
         self.session = ""
         self.arrival = 0
-        self.held: dict[str, Held] = {}
+        self.streams = HeldStreams()
+        self.held = self.streams.held
         self.given_back: dict[str, Held] = {}
         """Streams whose final progress was reported; a leader that did not hear it grants them once more."""
         self.finished = 0
@@ -78,8 +44,8 @@ class QueryCuts:
         """Whether the leader has yet to confirm that cut `finished` is finished."""
         self.went_through: CutOffset | None = None
         """The last cut that went through the sink, as far as it was read here."""
-        self.attested: dict[str, SlotRange] = {}
-        """Ranges of the last cut that went through the sink."""
+        self._attested: dict[str, SlotRange] | None = None
+        """Ranges of the last cut that went through the sink, once one was asked for."""
         self.open: CutOffset | None = None
         self.open_streams: set[str] = set()
         """Streams of the open cut that were not lost since it was fixed."""
@@ -88,6 +54,9 @@ class QueryCuts:
         self.settled = False
         """Whether it is known what became of the cut that was open when the query was stopped."""
         self._report = report
+        self._proposals = 0
+        self._names: tuple[int, set[str]] = (0, set())
+        """The newest proposal of which somebody asked, and its streams."""
         self._passed_over: dict[str, int] = {}
         """In how many cuts in a row a stream with something to read got nothing."""
 
@@ -104,9 +73,8 @@ class QueryCuts:
         elif held is not None:
             committed = max(committed, held.committed)
         since = grant.lease_epoch if grant.resumes is None else grant.resumes
-        self.held[grant.stream] = Held(
-            slot, grant.lease_epoch, committed, grant.pinned_end, since=since, follows=grant.follows
-        )
+        new = Held(slot, grant.lease_epoch, committed, grant.pinned_end, since=since, follows=grant.follows)
+        self.streams.hold(grant.stream, new)
         self._attest(grant.stream)
 
     def revoking(self, revoking: StreamRevoking) -> None:
@@ -114,17 +82,18 @@ class QueryCuts:
         held = self.held.get(revoking.stream)
         if held is not None and held.lease_epoch == revoking.lease_epoch:
             held.revoking = True
-            self.release_revoked()
+            self.release_revoked((revoking.stream,))
 
     def gone(self, gone: StreamGone) -> bool:
         """Forget the stream, or keep it in limbo after its borrower's end; False for a late word."""
         held = self.held.get(gone.stream)
         if held is None or held.lease_epoch != gone.lease_epoch:
             return False
-        if held.revoking and self.settled and gone.stream not in self._busy():
-            self.given_back[gone.stream] = self.held.pop(gone.stream)
+        if held.revoking and self.settled and not self._is_busy(gone.stream):
+            self.given_back[gone.stream] = self.streams.drop(gone.stream)
         else:
             held.limbo = True
+            self.streams.look_at(gone.stream)
         self.rebalances += 1
         return True
 
@@ -134,46 +103,32 @@ class QueryCuts:
             self.settled = True
             self.release_revoked()
 
-    def release_revoked(self) -> None:
+    def release_revoked(self, among: Iterable[str] | None = None) -> None:
         """Report final progress of revoked streams that no open or proposed cut holds.
 
         Not before it is known what became of the last cut of an earlier process: to give one of its
         streams back would have its rows read again, although they may have gone through the sink.
+
+        Args:
+            among: those that may be revoked and were not before; None: all.
         """
         if not self.settled:
             return
-        busy = self._busy()
-        for stream, held in list(self.held.items()):
-            if held.revoking and stream not in busy:
+        names = among if among is not None else [name for name, held in self.held.items() if held.revoking]
+        for stream in names:
+            held = self.held[stream]
+            if held.revoking and not self._is_busy(stream):
                 self._report(held.slot, Progressed(stream, held.lease_epoch, held.committed, final=True))
 
-    def _busy(self) -> set[str]:
-        """The streams that the open or the proposed cut holds."""
-        proposed = self.proposed.ranges if self.proposed is not None else ()
-        return self.open_streams | {part.stream for part in proposed}
-
-    def slot_of(self, stream: str) -> int:
-        """The slot that reads the stream."""
-        held = self.held.get(stream)
-        return held.slot if held is not None else 0
+    def _is_busy(self, stream: str) -> bool:
+        """Whether the open or the proposed cut holds the stream."""
+        if stream in self.open_streams or self.proposed is None:
+            return stream in self.open_streams
+        if self._names[0] != self.proposed.proposal:
+            self._names = self.proposed.proposal, set(self.proposed.ranges.streams)
+        return stream in self._names[1]
 
     # ------------------------------------------------------------ the next cut
-
-    @property
-    def has_pinned(self) -> bool:
-        """Whether a stream must be read up to where a former cut ended."""
-        return any(
-            held.pinned_end is not None and not (held.revoking or held.limbo) for held in self.held.values()
-        )
-
-    def waiting(self, end_of: Callable[[str], int]) -> dict[str, int]:
-        """How many messages wait in each stream that may be put into a cut, as far as known."""
-        return {
-            stream: end - held.committed
-            for stream, held in self.held.items()
-            if not (held.revoking or held.limbo or held.pinned_end is not None)
-            and (end := end_of(stream)) > held.committed
-        }
 
     def propose(
         self,
@@ -185,17 +140,13 @@ class QueryCuts:
         """The cut that could be made of what waits now; it is proposed from now on.
 
         Args:
-            waiting: see :meth:`waiting`.
+            waiting: see :meth:`HeldStreams.waiting`.
             limits: what the cut may hold.
             milliseconds: how long ago the last cut was fixed.
             mean_bytes: size of a message of each stream, where a limit of bytes asks for it.
         """
         # A pinned part is taken whole, so that it is the same part again, and leaves less for the rest.
-        pinned = {
-            stream: held.pinned_end
-            for stream, held in self.held.items()
-            if held.pinned_end is not None and not (held.revoking or held.limbo)
-        }
+        pinned = self.streams.pinned_ends()
         sizes: dict[str, int] = {}
         means = mean_bytes or {}
         if pinned or limits.is_worth_a_cut(sum(waiting.values()), milliseconds):
@@ -207,30 +158,38 @@ class QueryCuts:
                 sizes = left.sizes(waiting, means, self._passed_over)
         ends = pinned | {stream: self.held[stream].committed + size for stream, size in sizes.items()}
         if ends:
-            self._passed_over = {
-                stream: self._passed_over.get(stream, 0) + 1 for stream in waiting if stream not in sizes
-            }
+            over = [one for one in waiting if one not in sizes] if len(sizes) < len(waiting) else ()
+            self._passed_over = {stream: self._passed_over.get(stream, 0) + 1 for stream in over}
         self.proposed = self.fix_cut(ends) if ends else None
         return self.proposed
 
     def fix_cut(self, ends: Mapping[str, int]) -> FixCut:
         """The next cut: each stream from where it is committed to its end."""
+        self._proposals += 1
+        held = self.held
         return FixCut(
             group=self.group,
             session=self.session,
             arrival=self.arrival,
             cut=self.finished + 1,
             finished=self.finished,
-            ranges=tuple(
-                CutRange(
-                    stream=stream,
-                    lease_epoch=self.held[stream].lease_epoch,
-                    start=self.held[stream].committed,
-                    end=end,
-                )
-                for stream, end in ends.items()
+            ranges=Ranges(
+                [*ends],
+                [held[stream].lease_epoch for stream in ends],
+                [held[stream].committed for stream in ends],
+                [*ends.values()],
             ),
+            proposal=self._proposals,
         )
+
+    def is_meant(self, fixed: CutFixed) -> bool:
+        """Whether this is an answer to what is proposed, and not to what was proposed before."""
+        return self.proposed is not None and self.proposed.proposal == fixed.proposal
+
+    def ranges_of(self, fixed: CutFixed) -> Ranges:
+        """The ranges that are fixed, by an answer to what is proposed."""
+        assert self.proposed is not None
+        return fixed.ranges if fixed.ranges is not None else self.proposed.ranges
 
     def fixed(self, fixed: CutFixed) -> CutOffset | None:
         """The answer to what was proposed: the cut that is open now; None if nothing of it may be read.
@@ -238,9 +197,10 @@ class QueryCuts:
         Raises:
             Fenced: the checkpoint is older than the session's progress.
         """
+        ranges = self.ranges_of(fixed)
         proposed, self.proposed = self.proposed, None
         assert proposed is not None
-        if not fixed.ranges:
+        if not ranges:
             if fixed.finished >= proposed.cut:
                 raise Fenced(
                     f"cut {proposed.cut} of query {self.session} was finished already, by cut "
@@ -249,15 +209,15 @@ class QueryCuts:
                 )
             self.release_revoked()
             return None
-        cut = self._cut_of(fixed)
+        cut = self._cut_of(fixed, ranges)
         self.set_open(cut)
         return cut
 
-    def _cut_of(self, answer: CutFixed | CutResumed) -> CutOffset:
-        parts = tuple(
-            SlotRange(part.stream, part.start, part.end, part.lease_epoch, self.slot_of(part.stream))
-            for part in answer.ranges
-        )
+    def _cut_of(self, answer: CutFixed | CutResumed, ranges: Ranges) -> CutOffset:
+        streams, epochs, starts, ends = ranges.columns
+        held = self.held
+        slots = [one.slot if (one := held.get(stream)) is not None else 0 for stream in streams]
+        parts = SlotRanges(streams, starts, ends, epochs, slots)
         return CutOffset(self.group, self.session, answer.cut, answer.term, parts)
 
     def set_open(self, cut: CutOffset | None) -> None:
@@ -265,10 +225,11 @@ class QueryCuts:
         self.settled = True
         self.open = cut
         # A range of before the present lease began, by a late answer, says nothing of the stream's progress.
+        streams, _, _, epochs, _ = cut.ranges.columns if cut is not None else ((),) * 5
         self.open_streams = {
-            part.stream
-            for part in (cut.ranges if cut is not None else ())
-            if (held := self.held.get(part.stream)) is None or held.since <= part.lease_epoch
+            stream
+            for stream, epoch in zip(streams, epochs, strict=True)
+            if (held := self.held.get(stream)) is None or held.since <= epoch
         }
         self.release_revoked()
 
@@ -290,17 +251,20 @@ class QueryCuts:
         read = done
         if self.open is not None and self.is_open(done):
             read = self.open
-            for part in done.ranges:
-                held = self.held.get(part.stream)
-                if held is not None and part.stream in self.open_streams:
-                    held.commit(max(held.committed, part.end))
+            mine, (streams, _, ends, _, _) = self.open_streams, done.ranges.columns
+            for stream, end in zip(streams, ends, strict=True):
+                held = self.held.get(stream)
+                if held is not None and end > held.committed and stream in mine:
+                    held.commit(end)
             self.unconfirmed = True
         self.finished = done.cut
         self.went_through = read
-        self.attested = {part.stream: part for part in read.ranges}
-        for stream in self.held:
+        self._attested = None
+        for stream in self.streams.pinned():
             self._attest(stream)
-        cut = self._cut_of(following) if following is not None and following.ranges else None
+        cut = None
+        if following is not None and following.ranges:
+            cut = self._cut_of(following, following.ranges)
         self.set_open(cut)
         return cut
 
@@ -310,19 +274,25 @@ class QueryCuts:
         A process that ends before its checkpoint names the cut that it has just fixed leaves it open. None of
         it was read; but the next process must not give one of its streams away before it knows of it.
         """
-        return ResumeCut(
-            group=self.group, session=self.session, arrival=self.arrival, cut=done.cut + 1, ranges=()
-        )
+        return ResumeCut(group=self.group, session=self.session, arrival=self.arrival, cut=done.cut + 1)
 
-    def finish_cut(self, done: CutOffset) -> FinishCut:
-        """Says that all cuts up to `done` went through the sink, and what that one was."""
+    def finish_cut(self, done: CutOffset, term: int) -> FinishCut:
+        """Says that all cuts up to `done` went through the sink, and what that one was.
+
+        The leader that fixed it for this process need not be told what it was.
+
+        Args:
+            term: that of the leader who is told.
+        """
+        mine = done is self.went_through or (self.open is not None and self.is_open(done))
         read = self.open if self.open is not None and self.is_open(done) else done
         return FinishCut(
             group=self.group,
             session=self.session,
             arrival=self.arrival,
             finished=done.cut,
-            ranges=_ranges(read),
+            ranges=None if mine and read.term == term else _ranges(read),
+            term=term,
         )
 
     def confirm(self, finished: int) -> bool:
@@ -341,10 +311,16 @@ class QueryCuts:
                 and entry.stream not in self.open_streams
             ):
                 held.commit(entry.offset)
+                self.streams.look_at(entry.stream)
 
     def _attest(self, stream: str) -> None:
         """Commit what is pinned, if the checkpoint says that just this went through the sink already."""
-        held, part = self.held[stream], self.attested.get(stream)
+        held = self.held[stream]
+        if held.pinned_end is None or self.went_through is None:
+            return
+        if self._attested is None:
+            self._attested = {part.stream: part for part in self.went_through.ranges}
+        part = self._attested.get(stream)
         if part is not None and held.is_pinned_to(part):
             held.committed, held.pinned_end = part.end, None
             self._report(held.slot, Progressed(stream, held.lease_epoch, part.end))
@@ -370,15 +346,13 @@ class QueryCuts:
             if (held := self.held.get(part.stream)) is not None and held.is_pinned_to(part)
         }
 
-    def resumed(self, cut: CutOffset, term: int, mine: set[str]) -> tuple[SlotRange, ...]:
+    def resumed(self, cut: CutOffset, term: int, mine: set[str]) -> SlotRanges:
         """Of `cut`, only the streams `mine` are read again; what is to be read."""
-        ranges = tuple(part for part in cut.ranges if part.stream in mine)
+        ranges = SlotRanges.of(part for part in cut.ranges if part.stream in mine)
         self.set_open(CutOffset(cut.group, cut.session, cut.cut, term, ranges))
         return ranges
 
 
-def _ranges(cut: CutOffset) -> tuple[CutRange, ...]:
-    return tuple(
-        CutRange(stream=part.stream, lease_epoch=part.lease_epoch, start=part.start, end=part.end)
-        for part in cut.ranges
-    )
+def _ranges(cut: CutOffset) -> Ranges:
+    streams, starts, ends, epochs, _ = cut.ranges.columns
+    return Ranges(streams, epochs, starts, ends)

@@ -15,18 +15,18 @@ epoch 5, and 12 messages of stream 4.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from streamlease.protocol.cuts import Columns
 from streamlease.protocol.errors import InvalidOption
 
 FORM = 2
 """Version of this form."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotRange:
+class SlotRange(NamedTuple):
     """Offsets ``start <= offset < end`` of one stream, read in the task of slot `slot`."""
 
     stream: str
@@ -34,6 +34,18 @@ class SlotRange:
     end: int
     lease_epoch: int
     slot: int
+
+
+class SlotRanges(Columns[SlotRange]):
+    """The ranges of a cut, each of another stream."""
+
+    __slots__ = ()
+    row = SlotRange
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """Their streams."""
+        return self.columns[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,13 @@ class CutOffset:
     session: str
     cut: int
     term: int = 0
-    ranges: tuple[SlotRange, ...] = field(default=())
+    ranges: SlotRanges = field(default=SlotRanges.of(()))
+
+    @property
+    def messages(self) -> int:
+        """How many messages it holds."""
+        _, starts, ends, *_ = self.ranges.columns
+        return int(sum(ends) - sum(starts))
 
     def to_json(self) -> dict[str, Any]:
         """As Spark stores it: dicts of integers and strings only."""
@@ -88,21 +106,25 @@ class CutOffset:
         return offset
 
 
-def _written(ranges: Iterable[SlotRange]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, list[str]]] = {}
-    for part in ranges:
-        family, _, shard = part.stream.rpartition(".")
-        text = f"{shard}={part.start}+{part.end - part.start}/{part.lease_epoch}"
-        found.setdefault(family, {}).setdefault(str(part.slot), []).append(text)
-    return {
-        family: {slot: " ".join(texts) for slot, texts in slots.items()} for family, slots in found.items()
-    }
+def _written(ranges: SlotRanges) -> dict[str, dict[str, str]]:
+    texts: dict[tuple[str, int], list[str]] = {}
+    for stream, start, end, lease_epoch, slot in zip(*ranges.columns, strict=True):
+        family, _, shard = stream.rpartition(".")
+        text = f"{shard}={start}+{end - start}/{lease_epoch}"
+        if (found := texts.get((family, slot))) is not None:
+            found.append(text)
+        else:
+            texts[family, slot] = [text]
+    written: dict[str, dict[str, str]] = {}
+    for (family, slot), parts in texts.items():
+        written.setdefault(family, {})[str(slot)] = " ".join(parts)
+    return written
 
 
 _RANGE = re.compile(r"([^ =]+)=([0-9]+)\+([0-9]+)/([0-9]+)", re.ASCII)
 
 
-def _read(data: Mapping[str, Mapping[str, str]]) -> tuple[SlotRange, ...]:
+def _read(data: Mapping[str, Mapping[str, str]]) -> SlotRanges:
     found = []
     for family, slots in data.items():
         for slot, texts in slots.items():
@@ -114,7 +136,7 @@ def _read(data: Mapping[str, Mapping[str, str]]) -> tuple[SlotRange, ...]:
                 found.append(
                     SlotRange(f"{family}.{match[1]}", start, start + int(match[3]), int(match[4]), int(slot))
                 )
-    return tuple(found)
+    return SlotRanges.of(found)
 
 
 def _number(value: Any) -> int:

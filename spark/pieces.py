@@ -8,17 +8,16 @@ order of the partitions, as in Spark's Kafka source.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from streamlease.borrower.reading import Span
-from streamlease.spark.offsets import SlotRange
+from streamlease.spark.offsets import SlotRange, SlotRanges
 
 
 def by_slot(ranges: Iterable[SlotRange]) -> dict[int, list[Span]]:
     """What each slot reads, in the order of the slots."""
     found: dict[int, list[Span]] = {}
-    for part in ranges:
-        found.setdefault(part.slot, []).append(Span(part.stream, part.start, part.end, part.lease_epoch))
+    for stream, start, end, lease_epoch, slot in zip(*SlotRanges.of(ranges).columns, strict=True):
+        found.setdefault(slot, []).append(Span(stream, start, end, lease_epoch))
     return dict(sorted(found.items()))
 
 
@@ -68,8 +67,8 @@ def _divided(spans: list[Span], count: int) -> list[tuple[Span, ...]]:
             taken = min(room, span.end - span.start)
             if span.start + taken < span.end:
                 whole = span.cut or (span.start, span.end)
-                rest.insert(0, replace(span, start=span.start + taken, cut=whole))
-                span = replace(span, end=span.start + taken, cut=whole)
+                rest.insert(0, span._replace(start=span.start + taken, cut=whole))
+                span = span._replace(end=span.start + taken, cut=whole)
             piece.append(span)
             room -= taken
         if piece:

@@ -26,7 +26,6 @@ import logging
 import math
 from collections.abc import Coroutine, Iterable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from streamlease.agent import metrics
@@ -56,7 +55,7 @@ from streamlease.protocol.messages import (
 from streamlease.spark.cuts import QueryCuts
 from streamlease.spark.limits import Limits
 from streamlease.spark.losses import Losses
-from streamlease.spark.offsets import CutOffset, SlotRange
+from streamlease.spark.offsets import CutOffset, SlotRange, SlotRanges
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.outage import Outage, unled, unsettled
 from streamlease.spark.report import report
@@ -91,11 +90,6 @@ CONNECT_SECONDS = 0.05
 
 _Result = TypeVar("_Result")
 _Answer = TypeVar("_Answer", CutFixed, CutFinished, CutResumed)
-
-
-@lru_cache(maxsize=65_536)
-def _stream(name: str) -> StreamId:
-    return StreamId.parse(name)
 
 
 class QuerySession:
@@ -150,7 +144,7 @@ class QuerySession:
         """
         return self._call(self._next_cut(start, limits))
 
-    def ranges_of(self, cut: CutOffset) -> tuple[SlotRange, ...]:
+    def ranges_of(self, cut: CutOffset) -> SlotRanges:
         """What is to be read for `cut`: after a restart, only what is still this query's."""
         return self._call(self._ranges_of(cut))
 
@@ -192,8 +186,7 @@ class QuerySession:
 
     def holding(self) -> tuple[int, int | None]:
         """Streams held, and messages of them that no cut took through the sink; from any thread."""
-        seen = report(self.cuts, self._tail_of)
-        return seen["held"], seen["lag"]
+        return self.cuts.streams.counted()
 
     @property
     def agent_id(self) -> str:
@@ -232,7 +225,7 @@ class QuerySession:
         match message:
             case CutFixed():
                 self._confirm(message.finished)
-                if self.cuts.proposed is not None and self.cuts.proposed.cut == message.cut:
+                if self.cuts.is_meant(message):
                     self.cuts.believe(message.progress)
                     self._answer(message)
             case CutFinished():
@@ -283,7 +276,7 @@ class QuerySession:
         self._agent_id = agent.id
         self.cuts.session = session_id
         self.cuts.arrival = await client.groups.arrive(options.subscription)
-        self._tails = Tails(client.redis, on_change=lambda stream, next: self._tail_moved())
+        self._tails = Tails(client.redis, on_change=self._tail_moved)
         self._losses = Losses(self.cuts, AsyncLog(client.redis), self._tails)
         self._tails.start()
         self._session = Session(
@@ -307,8 +300,10 @@ class QuerySession:
     @staticmethod
     def _attest(session: Session, cut: CutOffset, *, finished: bool) -> None:
         """Keep for a leader that has lost it how far the cut's streams are consumed."""
-        for part in cut.ranges:
-            session.attest(part.slot, part.stream, part.lease_epoch, part.end if finished else part.start)
+        session.attest_all(
+            (slot, stream, epoch, end if finished else start)
+            for stream, start, end, epoch, slot in zip(*cut.ranges.columns, strict=True)
+        )
 
     async def _next_cut(self, start: CutOffset, limits: Limits) -> CutOffset:
         if self._targets is None:
@@ -368,8 +363,8 @@ class QuerySession:
         """Whether there is something to make a cut of; it is proposed then."""
         if self._idle_at == self._state:
             return False
-        waiting = self.cuts.waiting(self._end_of)
-        if not waiting and not self.cuts.has_pinned:
+        waiting = self.cuts.streams.waiting(self._targets)
+        if not waiting and not self.cuts.streams.pinned_ends():
             self._idle_at = self._state
             return False
         if self._has_one_cut and not at_hand(await self._view(), self.session_id, self.cuts.held):
@@ -385,12 +380,12 @@ class QuerySession:
 
     async def _finish(self, done: CutOffset, session: Session) -> bool:
         """The cut went through the sink; whether all who must know it do."""
-        message, following = self.cuts.finish_cut(done), None
+        message, following = self.cuts.finish_cut(done, session.term), None
         if self.cuts.is_open(done):
             session.post(message)
             self._confirmed.clear()
             self._confirm_at = asyncio.get_running_loop().time() + RESEND_SECONDS
-            taken = sum(part.end - part.start for part in done.ranges)
+            taken = done.messages
             metrics.COMMITTED.labels(self.subscription).inc(taken)
         else:
             # Fixed by an earlier process: what is committed, and what else it fixed, only the leader knows.
@@ -418,23 +413,15 @@ class QuerySession:
         done = self.cuts.went_through
         if self.cuts.unconfirmed and done and self._session is not None and time >= self._confirm_at:
             self._confirm_at = time + RESEND_SECONDS
-            self._session.post(self.cuts.finish_cut(done))
-
-    def _end_of(self, stream: str) -> int:
-        """Where the stream ends for this query, as far as known."""
-        if self._targets is not None:
-            return self._targets.get(stream, 0)
-        return self._tail_of(stream) or 0
-
-    def _tail_of(self, stream: str) -> int | None:
-        return self._tails.next_of(_stream(stream)) if self._tails is not None else None
+            self._session.post(self.cuts.finish_cut(done, self._session.term))
 
     def _suspect(self, streams: Iterable[str]) -> None:
         """See whether these streams end below what was read of them."""
         if self._losses is not None:
             self._losses.suspect(streams)
 
-    def _tail_moved(self) -> None:
+    def _tail_moved(self, stream: StreamId, next: int | None) -> None:
+        self.cuts.streams.ends_at(str(stream), next)
         self._state += 1
         self._news.set()
 
@@ -469,7 +456,7 @@ class QuerySession:
             async with asyncio.timeout(NEWS_SECONDS):
                 await self._news.wait()
 
-    async def _ranges_of(self, cut: CutOffset) -> tuple[SlotRange, ...]:
+    async def _ranges_of(self, cut: CutOffset) -> SlotRanges:
         if self.cuts.open is not None and self.cuts.is_open(cut):
             return self.cuts.open.ranges
         session = await self._start(cut, finished=False)
@@ -478,14 +465,14 @@ class QuerySession:
             resumed = await self._ask(session, question, CutResumed, RESUME_SECONDS)
             if resumed is None:
                 raise unled(self.subscription, RESUME_SECONDS)
-            mine = {part.stream for part in resumed.ranges}
+            mine = set(resumed.ranges.streams)
             if not mine:
                 mine = await self._fix_again(session, cut)
             lost = [part for part in cut.ranges if part.stream not in mine]
             if not lost or await self._is_lost_for_good(session, resumed.term, lost):
                 break
         ranges = self.cuts.resumed(cut, resumed.term, mine)
-        self._suspect(part.stream for part in ranges)
+        self._suspect(ranges.streams)
         self._state += 1
         if len(ranges) < len(cut.ranges):
             log.warning(
@@ -512,8 +499,9 @@ class QuerySession:
         fixed = await self._ask(session, self.cuts.proposed, CutFixed, ANSWER_SECONDS)
         if fixed is None:
             raise unled(self.subscription, ANSWER_SECONDS)
+        mine = set(self.cuts.ranges_of(fixed).streams)
         self.cuts.proposed = None
-        return {part.stream for part in fixed.ranges}
+        return mine
 
     async def _is_lost_for_good(self, session: Session, term: int, lost: list[SlotRange]) -> bool:
         """Wait until the take-over of `lost` is older than what a failover loses; False: begin again.
@@ -548,7 +536,7 @@ class QuerySession:
 
     async def _report(self) -> dict[str, Any]:
         if self._reported[0] != self._state:
-            self._reported = self._state, report(self.cuts, self._tail_of)
+            self._reported = self._state, report(self.cuts)
         return self._reported[1]
 
     async def _leave(self) -> None:
@@ -587,7 +575,8 @@ class QuerySession:
     def _watch_now(self) -> None:
         self._watching = False
         if self._tails is not None:
-            self._tails.set_streams([_stream(stream) for stream in self.cuts.held])
+            self._tails.set_streams([StreamId.parse(stream) for stream in self.cuts.held])
+            self.cuts.streams.forget_ends()
             self._state += 1
             self._news.set()
 

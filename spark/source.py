@@ -86,10 +86,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns if columns is not None else stream_columns(options)
         self._query: QuerySession | None = None
+        self._given: list[tuple[dict[str, Any], CutOffset]] = []
+        """The newest offsets that Spark was given: it hands them back as they are."""
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader for its workers, which only call `read`.
-        return {"_options": self._options, "_columns": self._columns, "_query": None}
+        return {"_options": self._options, "_columns": self._columns, "_query": None, "_given": []}
 
     def _session(self) -> QuerySession:
         if self._query is None:
@@ -100,7 +102,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._query
 
     def _offset(self, data: dict[str, Any]) -> CutOffset:
+        for given, offset in self._given:
+            if given == data:
+                return offset
         return CutOffset.from_json(data, self._options.subscription.id)
+
+    def _give(self, offset: CutOffset) -> dict[str, Any]:
+        if not self._given or self._given[-1][1] is not offset:
+            self._given = [*self._given[-1:], (offset.to_json(), offset)]
+        return dict(self._given[-1][0])
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins: a new identity, and cut 0."""
@@ -110,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The next cut, fixed durably; `start` if there is nothing new."""
         if isinstance(limit, ReadAllAvailable):
             self._session().prepare_once()
-        return self._session().next_cut(self._offset(start), self.limits(limit)).to_json()
+        return self._give(self._session().next_cut(self._offset(start), self.limits(limit)))
 
     def limits(self, limit: ReadLimit) -> Limits:
         """The query's own limits where Spark asks for the usual; else what it asks for, as with ``once``."""

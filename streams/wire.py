@@ -46,7 +46,7 @@ _NOT_IN_SCRIPT = ("ACL failure in script", "user executing the script can't run 
 FAILURES = (RedisConnectionError, RedisTimeoutError, OSError)
 
 MANY = 64
-"""So many replies have one timeout together."""
+"""So many replies have one timeout together; a command of more arguments is always packed by hiredis."""
 
 LARGE = 6000
 """Bytes of an argument that is not to be copied."""
@@ -111,7 +111,10 @@ def reason(error: BaseException) -> str:
 
 def _packed(connection: Any, commands: Sequence[Command]) -> list[bytes]:
     """`commands` as they are sent. The client's own way is slow, but copies nothing that is large."""
-    if any(isinstance(one, bytes) and len(one) > LARGE for command in commands for one in command):
+    few = [command for command in commands if len(command) <= MANY]
+    if len(few) == len(commands) and any(
+        isinstance(one, bytes) and len(one) > LARGE for command in few for one in command
+    ):
         packed: list[bytes] = connection.pack_commands(commands)
         return packed
     return [pack_command(command) for command in commands]  # type: ignore[arg-type]  # of any length

@@ -4,7 +4,7 @@
 -- ARGV[1] host  ARGV[2] term  ARGV[3] number of this commit in the term  ARGV[4] records (JSON array)
 -- ARGV[5] id of the newest entry that the leader knows, 0-0 for none
 -- ARGV[6] history of the data in which the term was issued; empty: not compared
--- ARGV[7...] field, value, ... for the progress hash; an empty value removes the field
+-- ARGV[7] how many fields are to leave the progress hash  ARGV[8...] their names, then field, value, ... for it
 -- Replies: {1, entry id} appended, now or by an attempt before; {0, term} another term or host: stop;
 --          {2, entry id} the journal ends here, with an entry that the leader did not write last: its tail was lost;
 --          {3, history} Redis goes on with another history: heal the journal and give up the term
@@ -31,12 +31,13 @@ if last ~= ARGV[5] then
   return {2, last}
 end
 local id = redis.call('XADD', KEYS[2], '*', 't', ARGV[2], 'n', ARGV[3], 'r', ARGV[4])
-for i = 7, #ARGV, 2 do
-  if ARGV[i + 1] == '' then
-    redis.call('HDEL', KEYS[3], ARGV[i])
-  else
-    redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1])
-  end
+-- Lua unpacks some thousand values at once at most.
+local first = 8 + tonumber(ARGV[7])
+for i = 8, first - 1, 2000 do
+  redis.call('HDEL', KEYS[3], unpack(ARGV, i, math.min(i + 1999, first - 1)))
+end
+for i = first, #ARGV, 2000 do
+  redis.call('HSET', KEYS[3], unpack(ARGV, i, math.min(i + 1999, #ARGV)))
 end
 local time = redis.call('TIME')
 redis.call('HSET', KEYS[3], '@active', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)))

@@ -17,10 +17,10 @@ from streamlease.leader.events import (
 )
 from streamlease.leader.machine import Leader, LeaderConfig
 from streamlease.leader.records import GroupState, Record, decode_records, encode_records
+from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
     Command,
-    CutRange,
     Disconnect,
     FinishCut,
     FixCut,
@@ -103,15 +103,17 @@ def part(stream: str, epoch: int, start: int, end: int) -> CutRange:
 
 def fix(session: str, cut: int, *ranges: CutRange, finished: int | None = None, arrival: int = 1) -> FixCut:
     done = cut - 1 if finished is None else finished
-    return FixCut(group=GROUP, session=session, arrival=arrival, cut=cut, finished=done, ranges=ranges)
+    return FixCut(
+        group=GROUP, session=session, arrival=arrival, cut=cut, finished=done, ranges=Ranges.of(ranges)
+    )
 
 
 def finish(session: str, cut: int, *ranges: CutRange, arrival: int = 1) -> FinishCut:
-    return FinishCut(group=GROUP, session=session, arrival=arrival, finished=cut, ranges=ranges)
+    return FinishCut(group=GROUP, session=session, arrival=arrival, finished=cut, ranges=Ranges.of(ranges))
 
 
 def resume(session: str, cut: int, *ranges: CutRange, arrival: int = 1) -> ResumeCut:
-    return ResumeCut(group=GROUP, session=session, arrival=arrival, cut=cut, ranges=ranges)
+    return ResumeCut(group=GROUP, session=session, arrival=arrival, cut=cut, ranges=Ranges.of(ranges))
 
 
 def command(

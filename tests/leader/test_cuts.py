@@ -16,8 +16,10 @@ from streamlease.leader.records import (
     StreamsAdded,
     StreamsForgotten,
 )
-from streamlease.protocol.messages import CutFinished, CutFixed, CutRange, CutResumed, FixCut, Grant
+from streamlease.protocol.cuts import CutRange, Ranges
+from streamlease.protocol.messages import CutFinished, CutFixed, CutResumed, FinishCut, FixCut, Grant
 from tests.leader.make import (
+    GROUP,
     S0,
     S1,
     Rig,
@@ -34,16 +36,17 @@ from tests.leader.make import (
 )
 
 SESSION = "s-n-b1"
-BOTH = (part(S0, 1, 0, 10), part(S1, 1, 0, 20))
+BOTH = Ranges.of((part(S0, 1, 0, 10), part(S1, 1, 0, 20)))
 
 
-def fixed(rig: Rig, message: FixCut) -> tuple[CutRange, ...]:
+def fixed(rig: Rig, message: FixCut) -> Ranges:
     answer = only(rig.hear(message, "driver"), CutFixed)
     assert (answer.session, answer.cut, answer.term) == (message.session, message.cut, rig.leader.term)
-    return answer.ranges
+    assert answer.proposal == message.proposal
+    return message.ranges if answer.ranges is None else answer.ranges
 
 
-def resumed(rig: Rig, cut: int, session: str = SESSION) -> tuple[CutRange, ...]:
+def resumed(rig: Rig, cut: int, session: str = SESSION) -> Ranges:
     return only(rig.hear(resume(session, cut)), CutResumed).ranges
 
 
@@ -51,7 +54,7 @@ def test_a_cut_is_durable_before_it_is_answered() -> None:
     rig = led()
     effects = rig.hear(fix(SESSION, 1, *BOTH), "driver")
     assert [type(effect).__name__ for effect in effects] == ["Persist", "Send"]
-    assert only(effects, CutFixed).ranges == BOTH
+    assert only(effects, CutFixed).ranges is None  # just as asked for
     assert rig.journal[-1] == CutOpened(session=SESSION, cut=1, ranges=BOTH)
 
 
@@ -71,6 +74,30 @@ def test_finishing_commits_the_ranges_once() -> None:
         assert only(rig.hear(finish(SESSION, 1)), CutFinished).finished == 1
         assert (rig.committed(S0), rig.committed(S1)) == (10, 20)
     assert rig.journal.count(CutClosed(session=SESSION, cut=1)) == 1
+
+
+@pytest.mark.parametrize("term", [1, 0, 2], ids=["its own", "an earlier one", "a later one"])
+def test_only_the_leader_that_fixed_a_cut_finishes_it_without_its_ranges(term: int) -> None:
+    rig = led()
+    fixed(rig, fix(SESSION, 1, *BOTH))
+    before, refused = rig.frozen(), rig.leader.refused
+    message = FinishCut(group=GROUP, session=SESSION, arrival=1, finished=1, ranges=None, term=term)
+    effects = rig.hear(message)
+    if term == rig.leader.term:
+        assert only(effects, CutFinished).finished == 1
+        assert only(effects, CutFinished).progress == ()  # the session knows it
+        assert (rig.committed(S0), rig.committed(S1)) == (10, 20)
+    else:
+        assert effects == []
+        assert rig.frozen() == before
+        assert rig.leader.refused == refused + 1
+
+
+def test_a_session_that_names_the_ranges_is_told_all_that_is_committed() -> None:
+    rig = led()
+    fixed(rig, fix(SESSION, 1, BOTH[0]))
+    answer = only(rig.hear(finish(SESSION, 1, BOTH[0])), CutFinished)
+    assert {entry.stream: entry.offset for entry in answer.progress} == {S0: 10, S1: 0}
 
 
 def test_the_next_cut_finishes_the_one_before() -> None:
@@ -344,7 +371,7 @@ def test_adding_a_stream_again_keeps_its_progress() -> None:
 
 def test_closing_another_cut_commits_nothing() -> None:
     state = held()
-    state.apply(CutOpened(session="s", cut=4, ranges=(part(S0, 1, 3, 9),)))
+    state.apply(CutOpened(session="s", cut=4, ranges=Ranges.of((part(S0, 1, 3, 9),))))
     state.apply(CutClosed(session="s", cut=3))
     assert state.streams[S0].committed == 3
     assert state.sessions["s"].cut == 4
@@ -369,6 +396,6 @@ def test_moves_are_counted_between_sessions_only() -> None:
 
 def test_a_snapshot_is_read_back() -> None:
     state = held()
-    state.apply(CutOpened(session="s", cut=4, ranges=(part(S0, 1, 3, 9),)))
+    state.apply(CutOpened(session="s", cut=4, ranges=Ranges.of((part(S0, 1, 3, 9),))))
     assert GroupState.restore(state.snapshot()) == state
-    assert state.sessions == {"s": SessionCuts(finished=3, cut=4, ranges={S0: part(S0, 1, 3, 9)})}
+    assert state.sessions == {"s": SessionCuts(finished=3, cut=4, ranges={S0: (1, 3, 9)})}

@@ -15,6 +15,7 @@ from streamlease.leader.journal import Journal, recover
 from streamlease.leader.machine import LeaderConfig
 from streamlease.leader.records import Leased, Record, StreamsAdded
 from streamlease.leader.runner import Runner
+from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.messages import (
     Command,
     CommandReply,
@@ -270,7 +271,14 @@ async def test_a_host_without_the_group_refuses_an_operator_and_ignores_the_rest
     redis: AsyncRedis, client: Client
 ) -> None:
     async with hosting(redis, "one") as host:
-        cut = FixCut(group=GROUP, session="s", arrival=1, cut=1, finished=0, ranges=(part("a.0.0", 1, 0, 1),))
+        cut = FixCut(
+            group=GROUP,
+            session="s",
+            arrival=1,
+            cut=1,
+            finished=0,
+            ranges=Ranges.of((part("a.0.0", 1, 0, 1),)),
+        )
         question = Command(group=GROUP, request="r7", act="describe")
         await client.say(host.id, goodbye("b9"), cut, finish("s", 1), question)
         reply = await client.hear(CommandReply)

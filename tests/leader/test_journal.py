@@ -11,13 +11,16 @@ from streamlease.leader import journal as journal_module
 from streamlease.leader.journal import Journal, Recovery, TailLost, recover
 from streamlease.leader.records import (
     Committed,
+    CutOpened,
     GroupState,
     HandedOver,
     Leased,
     Record,
     StreamsAdded,
     TermStarted,
+    encode_records,
 )
+from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import NotDurable, StreamleaseError
 from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
@@ -340,3 +343,39 @@ async def test_a_commit_is_as_durable_as_its_group_demands(make_redis_server: Ma
         await journal.write(*numbered)
         assert await ask(client, [("XLEN", keys.journal(GROUP))]) == [2]
         await client.aclose()
+
+
+def cut_of(streams: int, number: int) -> CutOpened:
+    names = [f"s.0.{one}" for one in range(streams)]
+    ranges = Ranges(names, [1] * streams, [number] * streams, [number + 1] * streams)
+    return CutOpened(session="q", cut=number, ranges=ranges)
+
+
+async def test_a_journal_of_large_cuts_stays_small(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(encode_records([cut_of(100, 10)]))
+    monkeypatch.setattr(journal_module, "SNAPSHOT_BYTES", 5 * size)
+    monkeypatch.setattr(journal_module, "HISTORY_BYTES", 3 * size)
+    journal = await opened(redis)
+    longest = 0
+    for number in range(10, 40):
+        await commit(journal, cut_of(100, number))
+        if journal.wants_snapshot:
+            await journal.snapshot(state_of(cut_of(100, number)).snapshot())
+            assert not journal.wants_snapshot
+        longest = max(longest, (await ask(redis, [("XLEN", keys.journal(GROUP))]))[0])
+    assert longest == 3 + 4
+    assert (await recover(redis, GROUP)).state == state_of(cut_of(100, 39))
+
+
+async def test_many_streams_are_mirrored_and_forgotten_at_once(redis: AsyncRedis) -> None:
+    """Lua unpacks 8,000 values at most."""
+    journal = await opened(redis)
+    names = [f"s.0.{one}" for one in range(9000)]
+    await journal.write(*journal.next_commit([ADDED], dict.fromkeys(names, 3)))
+    mirror = (await ask(redis, [("HMGET", keys.progress(GROUP), *names)]))[0]
+    assert mirror == [b"3"] * 9000
+    await journal.write(*journal.next_commit([ADDED], dict.fromkeys(names) | {names[5]: 4}))
+    mirror = (await ask(redis, [("HMGET", keys.progress(GROUP), *names)]))[0]
+    assert mirror == [b"4" if name == names[5] else None for name in names]

@@ -19,9 +19,10 @@ from streamlease.leader.records import (
     StreamsAdded,
     Truncated,
 )
+from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.errors import Fenced
 from streamlease.protocol.ids import StreamId
-from streamlease.protocol.messages import CutRange, LeaderWanted, Progress, UpdateProgress
+from streamlease.protocol.messages import LeaderWanted, Progress, UpdateProgress
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership, progress
 from streamlease.registry.groups import Groups
@@ -158,7 +159,7 @@ def test_a_closed_cut_moves_its_streams() -> None:
     state = GroupState()
     state.apply(StreamsAdded(starts={"a.0.0": 0, "a.0.1": 0}))
     part = CutRange(stream="a.0.1", lease_epoch=1, start=0, end=4)
-    state.apply(CutOpened(session="s", cut=3, ranges=(part,)))
+    state.apply(CutOpened(session="s", cut=3, ranges=Ranges.of((part,))))
     assert list(state.moved_by(CutClosed(session="s", cut=3))) == ["a.0.1"]
     assert list(state.moved_by(CutClosed(session="s", cut=2))) == []
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from streamlease.protocol.messages import CutRange, FinishCut, FixCut, ResumeCut
+from streamlease.protocol.cuts import CutRange, Ranges
+from streamlease.protocol.messages import FinishCut, FixCut, ResumeCut
 from tests.leader.transcript import GROUP, Conversation
 
 FOLDER = Path(__file__).parent / "transcripts"
@@ -50,7 +51,7 @@ def eviction_with_open_cut() -> Conversation:
     talk = Conversation("s.0.0")
     talk.join("anna")
     talk.wait(100)
-    ranges = (CutRange(stream="s.0.0", lease_epoch=1, start=0, end=50),)
+    ranges = Ranges.of((CutRange(stream="s.0.0", lease_epoch=1, start=0, end=50),))
     talk.ask(
         "driver-a", FixCut(group=GROUP, session="session-anna", arrival=1, cut=1, finished=0, ranges=ranges)
     )
@@ -59,7 +60,7 @@ def eviction_with_open_cut() -> Conversation:
     talk.join("bert")
     talk.wait(10_000)
     talk.say("the session of bert wants more than anna's cut had; the one of anna comes too late")
-    ranges = (CutRange(stream="s.0.0", lease_epoch=2, start=0, end=80),)
+    ranges = Ranges.of((CutRange(stream="s.0.0", lease_epoch=2, start=0, end=80),))
     talk.ask(
         "driver-b", FixCut(group=GROUP, session="session-bert", arrival=1, cut=1, finished=0, ranges=ranges)
     )

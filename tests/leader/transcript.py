@@ -13,7 +13,8 @@ from streamlease.borrower import machine as b
 from streamlease.leader import events as e
 from streamlease.leader.machine import Leader, LeaderConfig
 from streamlease.leader.records import GroupState, Record
-from streamlease.protocol.messages import CutRange, Message, Progress, ToLeader
+from streamlease.protocol.cuts import CutRange, Ranges
+from streamlease.protocol.messages import Message, Progress, ToLeader
 
 GROUP = "g/a"
 
@@ -160,7 +161,7 @@ def _value(value: object) -> str:
             return f"{value.stream}@{value.lease_epoch}={value.offset}{' final' if value.final else ''}"
         case CutRange():
             return f"{value.stream}@{value.lease_epoch}[{value.start},{value.end})"
-        case tuple():
+        case tuple() | Ranges():
             return "[" + ", ".join(map(_value, value)) + "]"
         case dict():
             return "{" + ", ".join(f"{key}: {_value(one)}" for key, one in value.items()) + "}"

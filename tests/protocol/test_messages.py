@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from streamlease.protocol import messages as m
+from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.messages import ActName, Grant, Message, Ping, Verdict, decode, encode
 from streamlease.protocol.topics import MAX_BYTES, SharedSubscription
 
@@ -18,7 +19,7 @@ TYPES: tuple[type[BaseModel], ...] = get_args(m.Message)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 OFFSET = st.integers(min_value=0, max_value=2**63)
 PROGRESS = st.builds(m.Progress, stream=TEXT, lease_epoch=OFFSET, offset=OFFSET, final=st.booleans())
-RANGE = st.builds(m.CutRange, stream=TEXT, lease_epoch=OFFSET, start=OFFSET, end=OFFSET)
+RANGE = st.builds(CutRange, stream=TEXT, lease_epoch=OFFSET, start=OFFSET, end=OFFSET)
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "arrival": OFFSET,
@@ -32,7 +33,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "follows": st.none() | OFFSET,
     "attested": st.lists(PROGRESS, max_size=3).map(tuple),
     "pinned_end": st.none() | OFFSET,
-    "ranges": st.lists(RANGE, max_size=3).map(tuple),
+    "ranges": st.lists(RANGE, max_size=3, unique_by=lambda part: part.stream).map(Ranges.of),
+    "proposal": OFFSET,
     "act": st.sampled_from(get_args(ActName)),
     "stream": TEXT,
     "until": st.none() | OFFSET,
@@ -53,6 +55,10 @@ def strategy_for(kind: type[BaseModel]) -> st.SearchStrategy[Any]:
     for name in kind.model_fields:
         if name == "progress":
             fields[name] = OFFSET if kind is Grant else st.lists(PROGRESS, max_size=3).map(tuple)
+        elif (
+            name == "ranges" and kind.model_fields[name].annotation != m.FixCut.model_fields[name].annotation
+        ):
+            fields[name] = st.none() | FIELDS[name]  # may be left out
         elif name != "type":
             number = kind.model_fields[name].annotation is int
             fields[name] = FIELDS.get(name, OFFSET if number else TEXT)
@@ -177,3 +183,28 @@ def test_a_message_out_of_range_is_dropped(change: dict[str, Any]) -> None:
     good = {"type": "ping", "group": "g/a", "borrower": "b", "term": 1}
     assert decode(json.dumps([good]).encode())[1] == 0
     assert decode(json.dumps([{**good, **change}]).encode()) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        pytest.param([["a.0.0"], [1], [0], [5]], id="no names"),
+        pytest.param({"streams": ["a.0.0"], "lease_epochs": [1], "starts": [0]}, id="a column is missing"),
+        pytest.param(
+            {"streams": ["a.0.0"], "lease_epochs": [1], "starts": [0], "ends": [5, 6]}, id="different lengths"
+        ),
+        pytest.param(
+            {"streams": ["a.0.0"] * 2, "lease_epochs": [1, 1], "starts": [0, 0], "ends": [5, 5]},
+            id="a stream twice",
+        ),
+        pytest.param(
+            {"streams": ["a.0.0"], "lease_epochs": [1], "starts": [-1], "ends": [5]}, id="a negative offset"
+        ),
+        pytest.param({"streams": [""], "lease_epochs": [1], "starts": [0], "ends": [5]}, id="no stream"),
+    ],
+)
+def test_malformed_ranges_of_a_cut_are_refused(ranges: object) -> None:
+    good = m.FixCut(group="g/a", session="s", arrival=1, cut=1, finished=0, ranges=Ranges.of(()))
+    item = good.model_dump(mode="json")
+    assert decode(json.dumps([item]).encode()) == ([good], 0)
+    assert decode(json.dumps([{**item, "ranges": ranges}]).encode()) == ([], 1)

@@ -91,7 +91,6 @@ class Query:
         self._waiting: type[LeaderToSession] | None = None
         self._answer: Any = None
         self._confirm_at = 0
-        self._ends: dict[str, int] = {}
         checkpoint.running = True
         process.ends.append(self._gone)
         process.start(self._run())
@@ -137,7 +136,7 @@ class Query:
         match message:
             case CutFixed():
                 cuts.confirm(message.finished)
-                if cuts.proposed is not None and cuts.proposed.cut == message.cut:
+                if cuts.is_meant(message):
                     cuts.believe(message.progress)
                     self._answered(message)
             case CutFinished():
@@ -188,23 +187,26 @@ class Query:
     def _attest(self, cut: CutOffset, *, finished: bool) -> None:
         """See `QuerySession`."""
         assert self.session is not None
-        for part in cut.ranges:
-            end = part.end if finished else part.start
-            self.session.attest(part.slot, part.stream, part.lease_epoch, end)
+        self.session.attest_all(
+            (part.slot, part.stream, part.lease_epoch, part.end if finished else part.start)
+            for part in cut.ranges
+        )
 
     def _look(self) -> Routine:
         while not self._left:
             held = sorted(self.cuts.held)
             if held:
                 with contextlib.suppress(*GONE):  # injected by `Faults`: the next round asks again
-                    self._ends = yield self.agent.call(lambda store, held=held: store.ends(held))
+                    ends = yield self.agent.call(lambda store, held=held: store.ends(held))
+                    for stream in held:
+                        self.cuts.streams.ends_at(stream, ends.get(stream))
             yield self.random.randint(50, 300)
 
     def _tick(self, now: int) -> None:
         done = self.cuts.went_through
         if self.cuts.unconfirmed and done and self.session is not None and now >= self._confirm_at:
             self._confirm_at = now + RESEND_MS
-            self.session.post(self.cuts.finish_cut(done))
+            self.session.post(self.cuts.finish_cut(done, self.session.term))
 
     def _ask(self, question: Any, kind: type[LeaderToSession], ms: int) -> Routine:
         clock, session = self.process.clock, self.session
@@ -237,25 +239,18 @@ class Query:
             if cuts.open is not None:
                 self.world.sometimes["a cut that no checkpoint names is taken up"] += 1
                 return cuts.open
-        if (
-            cuts.proposed is None
-            and cuts.propose(cuts.waiting(lambda stream: self._ends.get(stream, 0)), Limits(self.limit))
-            is None
-        ):
+        if cuts.proposed is None and cuts.propose(cuts.streams.waiting(), Limits(self.limit)) is None:
             yield 50
             self._raise_error()
-            cuts.propose(cuts.waiting(lambda stream: self._ends.get(stream, 0)), Limits(self.limit))
+            cuts.propose(cuts.streams.waiting(), Limits(self.limit))
         if cuts.proposed is None:
             return start
         fixed = yield from self._ask(cuts.proposed, CutFixed, ANSWER_MS)
         return start if fixed is None else cuts.fixed(fixed) or start
 
-    def _end_of(self, stream: str) -> int:
-        return self._ends.get(stream, 0)
-
     def _finish(self, done: CutOffset) -> Routine:
         assert self.session is not None
-        message, following = self.cuts.finish_cut(done), None
+        message, following = self.cuts.finish_cut(done, self.session.term), None
         if self.cuts.is_open(done):
             self.session.post(message)
             self._confirm_at = self.process.clock() + RESEND_MS
@@ -305,8 +300,9 @@ class Query:
         fixed = yield from self._ask(cuts.proposed, CutFixed, ANSWER_MS)
         if fixed is None:
             raise StoreUnavailable("no leader answered")
+        mine = {part.stream for part in cuts.ranges_of(fixed)}
         cuts.proposed = None
-        return {part.stream for part in fixed.ranges}
+        return mine
 
     def _is_lost_for_good(self, term: int, lost: list[SlotRange]) -> Routine:
         """See `QuerySession`."""

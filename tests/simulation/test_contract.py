@@ -155,7 +155,7 @@ class Both:
         simulated = self.store.journal_append(host, term, number, payload, after, simulated_history)
         real = await self.script(
             "leader", "journal_append", ["leader", "journal", "progress"],
-            host, term, number, payload, self.real_id(after), history, "s.0.0", number,
+            host, term, number, payload, self.real_id(after), history, 1, "s.0.1", "s.0.0", number,
         )  # fmt: skip
         return simulated, self.of(simulated, real)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
-from streamlease.protocol.messages import CutFixed, CutRange, CutResumed, Progress
+from streamlease.protocol.cuts import CutRange, Ranges
+from streamlease.protocol.messages import CutFixed, CutResumed, FixCut, Progress
 from streamlease.spark.cuts import QueryCuts
 from streamlease.spark.limits import Limits
-from streamlease.spark.offsets import CutOffset, SlotRange
+from streamlease.spark.offsets import CutOffset, SlotRange, SlotRanges
 
 S0 = "s.0.0"
 
@@ -22,10 +23,16 @@ class Query:
     def grant(self, epoch: int, progress: int, pinned: int | None = None, resumes: int | None = None) -> None:
         self.cuts.granted(0, StreamGranted(S0, epoch, progress, pinned, resumes))
 
+    def propose(self, end: int) -> FixCut | None:
+        self.cuts.streams.ends_at(S0, end)
+        return self.cuts.propose(self.cuts.streams.waiting(), Limits())
+
     def open(self, number: int, start: int, end: int, epoch: int) -> CutOffset:
-        assert self.cuts.propose(self.cuts.waiting(lambda stream: end), Limits()) is not None
+        assert self.propose(end) is not None
         part = CutRange(stream=S0, lease_epoch=epoch, start=start, end=end)
-        cut = self.cuts.fixed(CutFixed(group="g/a", session="q", term=1, cut=number, ranges=(part,)))
+        cut = self.cuts.fixed(
+            CutFixed(group="g/a", session="q", term=1, cut=number, ranges=Ranges.of((part,)))
+        )
         assert cut is not None
         return cut
 
@@ -46,7 +53,7 @@ def test_a_query_that_comes_back_gives_nothing_away_before_it_knows_what_became_
     query.grant(2, 0, resumes=1)
     query.cuts.revoking(StreamRevoking(S0, 2))
     assert query.reported == []  # cut 1, up to 5, may be in the sink
-    done = CutOffset("g/a", "q", 1, 1, (SlotRange(S0, 0, 5, 1, 0),))
+    done = CutOffset("g/a", "q", 1, 1, SlotRanges.of((SlotRange(S0, 0, 5, 1, 0),)))
     query.cuts.finish(done)
     assert [event.final for event in query.reported] == [True]
 
@@ -74,7 +81,7 @@ def test_a_pinned_end_that_the_leader_says_is_committed_pins_nothing_any_more() 
     query.cuts.settle()
     query.grant(2, 0, pinned=5)
     query.cuts.believe((Progress(stream=S0, lease_epoch=2, offset=5),))
-    proposed = query.cuts.propose(query.cuts.waiting(lambda stream: 9), Limits())
+    proposed = query.propose(9)
     assert proposed is not None
     assert [(part.start, part.end) for part in proposed.ranges] == [(5, 9)]
 
@@ -83,10 +90,10 @@ def test_an_answer_that_is_older_than_the_lease_says_nothing_of_its_progress() -
     query = Query()
     query.cuts.settle()
     query.grant(1, 8)
-    assert query.cuts.propose(query.cuts.waiting(lambda stream: 9), Limits()) is not None
+    assert query.propose(9) is not None
     query.grant(3, 6)  # reset by an operator, while the answer was on its way
     part = CutRange(stream=S0, lease_epoch=1, start=8, end=9)
-    cut = query.cuts.fixed(CutFixed(group="g/a", session="q", term=1, cut=1, ranges=(part,)))
+    cut = query.cuts.fixed(CutFixed(group="g/a", session="q", term=1, cut=1, ranges=Ranges.of((part,))))
     assert cut is not None
     query.cuts.finish(cut)
     assert query.cuts.held[S0].committed == 6
@@ -124,14 +131,55 @@ def test_a_query_that_comes_back_gives_nothing_away_of_a_cut_that_its_checkpoint
     query = Query()
     query.grant(2, 5, resumes=1)
     query.cuts.revoking(StreamRevoking(S0, 2))
-    done = CutOffset("g/a", "q", 1, 1, (SlotRange(S0, 0, 5, 1, 0),))
+    done = CutOffset("g/a", "q", 1, 1, SlotRanges.of((SlotRange(S0, 0, 5, 1, 0),)))
     asked = query.cuts.ask_for_next(done)
     assert (asked.cut, asked.ranges) == (2, ())
     part = CutRange(stream=S0, lease_epoch=1, start=5, end=9)
-    following = CutResumed(group="g/a", session="q", term=1, cut=2, ranges=(part,))
+    following = CutResumed(group="g/a", session="q", term=1, cut=2, ranges=Ranges.of((part,)))
     cut = query.cuts.finish(done, following)
-    assert cut == CutOffset("g/a", "q", 2, 1, (SlotRange(S0, 5, 9, 1, 0),))
+    assert cut == CutOffset("g/a", "q", 2, 1, SlotRanges.of((SlotRange(S0, 5, 9, 1, 0),)))
     assert query.cuts.open == cut
     assert query.reported == []  # Spark is given the cut, and reads it
     query.cuts.finish(cut)
     assert query.reported == [Progressed(S0, 2, 9, final=True)]
+
+
+def test_an_answer_to_what_was_proposed_before_is_not_meant() -> None:
+    query = Query()
+    query.cuts.settle()
+    query.grant(1, 0)
+    first = query.propose(5)
+    assert first is not None
+    nothing = CutFixed(group="g/a", session="q", term=1, cut=1, ranges=Ranges.of(()), proposal=first.proposal)
+    assert query.cuts.is_meant(nothing)
+    assert query.cuts.fixed(nothing) is None
+    second = query.propose(9)
+    assert second is not None
+    assert first.cut == second.cut
+    late = CutFixed(group="g/a", session="q", term=1, cut=1, ranges=None, proposal=first.proposal)
+    assert not query.cuts.is_meant(late)
+    answer = late.model_copy(update={"proposal": second.proposal})
+    assert query.cuts.is_meant(answer)
+    cut = query.cuts.fixed(answer)
+    assert cut is not None
+    assert cut.ranges == (SlotRange(S0, 0, 9, 1, 0),)
+
+
+def test_only_the_leader_that_fixed_a_cut_is_not_told_what_it_was() -> None:
+    query = Query()
+    query.cuts.settle()
+    query.grant(1, 0)
+    cut = query.open(1, 0, 5, 1)
+    assert query.cuts.finish_cut(cut, 1).ranges is None
+    assert query.cuts.finish_cut(cut, 2).ranges == (CutRange(S0, 1, 0, 5),)
+    query.cuts.finish(cut)
+    done = query.cuts.went_through
+    assert done is not None
+    assert query.cuts.finish_cut(done, 1).ranges is None
+    assert query.cuts.finish_cut(done, 2).ranges == (CutRange(S0, 1, 0, 5),)
+
+
+def test_a_leader_is_told_what_the_cut_of_an_earlier_process_was() -> None:
+    query = Query()
+    done = CutOffset("g/a", "q", 1, 1, SlotRanges.of((SlotRange(S0, 0, 5, 1, 0),)))
+    assert query.cuts.finish_cut(done, 1).ranges == (CutRange(S0, 1, 0, 5),)

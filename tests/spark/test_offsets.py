@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.ids import StreamId
-from streamlease.spark.offsets import FORM, CutOffset, SlotRange
+from streamlease.spark.offsets import FORM, CutOffset, SlotRange, SlotRanges
 from tests.spark.refusals import one_line
 
+NOTHING = SlotRanges.of(())
 number = st.integers(0, 2**62)
 ranges = st.builds(
     lambda stream, start, count, epoch, slot: SlotRange(str(stream), start, start + count, epoch, slot),
@@ -30,9 +31,11 @@ offsets = st.builds(
     session=st.text(min_size=1),
     cut=number,
     term=number,
-    ranges=st.lists(ranges, unique_by=lambda part: part.stream).map(tuple),
+    ranges=st.lists(ranges, unique_by=lambda part: part.stream).map(SlotRanges.of),
 )
-GOOD: dict[str, Any] = CutOffset("g/t/#", "q-1", 4, 2, (SlotRange("s.0.1", 3, 9, 5, 1),)).to_json()
+GOOD: dict[str, Any] = CutOffset(
+    "g/t/#", "q-1", 4, 2, SlotRanges.of((SlotRange("s.0.1", 3, 9, 5, 1),))
+).to_json()
 
 
 def primitive(value: object) -> bool:
@@ -48,13 +51,13 @@ def test_an_offset_survives_spark_s_checkpoint(offset: CutOffset) -> None:
     read = CutOffset.from_json(json.loads(json.dumps(data)), "g/t/#")
     assert set(read.ranges) == set(offset.ranges)
     assert len(read.ranges) == len(offset.ranges)
-    assert replace(read, ranges=()) == replace(offset, ranges=())
+    assert replace(read, ranges=NOTHING) == replace(offset, ranges=NOTHING)
     assert CutOffset.from_json(read.to_json(), "g/t/#") == read
 
 
 def test_the_offset_of_10_000_streams_is_below_400_kb() -> None:
     parts = (SlotRange(f"clickstream.12.{n}", 10**9 + n, 10**9 + 2 * n, 12, n % 16) for n in range(10_000))
-    assert len(json.dumps(CutOffset("g/t/#", "q-1", 4, 2, tuple(parts)).to_json())) < 400_000
+    assert len(json.dumps(CutOffset("g/t/#", "q-1", 4, 2, SlotRanges.of(parts)).to_json())) < 400_000
 
 
 def test_the_form_is_what_the_checkpoints_of_this_version_hold() -> None:

@@ -1,0 +1,159 @@
+"""The ranges of a cut: rows to whoever looks at them, columns in memory and where they are written.
+
+A cut can have 10,000 ranges, and a query waits while it goes to the leader, into the journal and back.
+Columns are parsed and checked several times as fast as a list of objects, take a third of the space, and are
+nothing that Python's garbage collector has to walk through::
+
+    {"streams": ["a.0.0", "a.0.1"], "lease_epochs": [1, 3], "starts": [0, 17], "ends": [5, 20]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, overload
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
+
+Offset = Annotated[int, Field(ge=0)]
+Text = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class CutRange(NamedTuple):
+    """One stream's part of a cut: offsets ``start <= offset < end``, read under one lease."""
+
+    stream: str
+    lease_epoch: int
+    start: int
+    end: int
+
+
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
+
+
+class Columns(Sequence[_Row], Generic[_Row]):
+    """Rows that are kept as columns. They never change.
+
+    Args:
+        columns: one for each field of a row, all of the same length.
+    """
+
+    __slots__ = ("columns",)
+    row: ClassVar[type[Any]]
+    """The type of a row: a named tuple."""
+
+    def __init__(self, *columns: Sequence[Any]) -> None:
+        self.columns = columns
+
+    @classmethod
+    def of(cls, rows: Iterable[_Row]) -> Self:
+        """These rows, which may have their columns already."""
+        if isinstance(rows, cls):
+            return rows
+        columns = zip(*rows, strict=True)
+        found = [*columns] or [() for _ in cls.row._fields]
+        return cls(*found)
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __iter__(self) -> Iterator[_Row]:
+        return map(self.row._make, zip(*self.columns, strict=True))
+
+    @overload
+    def __getitem__(self, place: int) -> _Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> Self: ...
+    def __getitem__(self, place: int | slice) -> _Row | Self:
+        found = [column[place] for column in self.columns]
+        return type(self)(*found) if isinstance(place, slice) else self.row._make(found)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Columns):
+            return len(self) == len(other) and all(
+                list(mine) == list(others) for mine, others in zip(self.columns, other.columns, strict=True)
+            )
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+class Ranges(Columns[CutRange]):
+    """The ranges of a cut, each of another stream."""
+
+    __slots__ = ()
+    row = CutRange
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """Their streams."""
+        return self.columns[0]
+
+
+NO_RANGES = Ranges.of(())
+
+
+class _Written(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    streams: list[Text]
+    lease_epochs: list[Offset]
+    starts: list[Offset]
+    ends: list[Offset]
+
+
+def _read(value: Any) -> Ranges:
+    """Ranges from their columns, or as they are.
+
+    Raises:
+        ValueError: the columns are malformed or of different lengths, or name a stream twice.
+    """
+    if isinstance(value, Ranges):
+        return value
+    if isinstance(value, tuple) and all(type(part) is CutRange for part in value):
+        return Ranges.of(value)
+    found = _Written.model_validate(value)
+    columns = (found.streams, found.lease_epochs, found.starts, found.ends)
+    if len({len(set(found.streams)), *(len(column) for column in columns)}) > 1:
+        raise ValueError("the columns are of different lengths, or a stream has two ranges")
+    return Ranges(*columns)
+
+
+def _write(ranges: Ranges) -> dict[str, list[Any]]:
+    return {name: list(column) for name, column in zip(_Written.model_fields, ranges.columns, strict=True)}
+
+
+RangesField = Annotated[Ranges, PlainValidator(_read), PlainSerializer(_write)]
+"""Ranges as a field of a message or of a record."""
+
+OpenRanges = dict[str, tuple[int, int, int]]
+"""The ranges of an open cut by their streams: lease epoch, start and end. Streams may leave it."""
+
+
+def opened(ranges: Ranges) -> OpenRanges:
+    """Ranges by their streams."""
+    streams, *rest = ranges.columns
+    return dict(zip(streams, zip(*rest, strict=True), strict=True))
+
+
+def still_open(ranges: Mapping[str, tuple[int, int, int]]) -> Ranges:
+    """The ranges of an open cut."""
+    columns = [*zip(*ranges.values(), strict=True)] or [(), (), ()]
+    return Ranges([*ranges], *columns)
+
+
+def _read_open(value: Any) -> OpenRanges:
+    if isinstance(value, dict) and all(type(part) is tuple for part in value.values()):
+        return value
+    return opened(_read(value))
+
+
+OpenRangesField = Annotated[
+    OpenRanges,
+    PlainValidator(_read_open),
+    PlainSerializer(lambda ranges: _write(still_open(ranges))),
+]
+"""The same as a field of the state."""
