@@ -1,7 +1,7 @@
 """Cuts on the driver: what the next cut of a query costs, and how large its offset is.
 
-One `latestOffset` finishes the cut before and fixes the next one, as in a query that is never idle. The leader
-is in the same process, and its work is in the figure.
+One `latestOffset` finishes the cut before and fixes the next one, as in a query that is never idle. The
+leader is in the same process, and its work is in the figure.
 """
 
 from __future__ import annotations
