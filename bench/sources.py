@@ -1,6 +1,6 @@
 """What Streamlease is compared with in Spark: Python sources such as one would write by hand.
 
-`entries` reads one message per entry by XRANGE and yields tuples. `memory` yields record batches that are in
+`entries` reads one message per entry by XRANGE and yields tuples, with the same columns. `memory` yields record batches that are in
 the worker's memory already: the ceiling of Spark's Python path. `little` offers a few rows of memory in every
 micro-batch: the floor of a micro-batch's latency.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -132,13 +133,17 @@ class _EntriesReader(_Reader):
         client = redis.Redis.from_url(self.options["redis"])
         narrow = self.options.get("columns") == "payload"
         for key in (stream_of(number) for number in range(STREAMS)):
-            last = "-"
+            last, number = "-", 0
             while entries := client.xrange(key, last, "+", count=CHUNK):
-                for number, (_, fields) in enumerate(entries):
+                for id, fields in entries:
                     if narrow:
                         yield (fields[b"p"],)
                     else:
-                        yield (fields[b"t"].decode(), fields[b"k"], fields[b"p"], key, number)
+                        appended = datetime.fromtimestamp(int(id.partition(b"-")[0]) / 1000, UTC)
+                        moment = datetime.fromtimestamp(int(fields[b"ts"]) / 1_000_000, UTC)
+                        topic = fields[b"t"].decode()
+                        yield (topic, fields[b"k"], fields[b"p"], None, key, number, moment, appended, None)
+                        number += 1
                 last = f"({entries[-1][0].decode()}"
 
 
@@ -149,10 +154,9 @@ class Entries(DataSource):
     def name(cls) -> str:
         return "entries_source"
 
-    def schema(self) -> str:
-        if self.options.get("columns") == "payload":
-            return "payload binary"
-        return "topic string, key binary, payload binary, stream string, offset bigint"
+    def schema(self) -> StructType:
+        """The columns of the others, all of them or the payload alone."""
+        return select(message_fields(), ["payload"] if self.options.get("columns") == "payload" else [])
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return _EntriesReader(dict(self.options))

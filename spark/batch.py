@@ -147,7 +147,13 @@ class BatchReader(DataSourceReader):
     ) -> Iterator[pa.RecordBatch]:
         while start < end:
             try:
-                for batch in reader.read_range(stream, start, end, schema=self.columns.wanted(stream.space)):
+                for batch in reader.read_range(
+                    stream,
+                    start,
+                    end,
+                    schema=self.columns.wanted(stream.space),
+                    columns=self.columns.fixed,
+                ):
                     start += batch.num_rows
                     yield batch
             except HistoryTruncated as error:

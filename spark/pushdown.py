@@ -92,7 +92,10 @@ class Wanted:
         for filter in self.rows:
             name = _column(filter)
             if name in batch.schema.names and batch.num_rows:
-                mask = _mask(filter, batch.column(name))
+                column = batch.column(name)
+                if pa.types.is_dictionary(column.type):
+                    column = column.dictionary_decode()
+                mask = _mask(filter, column)
                 if mask is not None:
                     batch = batch.filter(mask)
         return batch

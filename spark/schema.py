@@ -192,6 +192,11 @@ class Columns:
                 typed[space.name] = Schema(columns=tuple(one for one in columns if one is not None))
         return cls(arrow, typed)
 
+    @property
+    def fixed(self) -> frozenset[str]:
+        """The columns that every message has, of those that are wanted."""
+        return frozenset(name for name in self.arrow.names if name in RESERVED)
+
     def wanted(self, space: str) -> Schema | None:
         """What to ask a range reader of a stream of `space` for."""
         return self.typed.get(space)

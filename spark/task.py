@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,13 +22,11 @@ from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, Stre
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead
 from streamlease.registry.mailbox import send_blocking
-from streamlease.spark.ahead import ahead
 from streamlease.spark.connections import connection
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import Columns
 from streamlease.streams.log import BlockingLog
 from streamlease.streams.messages import filter_batch
-from streamlease.streams.ranges import BATCH_ROWS
 
 log = logging.getLogger(__name__)
 
@@ -61,21 +59,15 @@ def read(work: SlotWork, options: SourceOptions, columns: Columns) -> Iterator[p
     reading = Reading(work)
     bytes_read = 0
 
-    def rows() -> Generator[pa.RecordBatch, None, None]:
-        nonlocal bytes_read
-        for span in work.spans:
-            # The same on every delivery of these rows, by whichever query: an idempotency key for sinks.
-            first, end = span.cut or (span.start, span.end)
-            cut = f"{span.stream}@{first}-{end}"
-            for batch in _batches(reader, span, reading, options, columns):
-                bytes_read += batch.nbytes
-                chosen = filter_batch(batch, options.subscription.filter)
-                if chosen.num_rows:
-                    yield columns.shape(chosen, {"cut": cut})
-
-    # A thread is not worth its start where one batch holds all there is.
-    few = sum(span.end - span.start for span in work.spans) <= BATCH_ROWS
-    yield from rows() if few else ahead(rows(), lambda batch: batch.nbytes)
+    for span in work.spans:
+        # The same on every delivery of these rows, by whichever query: an idempotency key for sinks.
+        first, end = span.cut or (span.start, span.end)
+        cut = f"{span.stream}@{first}-{end}"
+        for batch in _batches(reader, span, reading, options, columns):
+            bytes_read += batch.nbytes
+            chosen = filter_batch(batch, options.subscription.filter)
+            if chosen.num_rows:
+                yield columns.shape(chosen, {"cut": cut})
     reading.finish()
     context = TaskContext.get()
     report = CutRead(
@@ -103,7 +95,7 @@ def _batches(
     position, answered = span.start, time.monotonic()
     while position < span.end:
         try:
-            for batch in reader.read_range(stream, position, span.end, schema=wanted):
+            for batch in reader.read_range(stream, position, span.end, schema=wanted, columns=columns.fixed):
                 reading.read(span.stream, position, position + batch.num_rows - 1)
                 position += batch.num_rows
                 yield batch

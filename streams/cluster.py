@@ -400,6 +400,12 @@ class BlockingCluster:
             client = self._nodes[address] = self.make(address)
         return client
 
+    def owner(self, command: Command) -> BlockingServer | None:
+        """The node that owns the keys of `command`, as last heard."""
+        slot = slot_of(command)
+        address = self.topology.owners[slot] if slot is not None else None
+        return self.node(address) if address is not None else None
+
     def primaries(self) -> list[BlockingServer]:
         """See ``AsyncCluster.primaries``."""
         self.refresh()

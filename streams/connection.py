@@ -20,6 +20,7 @@ from streamlease.streams.urls import ANSWER_SECONDS, connect, connect_blocking, 
 from streamlease.streams.wire import (
     Argument,
     AsyncServer,
+    Begun,
     BlockingServer,
     Command,
     exchange_one,
@@ -35,6 +36,7 @@ __all__ = [
     "OLDEST_VERSION",
     "Answer",
     "Argument",
+    "Asked",
     "AsyncCluster",
     "AsyncRedis",
     "BlockingCluster",
@@ -169,6 +171,59 @@ def ask_blocking(client: BlockingRedis, commands: Sequence[Command]) -> list[Any
         return good(client, exchange_blocking(client, commands))
     except Indefinite as error:
         raise silent(client, error) from None
+
+
+class Asked:
+    """A question on its way, as of :func:`ask_blocking`: whoever asked does something else meanwhile.
+
+    Args:
+        commands: only read, and all have keys in one slot.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+    """
+
+    def __init__(self, client: BlockingRedis, commands: Sequence[Command]) -> None:
+        self._client = client
+        self._commands = commands
+        server = client.owner(commands[0]) if isinstance(client, BlockingCluster) else client
+        self._begun: Begun | None = None
+        try:
+            self._begun = Begun(server, commands) if server is not None else None
+        except (StoreUnavailable, Indefinite) as error:
+            self._raise_unless_cluster(error)
+
+    def replies(self) -> list[Any]:
+        """The replies, in order; to be called once, unless the question was dropped.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+            StoreRefused: one of the replies is an error.
+        """
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            try:
+                replies = begun.replies()
+            except Indefinite as error:
+                self._raise_unless_cluster(error)
+            else:
+                if not isinstance(self._client, BlockingCluster):
+                    return good(self._client, replies)
+                if not any(isinstance(reply, ResponseError) for reply in replies):
+                    return replies
+        # No node was known to own the slot, or another one does now.
+        return ask_blocking(self._client, self._commands)
+
+    def drop(self) -> None:
+        """The replies are not wanted any more; does nothing if they were read."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.forget()
+
+    def _raise_unless_cluster(self, error: StoreUnavailable | Indefinite) -> None:
+        if isinstance(self._client, BlockingCluster):
+            return
+        raise silent(self._client, error) from None
 
 
 def silent(client: AsyncRedis | BlockingRedis, error: StreamleaseError) -> StreamleaseError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +19,13 @@ from streamlease.streams.layout import Encoded, layout_of
 from streamlease.streams.messages import EPOCH, HEADERS, MESSAGE_SCHEMA, TIMESTAMP
 from streamlease.streams.schemas import Schema, Versions
 from streamlease.streams.typed import projected
+
+TOPIC_INDEXED = pa.dictionary(pa.int32(), pa.string())
+_ALL = pa.ipc.IpcReadOptions(use_threads=False)
+_READING: dict[tuple[str, str, frozenset[str]], pa.ipc.IpcReadOptions] = {}
+_MOST_READING = 1024
+_START = pa.array([0], pa.int32())
+_FIRST = pa.scalar(0, pa.int32())
 
 Entry = tuple[bytes, Sequence[bytes]]
 """Id and flat fields, as XRANGE replies them."""
@@ -51,6 +59,7 @@ def decode_entries(
     *,
     versions: Versions | None = None,
     wanted: Schema | None = None,
+    columns: frozenset[str] | None = None,
 ) -> list[pa.RecordBatch]:
     """The messages of `entries` with offsets in ``start <= offset < end``.
 
@@ -59,6 +68,8 @@ def decode_entries(
     Args:
         versions: all versions of the schema that the stream's space has; None if it has none.
         wanted: the typed columns to give; None for those of the newest version.
+        columns: which columns of ``MESSAGE_SCHEMA`` to give, and always the topic, as a dictionary; None for
+            all as they are there. What is not asked for is not made.
 
     Raises:
         SchemaMismatch: an entry has an unknown form, is damaged, or is not of the schema.
@@ -78,9 +89,9 @@ def decode_entries(
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             if b"b" in fields:
                 if run:
-                    batches.append(_run(stream, run))
+                    batches.append(_run(stream, run, columns))
                     run = []
-                batch = _decode_batch(stream, offsets, fields, versions, target)
+                batch = _decode_batch(stream, offsets, fields, versions, target, columns)
                 skip = max(0, low - offsets.start)
                 keep = min(high, offsets.end) - offsets.start - skip
                 batches.append(batch if keep == batch.num_rows else batch.slice(skip, keep))
@@ -93,7 +104,7 @@ def decode_entries(
                 f"({_line(error)}): read it with the version that wrote it, or go on after it"
             ) from None
     if run:
-        batches.append(_run(stream, run))
+        batches.append(_run(stream, run, columns))
     return batches
 
 
@@ -135,23 +146,52 @@ def _headers(packed: bytes | None) -> list[dict[str, Any]] | None:
         raise ValueError(f"headers: {error}") from None
 
 
-def _run(stream: StreamId, run: list[_Single]) -> pa.RecordBatch:
+def _run(stream: StreamId, run: list[_Single], columns: frozenset[str] | None) -> pa.RecordBatch:
     topics, keys, payloads, headers, offsets, times, appended = zip(*run, strict=True)
     rows = len(run)
-    return pa.RecordBatch.from_arrays(
+    make: dict[str, Callable[[], pa.Array]] = {
+        "topic": lambda: pa.array(topics, pa.string()),
+        "key": lambda: pa.array(keys, pa.binary()),
+        "payload": lambda: pa.array(payloads, pa.binary()),
+        "headers": lambda: pa.array(headers, HEADERS),
+        "stream": lambda: pa.repeat(str(stream), rows),
+        "offset": lambda: pa.array(offsets, pa.int64()),
+        "timestamp": lambda: pa.array(times, TIMESTAMP),
+        "append_timestamp": lambda: pa.array(appended, TIMESTAMP),
+        "epoch": lambda: pa.nulls(rows, EPOCH),
+    }
+    fixed = _fixed(columns)
+    arrays = [make[name]() for name in fixed.names]
+    if columns is not None:
+        arrays[0] = arrays[0].dictionary_encode()
+    return pa.RecordBatch.from_arrays(arrays, schema=fixed)
+
+
+@lru_cache(maxsize=256)
+def _fixed(columns: frozenset[str] | None) -> pa.Schema:
+    """What is given of ``MESSAGE_SCHEMA``: see `decode_entries`."""
+    if columns is None:
+        return MESSAGE_SCHEMA
+    return pa.schema(
         [
-            pa.array(topics, pa.string()),
-            pa.array(keys, pa.binary()),
-            pa.array(payloads, pa.binary()),
-            pa.array(headers, HEADERS),
-            pa.repeat(str(stream), rows),
-            pa.array(offsets, pa.int64()),
-            pa.array(times, TIMESTAMP),
-            pa.array(appended, TIMESTAMP),
-            pa.nulls(rows, EPOCH),
-        ],
-        schema=MESSAGE_SCHEMA,
+            pa.field("topic", TOPIC_INDEXED) if field.name == "topic" else field
+            for field in MESSAGE_SCHEMA
+            if field.name == "topic" or field.name in columns
+        ]
     )
+
+
+@lru_cache(maxsize=256)
+def _needed(columns: frozenset[str] | None, target: Schema | None) -> frozenset[str] | None:
+    """The stored columns that are looked at, by name."""
+    if columns is None:
+        return None
+    return columns | {"topic", *(target.arrow.names if target is not None else ())}
+
+
+@lru_cache(maxsize=256)
+def _whole(columns: frozenset[str] | None, target: Schema) -> pa.Schema:
+    return pa.schema([*_fixed(columns), *target.arrow])
 
 
 def _check_untyped(stream: StreamId, offsets: OffsetRange, target: Schema | None) -> None:
@@ -177,20 +217,60 @@ def _version_of(
     return version
 
 
-def _stored(fields: dict[bytes, bytes], version: Schema | None, rows: int) -> dict[str, pa.Array]:
+def _stored(
+    fields: dict[bytes, bytes], version: Schema | None, rows: int, needed: frozenset[str] | None = None
+) -> dict[str, pa.Array]:
+    """The columns of an entry by name; if `needed` is given, of those that are there only these."""
     letters = fields[b"c"].decode("ascii")
-    stored = pa.ipc.read_record_batch(pa.py_buffer(fields[b"b"]), layout_of(letters, version).schema)
+    layout = layout_of(letters, version)
+    # Not `read_record_batch`: it hands columns to other threads, which takes longer than to expand them.
+    with pa.ipc.open_stream(
+        pa.BufferReader(layout.header + fields[b"b"]), options=_reading(letters, version, needed)
+    ) as stream:
+        stored = next(iter(stream), None)
+    if stored is None:
+        raise ValueError("it has no columns")
     if stored.num_rows != rows:
         raise ValueError(f"{stored.num_rows} messages under an id of {rows}")
     stored.validate(full=True)
-    return dict(zip(stored.schema.names, stored.columns, strict=True))
+    column = dict(zip(stored.schema.names, stored.columns, strict=True))
+    if "l" in letters and "payload" in column:
+        column["payload"] = _cut(fields[b"p"], column["payload"])
+    return column
 
 
-def _topics(fields: dict[bytes, bytes], column: dict[str, pa.Array], rows: int) -> pa.Array:
-    names = fields[b"t"].decode().split("\0")
-    if "topic" not in column:
-        return pa.repeat(names[0], rows)
-    return pa.DictionaryArray.from_arrays(column["topic"], pa.array(names, pa.string())).cast(pa.string())
+def _reading(letters: str, version: Schema | None, needed: frozenset[str] | None) -> pa.ipc.IpcReadOptions:
+    if needed is None:
+        return _ALL
+    key = (letters, version.fingerprint if version is not None else "", needed)
+    options = _READING.get(key)
+    if options is None:
+        names = layout_of(letters, version).schema.names
+        places = [place for place, name in enumerate(names) if name in needed]
+        if len(_READING) >= _MOST_READING:
+            _READING.clear()
+        # An empty list would mean all.
+        options = _READING[key] = pa.ipc.IpcReadOptions(use_threads=False, included_fields=places or [0])
+    return options
+
+
+def _cut(whole: bytes, lengths: pa.Array) -> pa.Array:
+    """The payloads that stand one behind the other in `whole`; not copied."""
+    if lengths.null_count or pc.min(lengths).as_py() < 0:
+        raise ValueError("the length of a payload is not known")
+    ends = pc.cumulative_sum_checked(lengths)
+    if ends[-1].as_py() != len(whole):
+        raise ValueError(f"the payloads have {ends[-1].as_py()} bytes, and {len(whole)} are there")
+    offsets = pa.concat_arrays([_START, ends])
+    return pa.Array.from_buffers(
+        pa.binary(), len(lengths), [None, offsets.buffers()[1], pa.py_buffer(whole)], null_count=0
+    )
+
+
+def _topics(fields: dict[bytes, bytes], column: dict[str, pa.Array], rows: int) -> pa.DictionaryArray:
+    names = pa.array(fields[b"t"].decode().split("\0"), pa.string())
+    index = column["topic"].cast(pa.int32()) if "topic" in column else pa.repeat(_FIRST, rows)
+    return pa.DictionaryArray.from_arrays(index, names)
 
 
 def topics_in(entry: Encoded) -> set[str]:
@@ -219,7 +299,7 @@ def reopened(entry: Encoded, version: Schema | None) -> pa.RecordBatch:
         column = _stored(fields, version, rows)
         if "timestamp" in column:
             column["timestamp"] = pc.add(column["timestamp"].cast(pa.int64()), int(fields[b"e"]))
-    return pa.RecordBatch.from_pydict({**column, "topic": _topics(fields, column, rows)})
+    return pa.RecordBatch.from_pydict({**column, "topic": _topics(fields, column, rows).cast(pa.string())})
 
 
 def _decode_batch(
@@ -228,34 +308,50 @@ def _decode_batch(
     fields: dict[bytes, bytes],
     versions: Versions | None,
     target: Schema | None,
+    columns: frozenset[str] | None,
 ) -> pa.RecordBatch:
     version = _version_of(stream, offsets, fields, versions)
     if version is None:
         _check_untyped(stream, offsets, target)
     rows = len(offsets)
-    column = _stored(fields, version, rows)
+    column = _stored(fields, version, rows, _needed(columns, target))
+    fixed = _fixed(columns)
     topics = _topics(fields, column, rows)
-    appended = pa.repeat(pa.scalar(int(fields[b"a"]), pa.int64()), rows).cast(TIMESTAMP)
-    times = appended
-    if "timestamp" in column:
-        moments = pc.add(column["timestamp"].cast(pa.int64()), int(fields[b"e"])).cast(TIMESTAMP)
-        times = pc.coalesce(moments, appended) if moments.null_count else moments
-    fixed = [
-        topics,
-        column["key"] if "key" in column else pa.nulls(rows, pa.binary()),
-        column["payload"] if version is None else pa.nulls(rows, pa.binary()),
-        column["headers"] if "headers" in column else pa.nulls(rows, HEADERS),
-        pa.repeat(str(stream), rows),
-        pa.arange(offsets.start, offsets.end),
-        times,
-        appended,
-        pa.nulls(rows, EPOCH),
+    arrays = [
+        (topics.cast(pa.string()) if columns is None else topics)
+        if name == "topic"
+        else _common(name, stream, offsets, fields, column, rows)
+        for name in fixed.names
     ]
     if version is None or target is None:
-        return pa.RecordBatch.from_arrays(fixed, schema=MESSAGE_SCHEMA)
+        return pa.RecordBatch.from_arrays(arrays, schema=fixed)
     where = f"offset {offsets.start} of stream {stream}"
     typed = projected(version, target, column, rows, where)
-    return pa.RecordBatch.from_arrays([*fixed, *typed], schema=target.message_schema)
+    return pa.RecordBatch.from_arrays([*arrays, *typed], schema=_whole(columns, target))
+
+
+def _common(
+    name: str,
+    stream: StreamId,
+    offsets: OffsetRange,
+    fields: dict[bytes, bytes],
+    column: dict[str, pa.Array],
+    rows: int,
+) -> pa.Array:
+    """The column `name` of every message, for a batch."""
+    if name == "stream":
+        return pa.repeat(str(stream), rows)
+    if name == "offset":
+        return pa.arange(offsets.start, offsets.end)
+    if name in ("timestamp", "append_timestamp"):
+        appended = pa.scalar(int(fields[b"a"]), TIMESTAMP)
+        if name == "append_timestamp" or "timestamp" not in column:
+            return pa.repeat(appended, rows)
+        moments = pc.add(column["timestamp"].cast(pa.int64()), int(fields[b"e"])).cast(TIMESTAMP)
+        return pc.coalesce(moments, appended) if moments.null_count else moments
+    if name in column and (name != "payload" or b"s" not in fields):
+        return column[name]
+    return pa.nulls(rows, MESSAGE_SCHEMA.field(name).type)
 
 
 def _shown(id: object) -> str:

@@ -25,6 +25,12 @@ _IPC = {
 _SMALL_BYTES = 1024
 _INT32_MAX = 2**31 - 1
 
+_SAMPLES = 4
+_SAMPLE_BYTES = 4096
+_WORTH_A_SAMPLE = _SAMPLES * _SAMPLE_BYTES
+_SAVING = 0.9
+"""What does not get smaller than so is not worth the time to expand it."""
+
 
 def encode_message(row: Row) -> Encoded:
     """An entry of the one message `row`.
@@ -160,6 +166,24 @@ def _unless_null(column: pa.Array | None) -> pa.Array | None:
     return column if column is not None and column.null_count < len(column) else None
 
 
+def _as_they_are(payloads: pa.Array, codec: Codec) -> bytes | None:
+    """The payloads one behind the other, if a sample of them says that `codec` does not make them smaller.
+
+    A reader takes them over without a copy then; to expand them would be most of its work.
+    """
+    offsets, values = payloads.buffers()[1:]
+    ends = memoryview(offsets).cast("i")
+    first, end = ends[payloads.offset], ends[payloads.offset + len(payloads)]
+    if codec == "none" or end - first < _WORTH_A_SAMPLE:
+        return None
+    whole = memoryview(values)[first:end]
+    step = len(whole) // _SAMPLES
+    sample = b"".join(whole[at : at + _SAMPLE_BYTES] for at in range(0, step * _SAMPLES, step))
+    if pa.compress(sample, codec=codec, asbytes=False).size < _SAVING * len(sample):
+        return None
+    return bytes(whole)
+
+
 def _encode(
     topics: pa.Array,
     payloads: pa.Array | None,
@@ -179,7 +203,9 @@ def _encode(
     if len(names) > 1:
         letters += "i" if len(names) < 2**15 else "I"
         columns.append(indexed.indices.cast(LETTERS[letters].type))
-    for letter, column in (("k", _unless_null(keys)), ("p", payloads), ("h", _unless_null(headers))):
+    plain = _as_they_are(payloads, codec) if payloads is not None else None
+    content = ("p", payloads) if plain is None else ("l", pc.binary_length(payloads))
+    for letter, column in (("k", _unless_null(keys)), content, ("h", _unless_null(headers))):
         if column is not None:
             letters += letter
             columns.append(column)
@@ -200,6 +226,8 @@ def _encode(
     with pa.ipc.new_stream(sink, layout.schema, options=options) as writer:
         writer.write_batch(batch)
     # The schema message at the front and the end mark (8 bytes) are the same every time.
-    body = memoryview(sink.getvalue())[layout.header_bytes : -8]
+    body = memoryview(sink.getvalue())[len(layout.header) : -8]
     fields += [b"c", letters.encode(), b"b", bytes(body)]
+    if plain is not None:
+        fields += [b"p", plain]
     return Encoded(batch.num_rows, fields)

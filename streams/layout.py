@@ -7,7 +7,7 @@ field single message                 record batch
 ===== ============================== =====================================================
 ``a`` append time, microseconds      the same (the append script adds it)
 ``t`` topic                          the distinct topics, joined by NUL, in order of index
-``p`` payload                        --
+``p`` payload                        the payloads one behind the other, where ``c`` has ``l``
 ``k`` key; absent if it has none     --
 ``h`` headers; absent if none        --
 ``e`` event time, microseconds;      least event time, microseconds; absent if no message
@@ -18,10 +18,12 @@ field single message                 record batch
 
 Headers of a single message are JSON: a list of pairs of the name and the base64 of the value. The
 columns of ``b`` are, in the order of their letters: ``i`` index of the topic (int16), ``I`` the same as
-int32 (neither: all messages have the one topic of ``t``); ``k`` key; ``p`` payload; ``h`` headers; ``d``
-event time after ``e`` in microseconds (int32), ``D`` the same as int64. The letters *are* the Arrow
-schema, so it is not stored again and again. Columns that would be all null are left out. In spaces with a
-schema, entries are of another kind: see ``typed``. ``encoding`` writes entries, ``decoding`` reads them.
+int32 (neither: all messages have the one topic of ``t``); ``k`` key; ``p`` payload; ``l`` (instead of ``p``)
+length of the payload, int32, where payloads do not get smaller by compression and stand in the field ``p``
+as they are, so that a reader need not copy them; ``h`` headers; ``d`` event time after ``e`` in microseconds
+(int32), ``D`` the same as int64. The letters *are* the Arrow schema, so it is not stored again and again.
+Columns that would be all null are left out. In spaces with a schema, entries are of another kind: see
+``typed``. ``encoding`` writes entries, ``decoding`` reads them.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ LETTERS: dict[str, pa.Field] = {
     "I": pa.field("topic", pa.int32()),
     "k": pa.field("key", pa.binary()),
     "p": pa.field("payload", pa.binary()),
+    "l": pa.field("payload", pa.int32()),
     "h": pa.field("headers", HEADERS),
     "d": pa.field("timestamp", pa.int32()),
     "D": pa.field("timestamp", pa.int64()),
@@ -60,10 +63,10 @@ CODECS: tuple[Codec, ...] = ("zstd", "lz4", "none")
 
 
 class Layout(NamedTuple):
-    """The Arrow schema of a payload, and how many bytes it takes when it is written in front of it."""
+    """The Arrow schema of the columns, and the message that is written in front of them."""
 
     schema: pa.Schema
-    header_bytes: int
+    header: bytes
 
 
 _LAYOUTS: dict[tuple[str, str], Layout] = {}
@@ -78,5 +81,5 @@ def layout_of(letters: str, typed: Schema | None) -> Layout:
         schema = pa.schema([*(LETTERS[letter] for letter in letters), *(typed.arrow if typed else ())])
         if len(_LAYOUTS) >= _MOST_LAYOUTS:
             _LAYOUTS.clear()
-        layout = _LAYOUTS[key] = Layout(schema, schema.serialize().size)
+        layout = _LAYOUTS[key] = Layout(schema, schema.serialize().to_pybytes())
     return layout

@@ -39,6 +39,7 @@ from streamlease.streams.appends import (
 )
 from streamlease.streams.connection import (
     Argument,
+    Asked,
     AsyncRedis,
     BlockingRedis,
     Command,
@@ -413,20 +414,38 @@ class BlockingLog:
         return _after(stream, point, self.states([stream]).get(stream))
 
     def read_range(
-        self, stream: StreamId, start: int, end: int, *, schema: Schema | None = None
+        self,
+        stream: StreamId,
+        start: int,
+        end: int,
+        *,
+        schema: Schema | None = None,
+        columns: frozenset[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """All of ``start <= offset < end``, the same rows each time, in batches of at most 65,536 rows.
 
+        Redis is asked for the next entries before the messages of the last ones are handed out.
+
         Args:
             schema: the typed columns wanted, in a space with a schema; None for all.
+            columns: the columns of every message that are wanted; see ``decode_entries``; None for all.
 
         Raises:
             HistoryTruncated: part of the range is no longer there, or (``MissingOffsets``) not there at all.
             UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
         """
-        reader = RangeReader(stream, start, end, whole=True, schema=schema)
+        reader = RangeReader(stream, start, end, whole=True, schema=schema, columns=columns)
+        if reader.done:
+            return
         waiting: list[pa.RecordBatch] = []
-        while not reader.done:
-            waiting += reader.feed(ask_blocking(self._redis, reader.commands))
-            ready, waiting = gather(waiting, last=reader.done, enough=ENOUGH_ROWS)
-            yield from ready
+        asked: Asked | None = Asked(self._redis, reader.commands)
+        try:
+            while asked is not None:
+                taken = reader.take(asked.replies())
+                asked = None if reader.done else Asked(self._redis, reader.commands)
+                waiting += reader.decode(taken)
+                ready, waiting = gather(waiting, last=reader.done, enough=ENOUGH_ROWS)
+                yield from ready
+        finally:
+            if asked is not None:
+                asked.drop()

@@ -203,9 +203,14 @@ def filter_batch(batch: pa.RecordBatch, filter: str) -> pa.RecordBatch:
     if not batch.num_rows:
         return batch
     column = batch.column("topic")
+    if pa.types.is_dictionary(column.type):
+        return _filter_indexed(batch, column, filter)
     if column[0] == column[-1] and pc.all(pc.equal(column, column[0])).as_py():
         return batch if _selected(filter, column[0].as_py()) else batch.slice(0, 0)
-    topics = pc.dictionary_encode(column)
+    return _filter_indexed(batch, pc.dictionary_encode(column), filter)
+
+
+def _filter_indexed(batch: pa.RecordBatch, topics: pa.DictionaryArray, filter: str) -> pa.RecordBatch:
     wanted = [_selected(filter, topic) for topic in topics.dictionary.to_pylist()]
     if all(wanted):
         return batch

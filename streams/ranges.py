@@ -97,14 +97,27 @@ def no_stream(stream: StreamId) -> UnknownSpace:
     )
 
 
+class Taken(NamedTuple):
+    """The entries of one step that are wanted, as they came: ``start <= offset < end`` of the stream."""
+
+    entries: list[Entry]
+    start: int
+    end: int
+    versions: Versions | None
+
+
 class RangeReader:
     """Reads ``start <= offset < end`` of one stream: send :attr:`commands`, :meth:`feed` the replies.
+
+    Whoever wants to send the commands of the next step before this one's messages are decoded uses
+    :meth:`take` and :meth:`decode`.
 
     Args:
         end: None for what is there when the first step runs.
         max_messages, max_bytes: stop early; at least one message is read if one is there.
         whole: a range that reaches past the stream's end is an error, not an early end.
         schema: the typed columns that the reader wants; None for all that there are.
+        columns: the columns of every message that the reader wants; None for all.
     """
 
     def __init__(
@@ -117,6 +130,7 @@ class RangeReader:
         max_bytes: int | None = None,
         whole: bool = False,
         schema: Schema | None = None,
+        columns: frozenset[str] | None = None,
     ) -> None:
         self.stream = stream
         self.position = start
@@ -129,6 +143,7 @@ class RangeReader:
         self._bytes_left = max_bytes
         self._whole = whole
         self._schema = schema
+        self._columns = columns
         self._versions: Versions | None = None
         self._count = FIRST_COUNT
         self.done = end is not None and start >= end
@@ -146,10 +161,18 @@ class RangeReader:
         """The messages that a step brought, in order; none if the stream has no more now.
 
         Raises:
+            UnknownSpace, HistoryTruncated, MissingOffsets, SchemaMismatch: see `take` and `decode`.
+        """
+        return self.decode(self.take(replies))
+
+    def take(self, replies: list[Any]) -> Taken:
+        """What a step brought, and the reader stands behind it; nothing if the stream has no more now.
+
+        Raises:
             UnknownSpace: there is no such stream.
             HistoryTruncated: the offset asked for was removed by retention.
             MissingOffsets: offsets are missing for another reason.
-            SchemaMismatch: an entry is damaged or of an unknown form, or not what the reader wants.
+            SchemaMismatch: the space has other columns than the reader wants.
         """
         meta, found = replies
         state = parse_meta(meta)
@@ -162,18 +185,26 @@ class RangeReader:
         entries: list[Entry] = [(entry[0], entry[1]) for entry in found if entry[1] is not None]
         begin = self.position
         sizes = self._take(entries, state)
-        batches = decode_entries(
-            self.stream,
-            entries[: len(sizes)],
-            begin,
-            self.position,
-            versions=self._versions,
-            wanted=self._schema,
-        )
         if sizes:
             room = CHUNK_BYTES if self._bytes_left is None else min(CHUNK_BYTES, self._bytes_left)
             self._count = max(1, min(MOST_COUNT, room * len(sizes) // max(1, sum(sizes))))
-        return batches
+        return Taken(entries[: len(sizes)], begin, self.position, self._versions)
+
+    def decode(self, taken: Taken) -> list[pa.RecordBatch]:
+        """The messages in what was taken, in order.
+
+        Raises:
+            SchemaMismatch: an entry is damaged or of an unknown form, or not what the reader wants.
+        """
+        return decode_entries(
+            self.stream,
+            taken.entries,
+            taken.start,
+            taken.end,
+            versions=taken.versions,
+            wanted=self._schema,
+            columns=self._columns,
+        )
 
     def _look_at_schema(self, text: bytes | None) -> None:
         versions = load_versions(text) if text is not None else None

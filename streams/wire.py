@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -191,35 +192,70 @@ async def exchange_one(client: AsyncServer, commands: Sequence[Command]) -> list
         await pool.release(connection)
 
 
+class Begun:
+    """Commands that are on their way to one server; their replies are read later, or never.
+
+    Raises:
+        StoreUnavailable: no connection; nothing was sent.
+        Indefinite: the connection failed after sending began.
+    """
+
+    def __init__(self, client: BlockingServer, commands: Sequence[Command]) -> None:
+        self._client = client
+        self._commands = commands
+        self._pool: Any = client.connection_pool
+        self._connection: Any = None
+        try:
+            self._connection = self._pool.get_connection()
+        except LOGIN as error:
+            raise no_login(address(client), error) from None
+        except FAILURES as error:
+            raise unavailable(address(client), error) from None
+        except ResponseError as error:
+            raise refusal(error) from None
+        with self._attempt():
+            self._connection.send_packed_command(_packed(self._connection, commands), check_health=False)
+
+    def replies(self) -> list[Any]:
+        """The replies, in order; an error reply stands in its place. To be called once.
+
+        Raises:
+            Indefinite: the connection failed.
+        """
+        replies: list[Any] = []
+        with self._attempt():
+            for _ in self._commands:
+                try:
+                    replies.append(self._connection.read_response())
+                except ResponseError as error:
+                    replies.append(error)
+        self._give_back(whole=not any(isinstance(reply, ResponseError) for reply in replies))
+        return replies
+
+    def forget(self) -> None:
+        """Nobody wants the replies."""
+        self._give_back(whole=False)
+
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._give_back(whole=False)
+            if isinstance(error, LOGIN):
+                raise no_login(address(self._client), error) from None
+            if isinstance(error, (*FAILURES, RedisError)):
+                if isinstance(error, BusyLoadingError) and len(self._commands) == 1:
+                    raise unavailable(address(self._client), error) from None
+                raise indefinite(address(self._client), error) from None
+            raise
+
+    def _give_back(self, *, whole: bool) -> None:
+        if not whole:
+            self._connection.disconnect()
+        self._pool.release(self._connection)
+
+
 def exchange_one_blocking(client: BlockingServer, commands: Sequence[Command]) -> list[Any]:
     """The blocking twin of :func:`exchange_one`."""
-    pool: Any = client.connection_pool
-    try:
-        connection = pool.get_connection()
-    except LOGIN as error:
-        raise no_login(address(client), error) from None
-    except FAILURES as error:
-        raise unavailable(address(client), error) from None
-    except ResponseError as error:
-        raise refusal(error) from None
-    whole = False
-    try:
-        connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-        replies: list[Any] = []
-        for _ in commands:
-            try:
-                replies.append(connection.read_response())
-            except ResponseError as error:
-                replies.append(error)
-        whole = not any(isinstance(reply, ResponseError) for reply in replies)
-        return replies
-    except LOGIN as error:
-        raise no_login(address(client), error) from None
-    except (*FAILURES, RedisError) as error:
-        if isinstance(error, BusyLoadingError) and len(commands) == 1:
-            raise unavailable(address(client), error) from None
-        raise indefinite(address(client), error) from None
-    finally:
-        if not whole:
-            connection.disconnect()
-        pool.release(connection)
+    return Begun(client, commands).replies()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from streamlease.protocol.offsets import entry_id
 from streamlease.streams import messages
 from streamlease.streams.entries import (
     MESSAGE_SCHEMA,
+    Codec,
     Encoded,
     Message,
     Row,
@@ -89,6 +91,77 @@ def test_entries_cut_anywhere_give_exactly_the_rows(data: st.DataObject) -> None
     assert got == [message for message in everything if start <= message.offset < high]
 
 
+def noise(seed: int, sizes: list[int]) -> list[Row]:
+    """Messages that do not get smaller by compression, of two topics."""
+    source = random.Random(seed)
+    return [
+        Row(f"flights/{place % 2}", source.randbytes(size), b"k" if place % 3 else None)
+        for place, size in enumerate(sizes)
+    ]
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_payloads_that_do_not_get_smaller_are_stored_as_they_are(codec: Codec) -> None:
+    rows = noise(1, [5000, 0, 7000, 6000, 1])
+    entry = encode_rows(rows, codec)
+    assert entry.fields[-2:] == [b"p", b"".join(row.payload for row in rows)]
+    for start in range(6):
+        for end in range(start, 6):
+            batches = decode_entries(STREAM, [stored(entry, 0)], start, end)
+            got = [message for batch in batches for message in to_messages(batch)]
+            assert got == [expected(row, place) for place, row in enumerate(rows)][start:end]
+            for batch in batches:
+                batch.validate(full=True)
+    text = encode_rows([Row("t", b"the same words again " * 300) for _ in range(5)], codec)
+    assert b"p" not in text.fields[::2]
+
+
+def test_a_part_of_an_arrow_batch_is_stored_alone() -> None:
+    rows = noise(2, [9000] * 6)
+    whole = pa.record_batch({"topic": ["t"] * 6, "payload": pa.array([row.payload for row in rows])})
+    entry = encode_batch(whole.slice(2, 3))
+    assert entry.fields[-1] == b"".join(row.payload for row in rows[2:5])
+    (batch,) = decode_entries(STREAM, [stored(entry, 0)])
+    assert batch.column("payload").to_pylist() == [row.payload for row in rows[2:5]]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    groups=st.lists(
+        st.lists(message_rows, min_size=1, max_size=6)
+        | st.builds(noise, st.integers(0, 9), st.lists(st.integers(5000, 6000), min_size=4, max_size=5)),
+        min_size=1,
+        max_size=4,
+    ),
+    wanted=st.sets(st.sampled_from(MESSAGE_SCHEMA.names)),
+    cut=st.tuples(st.integers(0, 9), st.integers(0, 24)),
+)
+def test_fewer_columns_are_the_same_columns(
+    groups: list[list[Row]], wanted: set[str], cut: tuple[int, int]
+) -> None:
+    entries, first = [], 0
+    for group in groups:
+        entries.append(stored(encode_rows(group), first))
+        first += len(group)
+    whole = pa.Table.from_batches(decode_entries(STREAM, entries, *cut), MESSAGE_SCHEMA)
+    batches = decode_entries(STREAM, entries, *cut, columns=frozenset(wanted))
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.names == [name for name in MESSAGE_SCHEMA.names if name in wanted | {"topic"}]
+        for filter in ("flights/+", "flights/JFK/#", "#"):
+            rows = filter_batch(batch, filter).num_rows
+            assert rows == filter_batch(batch.set_column(0, "topic", texts(batch)), filter).num_rows
+    for name in wanted | {"topic"}:
+        parts = [texts(batch) if name == "topic" else batch.column(name) for batch in batches]
+        assert pa.chunked_array(parts, MESSAGE_SCHEMA.field(name).type).to_pylist() == (
+            whole.column(name).to_pylist()
+        )
+
+
+def texts(batch: pa.RecordBatch) -> pa.Array:
+    return batch.column("topic").cast(pa.string())
+
+
 def test_a_run_of_single_messages_is_one_batch() -> None:
     entries = [stored(encode_message(Row("t", b"%d" % offset)), offset) for offset in range(50)]
     (batch,) = decode_entries(STREAM, entries)
@@ -157,6 +230,7 @@ def test_a_message_may_not_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None
 
 def damaged_entries() -> list[tuple[bytes, list[bytes]]]:
     batch_id, batch = stored(encode_rows([Row("a", b"1"), Row("b", b"2"), Row("b", b"3")]), 4)
+    plain_id, plain = stored(encode_rows(noise(1, [6000] * 3)), 4)
     single_id, single = stored(encode_rows([Row("a", b"1", None, (("h", b"v"),))]), 4)
 
     def changed(fields: list[bytes], name: bytes, value: bytes) -> list[bytes]:
@@ -181,6 +255,9 @@ def damaged_entries() -> list[tuple[bytes, list[bytes]]]:
         (batch_id, changed(batch, b"b", body[:-20])),
         (batch_id, changed(batch, b"b", b"\0" * len(body))),
         (batch_id, changed(batch, b"b", b"")),
+        (plain_id, changed(plain, b"p", b"too short")),
+        (plain_id, changed(plain, b"p", plain[plain.index(b"p") + 1] + b"x")),
+        (plain_id, plain[: plain.index(b"p")]),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,17 +17,19 @@ from streamlease.protocol.errors import (
     InvalidInput,
     SchemaMismatch,
     StoreRefused,
+    StoreUnavailable,
     StreamSealed,
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams import ranges
-from streamlease.streams.connection import AsyncRedis, BlockingRedis, connect
+from streamlease.streams.connection import Asked, AsyncRedis, BlockingRedis, connect
 from streamlease.streams.entries import to_messages
 from streamlease.streams.keys import stream_log, stream_meta, stream_publishers
 from streamlease.streams.log import Append, Appended, AsyncLog, BlockingLog, OutOfSequence
 from streamlease.streams.ranges import MissingOffsets
+from streamlease.streams.wire import BlockingServer
 from tests.streams.helpers import append, offsets, payloads, rows
 
 OTHER = StreamId("space", 0, 1)
@@ -106,6 +109,59 @@ async def test_batches_have_a_bounded_number_of_rows(
         assert max(batch.num_rows for batch in batches) <= 64
         assert len(batches) < 8
         assert offsets(batches) == list(range(total))
+
+
+async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_out(
+    log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamlease.streams.log.ENOUGH_ROWS", 1)
+    total = await fill(log, stream, [3] * 40)
+    asked = 0
+
+    class Counted(Asked):
+        def __init__(self, *arguments: Any) -> None:
+            nonlocal asked
+            asked += 1
+            super().__init__(*arguments)
+
+    monkeypatch.setattr("streamlease.streams.log.Asked", Counted)
+    reading = BlockingLog(blocking).read_range(stream, 0, total)
+    assert offsets([next(reading)]) == [0, 1, 2]
+    assert asked == 2
+    assert offsets([*reading]) == list(range(3, total))
+
+
+async def test_a_reader_that_is_left_early_leaves_no_reply_behind(
+    log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamlease.streams.log.ENOUGH_ROWS", 1)
+    total = await fill(log, stream, [3] * 40)
+    reader = BlockingLog(blocking)
+    for left_after in range(4):
+        reading = reader.read_range(stream, 0, total)
+        assert offsets([next(reading) for _ in range(left_after)]) == list(range(3 * left_after))
+        reading.close()  # type: ignore[attr-defined]
+        assert reader.next_offsets([stream]) == {stream: total}
+
+
+async def test_a_connection_lost_with_a_question_on_its_way_is_an_outage_and_the_range_goes_on(
+    log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
+    monkeypatch.setattr("streamlease.streams.log.ENOUGH_ROWS", 1)
+    total = await fill(log, stream, [3] * 40)
+    reader = BlockingLog(blocking)
+    reading = reader.read_range(stream, 0, total)
+    first = offsets([next(reading)])
+    assert isinstance(blocking, BlockingServer)
+    blocking.connection_pool.disconnect(inuse_connections=True)
+    with pytest.raises(StoreUnavailable):
+        for batch in reading:
+            first += offsets([batch])
+    assert first == list(range(len(first)))
+    assert offsets([*reader.read_range(stream, len(first), total)]) == list(range(len(first), total))
 
 
 async def test_what_is_large_enough_is_handed_out_as_it_is(

@@ -24,7 +24,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership
 from streamlease.streams import keys
-from streamlease.streams.cluster import AsyncCluster, keys_of, slot_of
+from streamlease.streams.cluster import AsyncCluster, BlockingCluster, keys_of, slot_of
 from streamlease.streams.connection import (
     ask,
     check_server,
@@ -85,6 +85,11 @@ async def test_publish_and_read_over_all_nodes(cluster: Cluster, client: AsyncCl
     stream = space.streams()[0]
     again = await asyncio.to_thread(lambda: list(log.read_range(stream, 0, states[stream])))
     assert payloads(again) == payloads(await AsyncLog(client).read(stream, 0))
+    assert isinstance(blocking, BlockingCluster)
+    owners = blocking.topology.owners
+    blocking.topology.owners = [next(one for one in owners if one != owner) for owner in owners]
+    moved = await asyncio.to_thread(lambda: list(log.read_range(stream, 0, states[stream])))
+    assert payloads(moved) == payloads(again)
     assert (await asyncio.to_thread(log.append, append(stream, 0, rows(0, 2)))).first == states[stream]
     blocking.close()
 
