@@ -1,8 +1,8 @@
 """What Streamlease is compared with in Spark: Python sources such as one would write by hand.
 
-`entries` reads one message per entry by XRANGE and yields tuples, with the same columns. `memory` yields record batches that are in
-the worker's memory already: the ceiling of Spark's Python path. `little` offers a few rows of memory in every
-micro-batch: the floor of a micro-batch's latency.
+`entries` reads one message per entry by XRANGE and yields tuples, with the same columns. `memory` yields
+record batches that are in the worker's memory already: the ceiling of Spark's Python path. `little` offers a
+few rows of memory in every micro-batch: the floor of a micro-batch's latency.
 """
 
 from __future__ import annotations
