@@ -100,6 +100,15 @@ class Steps:
                 f.col("id").cast("int").alias("number"),
                 f.expr("timestamp'2024-02-29 12:30:15.5 UTC'").alias("moment"),
                 f.col("id").cast("decimal(10,2)").alias("price"),
+                f.col("id").cast("tinyint").alias("tiny"),
+                f.col("id").cast("smallint").alias("small"),
+                f.col("id").cast("int").alias("medium"),
+                (f.col("id") / 2).cast("float").alias("single"),
+                (f.col("id") / 4).alias("double"),
+                (f.col("id") % 2 == 0).alias("flag"),
+                f.col("id").cast("string").cast("binary").alias("bytes"),
+                f.expr("date'2024-02-29'").alias("day"),
+                f.expr("timestamp_ntz'2024-02-29 12:30:15.5'").alias("naive"),
             )
         )
         return True
@@ -130,8 +139,8 @@ class Steps:
             self.spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
             found[f"pushed {pushed}"] = sorted([*row] for row in map(_shown, rows.collect()))
         self.spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-        typed = self.load("$shared/any/typed/#", columns="number,price,list,nested,moment,more")
-        found["typed columns"] = typed.dtypes
+        typed = self.load("$shared/any/typed/#")
+        found["typed columns"] = typed.drop(*plain.columns).dtypes
         found["typed"] = typed.selectExpr("sum(number)", "sum(price)", "count(nested.a)").first()
         pruned = (
             self.spark.read.format("streamlease")
@@ -180,6 +189,7 @@ class Steps:
             "batch unknown": error_of(lambda: self.load("plain/#", endingOffsets='{"plain.0.9": 1}').count()),
             "batch space": error_of(lambda: self.load("nowhere/#")),
             "stream space": error_of(lambda: self.follow("$shared/g/nowhere/#")),
+            "no redis": error_of(lambda: self.follow("$shared/g/plain/#", redis="redis://127.0.0.1:1")),
             "stream beyond": error_of(lambda: self.once("$shared/beyond/plain/#", **beyond)),
         }
         many = {"STARTINGOFFSETS": "earliest", "maxOffsetsPerTrigger": "10", "minpartitions": "6"}

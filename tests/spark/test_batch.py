@@ -228,6 +228,20 @@ def test_filters_leave_out_only_what_spark_would_leave_out(url: str) -> None:
     assert rows(reader(url, [EqualTo(("topic",), "t/1"), EqualTo(("topic",), "t/2")])) == []
 
 
+@pytest.mark.parametrize(
+    ("filter", "wanted"),
+    [
+        (EqualTo(("n",), 7), {7}),
+        (GreaterThanOrEqual(("n",), 48), {48, 49}),
+        (In(("s",), ("s3", "s4", "x")), {3, 4}),
+        (StringStartsWith(("s",), "s4"), {4, *range(40, 50)}),
+        (EqualTo(("s",), None), set(range(50))),
+    ],
+)
+def test_filters_on_typed_columns_spare_rows(url: str, filter: Filter, wanted: set[int]) -> None:
+    assert {row["n"] for row in rows(reader(url, [filter], subscribe="u/#"))} == wanted
+
+
 def test_filters_spare_streams_and_offsets(url: str) -> None:
     def planned(*filters: Filter) -> list[tuple[str, int, int]]:
         parts: list[Any] = reader(url, list(filters)).partitions()
@@ -291,6 +305,7 @@ async def test_a_schema_that_grows_and_one_that_no_longer_fits(url: str) -> None
     ("options", "said"),
     [
         ({"slots": 3}, "option 'slots' is unknown"),
+        ({"endingOffset": "latest"}, "option 'endingOffset' is unknown: did you mean 'endingOffsets'?"),
         ({"startingOffsets": "latest"}, "option 'startingOffsets' is 'latest', so nothing would be read"),
         ({"endingOffsets": "earliest"}, "option 'endingOffsets' is 'earliest', so nothing would be read"),
         ({"startingOffsets": "{}"}, "option 'startingOffsets' is '{}'"),

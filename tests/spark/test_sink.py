@@ -7,7 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,34 @@ from tests.spark.programs import HERE, Program, run_program
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
+SIMPLE = {
+    "tiny": "int8",
+    "small": "int16",
+    "medium": "int32",
+    "single": "float32",
+    "double": "float64",
+    "flag": "bool",
+    "bytes": "binary",
+    "day": "date",
+    "naive": "timestamp[us]",
+}
+IN_SPARK = {
+    "number": "bigint",
+    "moment": "timestamp",
+    "price": "decimal(12,2)",
+    "list": "array<bigint>",
+    "nested": "struct<a:string>",
+    "more": "string",
+    "tiny": "tinyint",
+    "small": "smallint",
+    "medium": "int",
+    "single": "float",
+    "double": "double",
+    "flag": "boolean",
+    "bytes": "binary",
+    "day": "date",
+    "naive": "timestamp_ntz",
+}
 TYPED = {
     "columns": [
         {"name": "number", "type": "int64", "nullable": False},
@@ -34,6 +62,7 @@ TYPED = {
         {"name": "list", "type": "list<int64>"},
         {"name": "nested", "type": "struct<a: string>"},
         {"name": "more", "type": "string"},
+        *[{"name": name, "type": type} for name, type in SIMPLE.items()],
     ]
 }
 
@@ -49,6 +78,7 @@ REFUSED_READS = {
     "batch unknown": "InvalidOption: option 'endingOffsets' names 'plain.0.9', which is no stream",
     "batch space": "UnknownSpace: no space has topics that match the filter 'nowhere/#'",
     "stream space": "UnknownSpace: no space has topics that match the filter 'nowhere/#'",
+    "no redis": "StoreUnavailable: Redis at 127.0.0.1:1 ",
     "stream beyond": "InvalidOption: option 'startingOffsets' has offset 9999 for stream plain.0.",
 }
 
@@ -94,6 +124,17 @@ async def test_rows_columns_refusals_and_repeated_batches(embedded_redis_url: st
         assert values["moment"] == datetime(2024, 2, 29, 12, 30, 15, 500000, tzinfo=UTC)
         assert (values["price"], values["list"]) == (Decimal(number), [number])
         assert (values["nested"], values["more"]) == ({"a": str(number)}, None)
+        assert [values[name] for name in SIMPLE] == [
+            number,
+            number,
+            number,
+            number / 2,
+            number / 4,
+            number % 2 == 0,
+            b"%d" % number,
+            date(2024, 2, 29),
+            datetime(2024, 2, 29, 12, 30, 15, 500000),
+        ]
 
     read = next(line["gave"] for line in told if line.get("step") == "read")
     assert ["payload", "binary"] in read["columns"]
@@ -102,7 +143,7 @@ async def test_rows_columns_refusals_and_repeated_batches(embedded_redis_url: st
         [m.stream, m.offset, m.payload.decode()] for m in plain if m.topic == "plain/3" and m.offset >= 5
     ]
     assert read["pushed false"] == read["pushed true"] == sorted(third)
-    assert ["price", "decimal(12,2)"] in read["typed columns"]
+    assert dict(read["typed columns"]) == IN_SPARK
     assert read["typed"] == [4950, "4950.00", 100]
     assert read["pruned"] == [4950]
     assert read["as streamed"] == [True, 0]

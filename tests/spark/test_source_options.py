@@ -60,6 +60,15 @@ def test_a_group_begins_at_the_offsets_given_and_keeps_its_progress_without_the_
     assert positions(second) == [(stream, offset) for stream in world.streams for offset in (9, 10)]
 
 
+def test_a_group_begins_at_the_end_unless_it_is_told_otherwise(world: World) -> None:
+    world.publish(3)
+    query = world.query(startingOffsets="latest", embeddedLeader=True)
+    held_all(query, world)
+    world.publish(2)
+    query.run(lambda: len(query.checkpoint.rows) >= 8)
+    assert positions(query) == [(stream, offset) for stream in world.streams for offset in (3, 4)]
+
+
 def test_a_group_begins_at_a_moment(world: World) -> None:
     world.publish(3)
     with redis.Redis.from_url(world.url) as client:
