@@ -269,8 +269,9 @@ def _cut(whole: bytes, lengths: pa.Array) -> pa.Array:
 
 def _topics(fields: dict[bytes, bytes], column: dict[str, pa.Array], rows: int) -> pa.DictionaryArray:
     names = pa.array(fields[b"t"].decode().split("\0"), pa.string())
-    index = column["topic"].cast(pa.int32()) if "topic" in column else pa.repeat(_FIRST, rows)
-    return pa.DictionaryArray.from_arrays(index, names)
+    if "topic" not in column:
+        return pa.DictionaryArray.from_arrays(pa.repeat(_FIRST, rows), names, safe=False)
+    return pa.DictionaryArray.from_arrays(column["topic"].cast(pa.int32()), names)
 
 
 def topics_in(entry: Encoded) -> set[str]:
