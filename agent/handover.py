@@ -55,7 +55,13 @@ class Handover:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, topic: str, payload: Any, key: Any, headers: Any, timestamp: Any) -> None:
-        """See ``Publisher.submit``; from any thread but the loop's."""
+        """See ``Publisher.submit``; from any thread but the loop's.
+
+        Raises:
+            StreamleaseError: also what became of an earlier message that was left in the queue.
+        """
+        if self._error is not None:
+            self._raise()
         if (
             type(payload) is bytes
             and (key is None or type(key) is bytes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -172,6 +174,13 @@ def test_what_cannot_be_published_is_told_at_once_or_by_flush(real_redis_url: st
             publish, inner.submit = inner.submit, refuse  # type: ignore[assignment,method-assign]
             publisher.submit("a/b", b"y")
             with pytest.raises(UnknownSpace, match="meanwhile"):
+                publisher.flush()
+            # Whoever never flushes hears of it too, by a later message, which is not taken.
+            deadline = time.monotonic() + 60
+            with pytest.raises(UnknownSpace, match="meanwhile"):
+                while time.monotonic() < deadline:
+                    publisher.submit("a/b", b"lost")
+            with suppress(UnknownSpace):  # of those that were in the queue by then
                 publisher.flush()
             inner.submit = publish  # type: ignore[method-assign]
             publisher.submit("a/b", b"z")
