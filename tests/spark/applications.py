@@ -117,6 +117,7 @@ class Application(Program):
         """Wait for the task that stands in the middle of its read; the id of its Python worker."""
         self.wait_for(lambda: bool([*self.folder.glob("held-*")]))
         (file,) = self.folder.glob("held-*")
+        file.unlink()
         return int(file.name.partition("-")[2])
 
 
@@ -134,7 +135,10 @@ def connections_to(port: int, pid: int) -> int:
 
 
 class Standalone:
-    """A standalone cluster: a Master and two Workers with a core each, all on 127.0.0.1."""
+    """A standalone cluster: a Master and two Workers with a core each, all on this machine.
+
+    The Workers are two hosts by name, since Spark runs no two copies of a task on one host.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -149,9 +153,9 @@ class Standalone:
         try:
             said = self._start("master.Master", "master", "--host", "127.0.0.1", "--port", "0")
             self.url = self._wait_for(said, r"Starting Spark master at (spark://\S+)")
-            for name in ("worker-1", "worker-2"):
+            for name, host in (("worker-1", "127.0.0.1"), ("worker-2", "localhost")):
                 words = ("--cores", "1", "--memory", "512m", "--work-dir", str(folder / name), self.url)
-                said = self._start("worker.Worker", name, "--host", "127.0.0.1", "--port", "0", *words)
+                said = self._start("worker.Worker", name, "--host", host, "--port", "0", *words)
                 self._wait_for(said, f"Successfully registered with master ({self.url})")
         except BaseException:
             self.stop()
