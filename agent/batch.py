@@ -12,6 +12,7 @@ from streamlease.protocol.errors import InvalidInput, InvalidOption, Streamlease
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
 from streamlease.streams.messages import Message, to_messages
+from streamlease.streams.ranges import FIRST_COUNT
 
 if TYPE_CHECKING:
     from streamlease.agent.subscription import SharedReader
@@ -51,6 +52,8 @@ class Held:
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     failing: Failing | None = None
     """While it waits, nothing of the stream is handed out."""
+    entries: int = FIRST_COUNT
+    """How many entries the next read asks for at first."""
     retry_at: float | None = None
     """Nothing is fetched before, by the reader's clock in seconds: the next message failed."""
     turn: int = 0

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -32,6 +33,11 @@ RETRY_SECONDS = 0.2
 PACE_SECONDS = 0.001
 
 Take = Callable[["News", list[pa.RecordBatch]], None]
+
+
+@lru_cache(maxsize=65_536)
+def _stream(name: str) -> StreamId:
+    return StreamId.parse(name)
 
 
 class News(NamedTuple):
@@ -133,7 +139,7 @@ class Fetching:
                 held.retry_at = None
             if held.limbo or held.revoking or held.failing or held.retry_at is not None or held in resting:
                 continue
-            stream = StreamId.parse(name)
+            stream = _stream(name)
             next = self._tails.next_of(stream)
             if next is None or held.position == next:
                 continue
@@ -152,10 +158,14 @@ class Fetching:
                 max_messages=self._max_batch,
                 max_bytes=READ_BYTES,
                 schema=self._schema,
+                count=one.held.entries,
             )
             for one in reading
         ]
-        return await read_all(self._redis, readers)
+        outcomes = await read_all(self._redis, readers)
+        for one, reader in zip(reading, readers, strict=True):
+            one.held.entries = reader.entries_for(self._max_batch)
+        return outcomes
 
     async def _went_back(self, one: News) -> bool:
         """The stream seems to end below what was read here: what is new must not get offsets read before.

@@ -29,6 +29,9 @@ ENOUGH_ROWS = 4096
 """So many rows are worth a batch of their own on the way to Spark: joining them to others would copy them."""
 
 FIRST_COUNT = 8
+MOST_FIRST_COUNT = 64
+"""More entries are not asked for before their size is known: each may have a MiB and more."""
+
 MOST_COUNT = 16_384
 CHUNK_BYTES = 4 * 1024 * 1024
 """How many bytes of entries a step aims at, once it knows how large they are."""
@@ -118,6 +121,7 @@ class RangeReader:
         whole: a range that reaches past the stream's end is an error, not an early end.
         schema: the typed columns that the reader wants; None for all that there are.
         columns: the columns of every message that the reader wants; None for all.
+        count: how many entries the first step asks for; see :meth:`entries_for`.
     """
 
     def __init__(
@@ -131,6 +135,7 @@ class RangeReader:
         whole: bool = False,
         schema: Schema | None = None,
         columns: frozenset[str] | None = None,
+        count: int = FIRST_COUNT,
     ) -> None:
         self.stream = stream
         self.position = start
@@ -145,7 +150,9 @@ class RangeReader:
         self._schema = schema
         self._columns = columns
         self._versions: Versions | None = None
-        self._count = FIRST_COUNT
+        self._count = self._first_count = count
+        self._seen = (0, 0, 0)
+        """Entries, their messages and their bytes, of the last step that brought any."""
         self.done = end is not None and start >= end
 
     @property
@@ -186,6 +193,8 @@ class RangeReader:
         begin = self.position
         sizes = self._take(entries, state)
         if sizes:
+            rows = sum(len(parse_entry_id(id)) for id, _ in entries[: len(sizes)])
+            self._seen = (len(sizes), rows, sum(sizes))
             room = CHUNK_BYTES if self._bytes_left is None else min(CHUNK_BYTES, self._bytes_left)
             self._count = max(1, min(MOST_COUNT, room * len(sizes) // max(1, sum(sizes))))
         return Taken(entries[: len(sizes)], begin, self.position, self._versions)
@@ -205,6 +214,14 @@ class RangeReader:
             wanted=self._schema,
             columns=self._columns,
         )
+
+    def entries_for(self, messages: int) -> int:
+        """How many entries another reader of the stream should ask for at first, if it wants `messages`."""
+        entries, rows, size = self._seen
+        if not entries:
+            return self._first_count
+        wanted = -(-messages * entries // rows) + 1  # it may begin in the middle of one
+        return max(1, min(MOST_FIRST_COUNT, wanted, CHUNK_BYTES * entries // max(1, size)))
 
     def _look_at_schema(self, text: bytes | None) -> None:
         versions = load_versions(text) if text is not None else None

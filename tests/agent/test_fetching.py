@@ -22,7 +22,7 @@ from streamlease.streams import reading
 from streamlease.streams.connection import AsyncRedis, Command, connect, exchange
 from streamlease.streams.keys import stream_meta
 from streamlease.streams.log import AsyncLog
-from streamlease.streams.ranges import RangeReader
+from streamlease.streams.ranges import FIRST_COUNT, MOST_FIRST_COUNT, RangeReader
 from streamlease.streams.reading import Outcome, read_all
 from streamlease.streams.tails import Tails
 from tests.agent.helpers import SUB, in_order, publish, take
@@ -152,6 +152,24 @@ async def test_a_server_that_does_not_answer_is_every_stream_s_error() -> None:
     outcomes = await read_all(gone, [RangeReader(stream, 0, 5) for stream in STREAMS])
     assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 5
     await gone.aclose()
+
+
+async def test_the_next_read_asks_for_as_many_entries_as_it_needs(redis: AsyncRedis) -> None:
+    log = AsyncLog(redis)
+    await log.open(STREAMS[:3])
+    for sequence in range(3):
+        await log.append(append(STREAMS[0], sequence, rows(0, 100)))
+        await log.append(append(STREAMS[1], sequence, rows(0, 1)))
+    large, single, empty = (RangeReader(stream, 0, 200) for stream in STREAMS[:3])
+    await read_all(redis, [large, single, empty])
+    assert [large.entries_for(messages) for messages in (1, 150, 100_000)] == [2, 3, MOST_FIRST_COUNT]
+    assert [single.entries_for(messages) for messages in (1, 10, 1000)] == [2, 11, MOST_FIRST_COUNT]
+    assert empty.entries_for(1000) == FIRST_COUNT
+    again = RangeReader(STREAMS[0], 150, 250, count=large.entries_for(100))
+    assert again.commands[-1][-2:] == ("COUNT", 2)
+    (found,) = await read_all(redis, [again])
+    assert isinstance(found, list)
+    assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(150, 250))
 
 
 async def test_nothing_is_lost_where_nothing_is_pushed(
