@@ -151,9 +151,9 @@ def _run(stream: StreamId, run: list[_Single], columns: frozenset[str] | None) -
     rows = len(run)
     make: dict[str, Callable[[], pa.Array]] = {
         "topic": lambda: pa.array(topics, pa.string()),
-        "key": lambda: pa.array(keys, pa.binary()),
+        "key": lambda: _column(keys, pa.binary()),
         "payload": lambda: pa.array(payloads, pa.binary()),
-        "headers": lambda: pa.array(headers, HEADERS),
+        "headers": lambda: _column(headers, HEADERS),
         "stream": lambda: pa.repeat(str(stream), rows),
         "offset": lambda: pa.array(offsets, pa.int64()),
         "timestamp": lambda: pa.array(times, TIMESTAMP),
@@ -165,6 +165,11 @@ def _run(stream: StreamId, run: list[_Single], columns: frozenset[str] | None) -
     if columns is not None:
         arrays[0] = arrays[0].dictionary_encode()
     return pa.RecordBatch.from_arrays(arrays, schema=fixed)
+
+
+def _column(values: tuple[Any, ...], type: pa.DataType) -> pa.Array:
+    """Values that are often all missing, which needs no look at each."""
+    return pa.nulls(len(values), type) if values.count(None) == len(values) else pa.array(values, type)
 
 
 @lru_cache(maxsize=256)

@@ -205,8 +205,9 @@ def filter_batch(batch: pa.RecordBatch, filter: str) -> pa.RecordBatch:
     column = batch.column("topic")
     if pa.types.is_dictionary(column.type):
         return _filter_indexed(batch, column, filter)
-    if column[0] == column[-1] and pc.all(pc.equal(column, column[0])).as_py():
-        return batch if _selected(filter, column[0].as_py()) else batch.slice(0, 0)
+    first = column[0]
+    if batch.num_rows == 1 or (first == column[-1] and pc.all(pc.equal(column, first)).as_py()):
+        return batch if _selected(filter, first.as_py()) else batch.slice(0, 0)
     return _filter_indexed(batch, pc.dictionary_encode(column), filter)
 
 
