@@ -20,11 +20,19 @@ from streamlease.spark.java import ensure_java
 from tests.spark.programs import HERE, PATIENCE, Program, command, descendants, environment, parent
 from tests.spark.world import World
 
+PATIENT = 30_000
+"""How long (ms) leaders and sessions may be silent. Nobody is given up because a machine is busy."""
+
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
 def options(world: World, group: str = "g", **more: Any) -> dict[str, str]:
-    named = {"redis": world.url, "subscribe": f"$shared/{group}/t/#", "startingOffsets": "earliest"}
+    named = {
+        "redis": world.url,
+        "subscribe": f"$shared/{group}/t/#",
+        "startingOffsets": "earliest",
+        "sessionTimeoutMs": str(PATIENT),
+    }
     return named | {name: str(value) for name, value in more.items()}
 
 

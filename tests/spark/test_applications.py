@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.admin.command import Command
-from tests.spark.applications import Application, once_each, options
+from tests.spark.applications import PATIENT, Application, once_each, options
 from tests.spark.world import SUBSCRIPTION, World
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -46,12 +46,10 @@ def check_order(told: list[tuple[str, int, int]], resets: dict[str, int]) -> Non
 def test_two_applications_share_a_group_while_they_come_and_go_and_an_operator_acts(
     world: World, tmp_path: Path, start_application: Callable[..., Application]
 ) -> None:
-    world.lead()
+    world.lead(ttl=PATIENT)
     cli = Command(tmp_path, world.url)
-    # Nobody is given up on a busy machine: all that happens here is meant.
-    patient = options(world, sessionTimeoutMs=60_000)
-    one = start_application("one", {**patient, "slots": "2"})
-    other = start_application("other", {**patient, "slots": "2"}, {**patient, "slots": "8"})
+    one = start_application("one", options(world, slots=2))
+    other = start_application("other", options(world, slots=2), options(world, slots=8))
     for application in (one, other):
         (application.folder / "told").symlink_to(tmp_path / "told")
     again: Counter[tuple[str, int]] = Counter()

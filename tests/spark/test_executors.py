@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from streamlease.streams.ranges import BATCH_ROWS
-from tests.spark.applications import Application, Standalone, connections_to, leases, once_each, options
+from tests.spark.applications import (
+    PATIENT,
+    Application,
+    Standalone,
+    connections_to,
+    leases,
+    once_each,
+    options,
+)
 from tests.spark.programs import command
 from tests.spark.world import World
 
@@ -60,7 +68,7 @@ def check_second_reading(application: Application, told: dict[str, Any]) -> None
 def test_workers_keep_their_connection_are_killed_in_the_middle_and_reaped_while_idle(
     world: World, start_application: Callable[..., Application]
 ) -> None:
-    world.lead()
+    world.lead(ttl=PATIENT)
     world.publish(5)
     kept = start_application("kept", options(world), master="local[*,4]")
     kept.start()
@@ -115,7 +123,7 @@ def test_workers_keep_their_connection_are_killed_in_the_middle_and_reaped_while
 def test_a_standalone_cluster_loses_an_executor_in_the_middle_of_a_read_and_reads_one_task_twice_at_once(
     world: World, start_application: Callable[..., Application], cluster: Standalone
 ) -> None:
-    world.lead()
+    world.lead(ttl=PATIENT)
     world.publish(5)
     conf = {
         "spark.executor.memory": "512m",

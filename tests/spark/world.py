@@ -220,17 +220,17 @@ def _bury(thread: LoopThread, clients: list[AsyncRedis]) -> None:
 class Host:
     """A process that leads the group."""
 
-    def __init__(self, url: str, config: LeaderConfig) -> None:
+    def __init__(self, url: str, config: LeaderConfig, ttl: int = TTL) -> None:
         self.thread = LoopThread("test-leader")
         self.redis = self.thread.call(self._connect(url))
-        self.host = self.thread.call(self._start(config))
+        self.host = self.thread.call(self._start(config, ttl))
         self.alive = True
 
     async def _connect(self, url: str) -> AsyncRedis:
         return connect(url)
 
-    async def _start(self, leader: LeaderConfig) -> LeaderHost:
-        leadership = LeadershipConfig(ttl=TTL, renew_interval=TTL // 4)
+    async def _start(self, leader: LeaderConfig, ttl: int) -> LeaderHost:
+        leadership = LeadershipConfig(ttl=ttl, renew_interval=ttl // 4)
         config = HostConfig(name="test", registered=False, leader=leader, leadership=leadership)
         host = LeaderHost(self.redis, config, pid=os.getpid())
         await host.start()
@@ -305,10 +305,10 @@ class World:
         """Declare the group, from the earliest message on."""
         self._thread.call(self._client.groups.declare(SUBSCRIPTION, "earliest"))
 
-    def lead(self, config: LeaderConfig | None = None) -> Host:
-        """Start a host that leads the group."""
+    def lead(self, config: LeaderConfig | None = None, *, ttl: int = TTL) -> Host:
+        """Start a host that leads the group; its leadership lasts `ttl` ms without renewal."""
         self.declare()
-        host = Host(self.url, config or LeaderConfig())
+        host = Host(self.url, config or LeaderConfig(), ttl)
         self.hosts.append(host)
         return host
 
