@@ -79,13 +79,14 @@ def is_certain(term: int, message: FinishCut) -> bool:
 
 
 def finished(state: GroupState, leases: Leases, term: int, message: FinishCut) -> CutFinished:
-    """The answer: what is committed of the session's streams, unless the session knows it itself."""
+    """The answer: up to which cut it is finished, and what is committed, unless the session knows it itself."""
+    known = state.sessions.get(message.session)
     asked = leases if message.ranges is not None else ()
     return CutFinished(
         group=message.group,
         session=message.session,
         term=term,
-        finished=message.finished,
+        finished=max(message.finished, known.finished if known is not None else 0),
         progress=_progress_of(state, leases, message.session, asked),
     )
 

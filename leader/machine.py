@@ -169,7 +169,7 @@ class Leader(Acts):
             case FinishCut() if self._is_newest(message.session, message.arrival):
                 self._finish_cut(sender, message, now)
             case ResumeCut() if self._is_newest(message.session, message.arrival):
-                self._resume_cut(sender, message)
+                self._resume_cut(sender, message, now)
             case FixCut() | FinishCut() | ResumeCut():
                 pass  # of an earlier incarnation of its session, already counted
             case Command():
@@ -360,7 +360,9 @@ class Leader(Acts):
                 self.cut_since[message.session] = now
         self._send(sender, cuts.fixed(self.durable, self.leases, self.term, message))
 
-    def _resume_cut(self, sender: str, message: ResumeCut) -> None:
+    def _resume_cut(self, sender: str, message: ResumeCut, now: int) -> None:
+        # Who comes to a cut has had all before it go through the sink; a failover may have lost that.
+        self._close(message.session, message.cut - 1, now)
         lost = healing.reopened(self.durable, self.leases, message)
         if lost is not None:
             self._record(lost)

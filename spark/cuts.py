@@ -202,11 +202,7 @@ class QueryCuts:
         assert proposed is not None
         if not ranges:
             if fixed.finished >= proposed.cut:
-                raise Fenced(
-                    f"cut {proposed.cut} of query {self.session} was finished already, by cut "
-                    f"{fixed.finished}: its checkpoint is older than its progress; "
-                    f"use the newest checkpoint, or a new one"
-                )
+                raise older_checkpoint(self.session, proposed.cut, fixed.finished)
             self.release_revoked()
             return None
         cut = self._cut_of(fixed, ranges)
@@ -351,6 +347,14 @@ class QueryCuts:
         ranges = SlotRanges.of(part for part in cut.ranges if part.stream in mine)
         self.set_open(CutOffset(cut.group, cut.session, cut.cut, term, ranges))
         return ranges
+
+
+def older_checkpoint(session: str, cut: int, finished: int) -> Fenced:
+    """The error of a query whose checkpoint does not know cut `cut`, although all up to `finished` are."""
+    return Fenced(
+        f"cut {cut} of query {session} was finished already, by cut {finished}: its checkpoint is older than "
+        f"its progress; use the newest checkpoint, or a new one"
+    )
 
 
 def _ranges(cut: CutOffset) -> Ranges:

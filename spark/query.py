@@ -52,7 +52,7 @@ from streamlease.protocol.messages import (
     LeaderToSession,
     SessionToLeader,
 )
-from streamlease.spark.cuts import QueryCuts
+from streamlease.spark.cuts import QueryCuts, older_checkpoint
 from streamlease.spark.limits import Limits
 from streamlease.spark.losses import Losses
 from streamlease.spark.offsets import CutOffset, SlotRange, SlotRanges
@@ -389,8 +389,11 @@ class QuerySession:
             metrics.COMMITTED.labels(self.subscription).inc(taken)
         else:
             # Fixed by an earlier process: what is committed, and what else it fixed, only the leader knows.
-            if await self._ask(session, message, CutFinished, ANSWER_SECONDS) is None:
+            answer = await self._ask(session, message, CutFinished, ANSWER_SECONDS)
+            if answer is None:
                 return False
+            if answer.finished > done.cut:
+                raise older_checkpoint(done.session, done.cut + 1, answer.finished)
             following = await self._ask(session, self.cuts.ask_for_next(done), CutResumed, ANSWER_SECONDS)
             if following is None:
                 return False

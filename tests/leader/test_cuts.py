@@ -100,6 +100,14 @@ def test_a_session_that_names_the_ranges_is_told_all_that_is_committed() -> None
     assert {entry.stream: entry.offset for entry in answer.progress} == {S0: 10, S1: 0}
 
 
+def test_who_finishes_a_cut_hears_of_a_later_one_that_is_finished() -> None:
+    rig = led()
+    fixed(rig, fix(SESSION, 1, *BOTH))
+    fixed(rig, fix(SESSION, 2, part(S0, 1, 10, 12)))
+    rig.hear(finish(SESSION, 2))
+    assert only(rig.hear(finish(SESSION, 1)), CutFinished).finished == 2
+
+
 def test_the_next_cut_finishes_the_one_before() -> None:
     rig = led()
     fixed(rig, fix(SESSION, 1, *BOTH))

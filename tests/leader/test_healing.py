@@ -154,6 +154,18 @@ def test_an_open_cut_that_the_journal_lost_is_fixed_again_as_the_checkpoint_has_
     assert rig.committed(S0) == 12
 
 
+def test_who_comes_to_a_cut_has_finished_the_one_before_that_is_open_in_what_is_left() -> None:
+    before = led()
+    before.hear(fix("s-n-b1", 3, part(S0, 1, 0, 5)))
+    rig = after_a_loss(before)
+    rig.join("b9", name="n-b1", session="s-n-b1", arrival=2)
+    rig.accept()
+    resumed = only(rig.hear(resume("s-n-b1", 4, part(S0, 1, 5, 12), arrival=2)), CutResumed)
+    assert [(one.stream, one.start, one.end) for one in resumed.ranges] == [(S0, 5, 12)]
+    assert rig.committed(S0) == 5
+    assert rig.replayed() == rig.leader.durable
+
+
 @pytest.mark.parametrize("known", ["another cut is open", "somebody else has the stream", "nothing was lost"])
 def test_a_cut_of_a_checkpoint_is_not_fixed_again_if_it_may_be_past(known: str) -> None:
     before = led()

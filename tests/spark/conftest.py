@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from streamlease.spark import query
+from tests.conftest import MakeServer
 from tests.spark.applications import Application
 from tests.spark.drivers import Driver
+from tests.spark.durable import Durable
 from tests.spark.world import World
 
 
@@ -63,3 +65,10 @@ def start_application(tmp_path: Path) -> Iterator[Callable[..., Application]]:
     for application in started:
         if application.process.poll() is None:
             application.kill()
+
+
+@pytest.fixture
+def durable(make_redis_server: MakeServer) -> Iterator[Durable]:
+    made = Durable(make_redis_server)
+    yield made
+    made.close()

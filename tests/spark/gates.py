@@ -5,9 +5,10 @@ he is there (``at-PLACE``) and waits. The places are
 
 * ``fixed``: the cut is fixed by the leader; Spark does not know it, and so the offset log does not have it;
 * ``reading``: a task has read its first rows, and hands them on once it is let go; with a file
-  ``break-PLACE`` the first attempt of each task fails there instead;
+  ``break-reading`` the first attempt of each task fails there instead, behind its first rows;
 * ``unsunk``: the micro-batch is in the function of `foreachBatch`, before the sink's commit;
-* ``sunk``: behind the sink's commit, before the function returns, and so before the commit log.
+* ``sunk``: behind the sink's commit, before the function returns, and so before the commit log; with a file
+  ``break-sunk`` it fails there.
 
 `GatedSource` is the source, with a gate at the first two.
 """
@@ -54,13 +55,16 @@ class Gate:
         """Whether somebody waits at `place`, or did since `hold`."""
         return (self.folder / f"at-{place}").exists()
 
-    def break_once(self, place: Place) -> None:
-        """The first attempt of each task fails at `place`."""
+    def break_at(self, place: Place, *, on: bool = True) -> None:
+        """From now on, who comes to `place` fails there; or no longer."""
         self.folder.mkdir(exist_ok=True)
-        (self.folder / f"break-{place}").touch()
+        if on:
+            (self.folder / f"break-{place}").touch()
+        else:
+            (self.folder / f"break-{place}").unlink()
 
     def breaks(self, place: Place) -> bool:
-        """Whether first attempts fail at `place`."""
+        """Whether it is wanted that who comes to `place` fails."""
         return (self.folder / f"break-{place}").exists()
 
     def note(self, place: Place, what: Any) -> None:

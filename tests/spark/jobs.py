@@ -1,15 +1,17 @@
-"""Queries of an `Application`: each with options, a checkpoint, a table and a gate of its own."""
+"""Queries of an `Interactive` program: each with options, a checkpoint, a table and a gate of its own."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.spark.gates import PLACES, Gate, Place
-from tests.spark.programs import PATIENCE, Application
+from tests.spark.programs import PATIENCE, Interactive
 from tests.spark.table import Table
 
 
@@ -30,15 +32,16 @@ class Job:
         self.checkpoint = self.folder / "checkpoint"
         self.table = Table(self.folder / "table.db")
         self.gate = Gate(self.folder / "gate")
-        self._application: Application | None = None
+        self._application: Interactive | None = None
+        self._copies: list[Job] = []
 
     @property
-    def application(self) -> Application:
+    def application(self) -> Interactive:
         """Where it was started last."""
         assert self._application is not None
         return self._application
 
-    def try_to_start(self, application: Application, *, once: bool = False, **options: Any) -> str | None:
+    def try_to_start(self, application: Interactive, *, once: bool = False, **options: Any) -> str | None:
         """Start the query; the error that it is refused with."""
         self._application = application
         changed = {name: str(value) for name, value in options.items()}
@@ -46,18 +49,19 @@ class Job:
             "start",
             name=self.name,
             options=self.options | changed,
-            folder=str(self.folder),
+            gate=str(self.gate.folder),
+            table=str(self.table.path),
             once=once,
             checkpoint=str(self.checkpoint),
         )
         return refused
 
-    def start(self, application: Application, **more: Any) -> None:
+    def start(self, application: Interactive, **more: Any) -> None:
         """Start the query, which must not be refused."""
         refused = self.try_to_start(application, **more)
         assert refused is None, refused
 
-    def run(self, application: Application, **more: Any) -> None:
+    def run(self, application: Interactive, **more: Any) -> None:
         """Read what is available now, to the end."""
         self.start(application, once=True, **more)
         assert self.error() is None
@@ -67,18 +71,32 @@ class Job:
         self.application.ask("stop", name=self.name)
 
     def close(self) -> None:
-        """Stop the query, wherever it stands, if its application lives."""
+        """Stop the query and its copies, wherever they stand, if their application lives."""
+        for copied in self._copies:
+            copied.close()
         for place in PLACES:
             self.gate.let_go(place)
         if self._application is not None and self._application.is_running:
             self.stop()
 
-    def copy(self, name: str, table: Path) -> Job:
-        """Another query, with a copy of the checkpoint as it is now, and the table in `table`."""
+    def run_to_error(self, application: Interactive, **more: Any) -> str | None:
+        """Start the query and wait for its end; the error."""
+        self.start(application, **more)
+        return self.error()
+
+    def copy(self, name: str) -> Job:
+        """Another query, with a copy of the checkpoint as it is now, and the same table.
+
+        Only Spark's own id of the query is another one: an application stops one of two that have the same.
+        """
         copied = Job(self.folder.parent, name, "", "")
         copied.options = dict(self.options)
-        copied.table = Table(table)
+        copied.checkpoint = copied.folder / "checkpoint"
         shutil.copytree(self.checkpoint, copied.checkpoint)
+        (copied.checkpoint / ".metadata.crc").unlink()
+        (copied.checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        copied.table = self.table
+        self._copies.append(copied)
         return copied
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
@@ -122,10 +140,9 @@ def _newest(folder: Path) -> int:
     return max((int(path.name) for path in folder.glob("[0-9]*")), default=-1)
 
 
-def one_line(error: str | None, part: str) -> str:
-    """The one line of an error in Spark's text that has `part` in it and comes of this package."""
+def one_line(error: str | None, name: str) -> str:
+    """The one line in Spark's text in which an error of this package is told, from its name on."""
     assert error is not None, "the query ended without an error"
-    lines = [line for line in error.splitlines() if "streamlease.protocol.errors." in line or part in line]
-    found = [line for line in lines if part in line]
+    found = [line for line in error.splitlines() if f".{name}: " in line]
     assert found, error
-    return found[0].strip()
+    return name + found[0].partition(name)[2]

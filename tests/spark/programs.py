@@ -101,7 +101,7 @@ class Program:
                 os.kill(pid, how)
 
 
-class Application(Program):
+class Interactive(Program):
     """A Spark application that runs ``fault_program.py`` and does what it is asked."""
 
     stdin = subprocess.PIPE

@@ -6,21 +6,27 @@ starts others of its own.
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from streamlease.agent.client import Client
 from streamlease.leader.journal import recover
 from streamlease.leader.records import GroupState
 from streamlease.protocol.topics import SharedSubscription
+from tests.spark.durable import Durable
 from tests.spark.gates import Place
-from tests.spark.jobs import Job
-from tests.spark.programs import Application
+from tests.spark.jobs import Job, one_line
+from tests.spark.programs import Interactive
 from tests.spark.table import Message
+from tests.spark.test_source_options import truncate
 from tests.spark.world import SUBSCRIPTION, Query, World, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -39,11 +45,11 @@ class Shared:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._application: Application | None = None
+        self._application: Interactive | None = None
 
-    def get(self) -> Application:
+    def get(self) -> Interactive:
         if self._application is None or not self._application.is_running:
-            self._application = Application(self._folder)
+            self._application = Interactive(self._folder)
         return self._application
 
     def close(self) -> None:
@@ -59,17 +65,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 
 @pytest.fixture
-def application(shared: Shared) -> Application:
+def application(shared: Shared) -> Interactive:
     return shared.get()
 
 
 @pytest.fixture
-def make_application(tmp_path: Path) -> Iterator[Callable[[], Application]]:
+def make_application(tmp_path: Path) -> Iterator[Callable[[], Interactive]]:
     """Starts applications to be killed."""
-    made: list[Application] = []
+    made: list[Interactive] = []
 
-    def make() -> Application:
-        made.append(Application(tmp_path))
+    def make() -> Interactive:
+        made.append(Interactive(tmp_path))
         return made[-1]
 
     yield make
@@ -134,7 +140,7 @@ def check_point(world: World, job: Job, place: Place | None, batch: int) -> None
 
 
 def test_a_driver_killed_between_any_two_logs_leaves_the_table_exact(
-    world: World, make_job: MakeJob, make_application: Callable[[], Application], shared: Shared
+    world: World, make_job: MakeJob, make_application: Callable[[], Interactive], shared: Shared
 ) -> None:
     """Five queries of one application stand at five points when it is killed."""
     jobs = {
@@ -184,7 +190,7 @@ def check_batches(job: Job, times: dict[int, int]) -> None:
 # ---------------------------------------------------------------- stopped and continued
 
 
-def hold_and_stop(world: World, job: Job, application: Application) -> int:
+def hold_and_stop(world: World, job: Job, application: Interactive) -> int:
     """Hold the query before its sink's commit, and stop its driver until the leader has given it up."""
     job.start(application, sessionTimeoutMs=LATE, embeddedLeader="false")
     job.wait_for(lambda: is_done(world, job))
@@ -198,7 +204,7 @@ def hold_and_stop(world: World, job: Job, application: Application) -> int:
 
 
 def test_a_driver_that_stood_still_for_too_long_has_everything_once_if_nobody_took_over(
-    world: World, make_job: MakeJob, application: Application
+    world: World, make_job: MakeJob, application: Interactive
 ) -> None:
     world.lead()
     world.publish(3)
@@ -214,7 +220,7 @@ def test_a_driver_that_stood_still_for_too_long_has_everything_once_if_nobody_to
 
 
 def test_what_was_taken_over_from_a_driver_that_stood_still_comes_twice_and_nothing_else(
-    world: World, make_job: MakeJob, application: Application
+    world: World, make_job: MakeJob, application: Interactive
 ) -> None:
     """Its open micro-batch is read again by the other query, in the same parts; then both go on."""
     world.lead()
@@ -245,3 +251,235 @@ def test_what_was_taken_over_from_a_driver_that_stood_still_comes_twice_and_noth
 def positions(query: Query) -> set[tuple[str, int]]:
     """What a query has delivered."""
     return {row[:2] for row in query.checkpoint.rows}
+
+
+# ---------------------------------------------------------------- Redis
+
+
+def test_a_running_query_waits_for_a_redis_that_restarts_or_ends_with_one_line_and_goes_on(
+    durable: Durable, make_job: MakeJob, application: Interactive
+) -> None:
+    world, server = durable.world, durable.server
+    job = make_job("restarted", world.url, sessionTimeoutMs=RETURNS)
+    world.publish(3)
+    job.start(application)
+    job.wait_for(lambda: is_done(world, job))
+    job.gate.hold("reading")
+    world.publish(3)
+    job.wait_at("reading")
+    server.kill()
+    job.gate.let_go("reading")
+    server.start()
+    world.publish(3)
+    job.wait_for(lambda: is_done(world, job))
+    job.stop()
+    job.start(application, **{"redis.timeout": "1s"})
+    world.publish(3)
+    job.wait_for(lambda: is_done(world, job))
+    server.kill()
+    said = one_line(job.error(), "StoreUnavailable")
+    assert said.startswith("StoreUnavailable: Redis was away for 1 s (option 'redis.timeout')")
+    assert "start the query again with the same checkpoint, and it goes on where it was" in said
+    server.start()
+    world.publish(3)
+    job.run(application)
+    assert job.table.messages() == published(world)
+    assert set(job.table.times().values()) == {1}
+
+
+def test_a_query_goes_on_after_a_failover_that_lost_messages_commits_and_cuts(
+    durable: Durable, make_job: MakeJob, application: Interactive
+) -> None:
+    """First a query that runs meanwhile, then one that has only its checkpoint left.
+
+    What is lost of the messages stays lost, and what came before is in the table; their offsets stay a hole,
+    so that new messages are behind what was read, and each is delivered.
+    """
+    world = durable.world
+    job = make_job("failed-over", world.url, sessionTimeoutMs=RETURNS)
+    world.publish(3)
+    job.start(application)
+    job.wait_for(lambda: is_done(world, job))
+    before = durable.snapshot()
+    world.publish(4)
+    job.wait_for(lambda: is_done(world, job))
+    durable.lose(before)
+    job.wait_for(lambda: world.ends() == dict.fromkeys(world.streams, 7))
+    world.begin_anew()
+    world.publish(5)
+    job.wait_for(lambda: is_done(world, job))
+    assert set(job.table.times().values()) == {1}
+
+    job.gate.hold("unsunk")
+    world.publish(1)
+    job.wait_at("unsunk")
+    world.publish(6)
+    before = durable.snapshot()
+    job.gate.hold("sunk")
+    job.gate.let_go("unsunk")
+    job.wait_at("sunk")
+    job.gate.hold("unsunk")
+    job.gate.let_go("sunk")
+    job.wait_at("unsunk")
+    job.gate.hold("sunk")
+    job.gate.let_go("unsunk")
+    job.wait_at("sunk")
+    batch = job.offsets()
+    assert batch not in {row.batch for row in job.table.deliveries() if row.message.offset < 12}
+    (source,) = application.sources()
+    os.kill(source, signal.SIGKILL)
+    durable.lose(before)
+    job.gate.break_at("sunk")
+    job.gate.let_go("sunk")
+    assert "this function fails behind the commit of its sink" in str(job.error())
+    assert job.commits() == batch - 1
+    job.gate.break_at("sunk", on=False)
+    world.publish(2)
+    job.start(application)
+    job.wait_for(lambda: is_done(world, job))
+    check_batches(job, {batch: 2})
+
+
+# ---------------------------------------------------------------- another shape, another checkpoint
+
+
+async def publish_numbers(world: World, counts: Counter[str], each: int) -> None:
+    """To each of seven topics, numbers that go on where they were."""
+    async with Client(world.url, embedded=False) as client, client.publisher() as publisher:
+        for _ in range(each):
+            for topic in (f"t/{number}" for number in range(7)):
+                await publisher.submit(topic, b"%d" % counts[topic])
+                counts[topic] += 1
+
+
+def test_other_slots_and_other_streams_between_runs_change_neither_the_set_nor_the_order(
+    make_world: Callable[..., World], make_job: MakeJob, application: Interactive
+) -> None:
+    world, counts = make_world(2), Counter[str]()
+    job = make_job("altered", world.url, sessionTimeoutMs=RETURNS, maxOffsetsPerTrigger=40)
+    for slots, streams in ((1, 5), (3, 1), (2, 1)):
+        world._thread.call(publish_numbers(world, counts, 9))
+        job.run(application, slots=slots)
+        world._thread.call(publish_numbers(world, counts, 5))  # the next run finds some in the old streams
+        world._thread.call(world._client.spaces.alter("s", streams=streams))
+    job.run(application)
+    rows = [row.message for row in job.table.deliveries()]
+    for topic, count in counts.items():
+        assert [int(row.payload) for row in rows if row.topic == topic] == [*range(count)], topic
+    assert len(rows) == counts.total()
+    assert {row.stream.rpartition(".")[0] for row in rows} == {"s.0", "s.1", "s.2"}
+
+
+def test_checkpoints_that_are_copied_are_fenced_and_without_one_the_group_s_progress_counts(
+    world: World, make_job: MakeJob, application: Interactive
+) -> None:
+    world.lead()
+    world.publish(3)
+    job = make_job("live", world.url, sessionTimeoutMs=RETURNS, embeddedLeader="false")
+    job.start(application)
+    job.wait_for(lambda: is_done(world, job) and world.all_committed)
+    old = job.copy("old")
+    world.publish(3)
+    job.wait_for(lambda: is_done(world, job) and world.all_committed)
+    older = one_line(old.run_to_error(application), "Fenced")
+    assert older.startswith("Fenced: cut ")
+    assert "its checkpoint is older than its progress; use the newest checkpoint, or a new one" in older
+    replaced = one_line(job.error(), "Fenced")
+    assert "was replaced: another process runs under the same name; stop one of the two" in replaced
+    world.publish(3)
+    job.start(application)
+    job.wait_for(lambda: is_done(world, job) and world.all_committed)
+    same = job.copy("same")
+    same.start(application)
+    assert one_line(job.error(), "Fenced").endswith("stop one of the two")
+    world.publish(2)
+    same.wait_for(lambda: is_done(world, same) and world.all_committed)
+    same.stop()
+    shutil.rmtree(same.checkpoint)
+    world.publish(2)
+    same.start(application)
+    same.wait_for(lambda: is_done(world, same))
+    assert set(job.table.times().values()) == {1}
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_a_subscription_without_a_space_is_refused_in_one_line(
+    world: World, make_job: MakeJob, application: Interactive
+) -> None:
+    job = make_job("nowhere", world.url, "$shared/g/nowhere/#")
+    assert "'nowhere/#'" in one_line(job.try_to_start(application), "UnknownSpace")
+
+
+def test_a_schema_that_grows_changes_nothing_and_another_one_ends_the_query_in_one_line(
+    world: World, make_job: MakeJob, application: Interactive
+) -> None:
+    def publish(**columns: list[Any]) -> None:
+        world._thread.call(send(pa.record_batch(columns)))
+
+    async def send(batch: pa.RecordBatch) -> None:
+        async with Client(world.url, embedded=False) as client, client.publisher() as publisher:
+            await publisher.send_batch("u/a", batch)
+
+    spaces = world._client.spaces
+    first = {"name": "n", "type": "int64", "nullable": False}
+    world._thread.call(spaces.create("u", ["u/#"], schema={"columns": [first]}))
+    publish(n=[0, 1])
+    job = make_job("typed", world.url, "$shared/typed/u/#", sessionTimeoutMs=RETURNS)
+    job.start(application)
+    job.wait_for(lambda: list(job.table.messages().values()) == ["0", "1"])
+    more = {"name": "more", "type": "string"}
+    world._thread.call(spaces.alter_schema("u", {"columns": [first, more]}))
+    publish(n=[2], more=["a"])
+    job.wait_for(lambda: list(job.table.messages().values()) == ["0", "1", "2"])
+    world._thread.call(spaces.delete("u"))
+    world._thread.call(spaces.create("u", ["u/#"], schema={"columns": [{"name": "n", "type": "string"}]}))
+    publish(n=["x", "y"])
+    assert "column n of space u is string" in one_line(job.error(), "SchemaMismatch")
+    job.start(application)
+    job.wait_for(lambda: list(job.table.messages().values()) == ["0", "1", "2", "x", "y"])
+    assert set(job.table.times().values()) == {1}
+
+
+def test_what_retention_took_ends_the_query_in_one_line_or_is_skipped(
+    world: World, make_job: MakeJob, application: Interactive
+) -> None:
+    world.lead()
+    world.publish(3)
+    job = make_job("truncated", world.url, sessionTimeoutMs=RETURNS, embeddedLeader="false")
+    job.start(application)
+    job.wait_for(lambda: is_done(world, job))
+    job.gate.hold("fixed")
+    world.publish(6)
+    job.wait_at("fixed")
+    truncate(world, "s.0.0", 5)
+    job.gate.let_go("fixed")
+    assert "the oldest left is 5" in one_line(job.error(), "HistoryTruncated")
+    again = job.run_to_error(application)
+    assert "the oldest left is 5" in one_line(again, "HistoryTruncated"), "nothing is skipped without a word"
+    lost = {("s.0.0", offset) for offset in range(3, 5)}
+    job.start(application, failOnDataLoss="false")
+    job.wait_for(lambda: job.table.messages().keys() == published(world).keys() - lost)
+    world.publish(2)
+    job.wait_for(lambda: job.table.messages().keys() == published(world).keys() - lost)
+    assert set(job.table.times().values()) == {1}
+
+
+def test_a_task_that_fails_in_the_middle_reads_the_same_rows_again(
+    world: World, make_job: MakeJob, application: Interactive
+) -> None:
+    world.lead()
+    job = make_job("retried", world.url, sessionTimeoutMs=RETURNS, embeddedLeader="false")
+    world.publish(5)
+    job.gate.break_at("reading")
+    job.start(application)
+    job.wait_for(lambda: is_done(world, job))
+    seen: dict[tuple[int, int], dict[int, list[Any]]] = {}
+    for cut, slot, attempt, rows in job.gate.noted("reading"):
+        seen.setdefault((cut, slot), {}).setdefault(attempt, []).append(rows)
+    retried = [attempts for attempts in seen.values() if 1 in attempts]
+    assert retried
+    for attempts in retried:
+        assert attempts[0] == attempts[1][: len(attempts[0])]
+    assert set(job.table.times().values()) == {1}

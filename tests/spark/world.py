@@ -44,6 +44,9 @@ SPACE = "s"
 TTL = 1000
 """How long (ms) the leadership of the world's host lasts without renewal."""
 
+PATIENCE = 60.0
+"""How long (s) a condition may take to come about, on a machine that stands still for seconds."""
+
 Phase = Literal["fixed", "logged", "read", "sunk", "committed"]
 """How far a trigger gets: offset known; in the offset log; rows read; in the sink; in the commit log."""
 
@@ -140,7 +143,7 @@ class Query:
                 rows += [Seen(*row) for row in zip(*columns, strict=True)]
         return rows
 
-    def run(self, done: Callable[[], bool], seconds: float = 20.0) -> None:
+    def run(self, done: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Trigger again and again until `done`."""
         for _ in within(seconds):
             if done():
@@ -148,14 +151,14 @@ class Query:
             self.trigger()
         raise AssertionError(f"not done in {seconds} s: {len(self.checkpoint.rows)} rows, holds {self.held}")
 
-    def run_until(self, phase: Phase, seconds: float = 20.0) -> None:
+    def run_until(self, phase: Phase, seconds: float = PATIENCE) -> None:
         """Trigger until there is a batch, which then gets no further than `phase`."""
         for _ in within(seconds):
             if self.trigger(phase):
                 return
         raise AssertionError(f"no batch in {seconds} s; holds {self.held}")
 
-    def run_to_the_end(self, seconds: float = 30.0) -> None:
+    def run_to_the_end(self, seconds: float = PATIENCE) -> None:
         """As a query with ``availableNow`` is run: until there is no further batch."""
         for _ in within(seconds):
             if not self.trigger():
@@ -173,7 +176,7 @@ class Query:
         self.reader.stop()
 
 
-def run_together(*queries: Query, done: Callable[[], bool], seconds: float = 25.0) -> None:
+def run_together(*queries: Query, done: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Trigger all in turn until `done`."""
     for _ in within(seconds):
         if done():
@@ -191,7 +194,7 @@ def within(seconds: float) -> Iterator[None]:
         time.sleep(0.002)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     for _ in within(seconds):
         if condition():
             return
