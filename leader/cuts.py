@@ -79,7 +79,7 @@ def is_certain(term: int, message: FinishCut) -> bool:
 
 
 def finished(state: GroupState, leases: Leases, term: int, message: FinishCut) -> CutFinished:
-    """The answer: up to which cut it is finished, and what is committed, unless the session knows it itself."""
+    """The answer: up to which cut all is done, and what is committed, unless the session knows it itself."""
     known = state.sessions.get(message.session)
     asked = leases if message.ranges is not None else ()
     return CutFinished(
