@@ -10,6 +10,8 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.frame import Frame, Table
@@ -56,55 +58,83 @@ def _settle(
     raise SystemExit(f"the leader was busy with its grants for {PATIENCE:.0f} s")
 
 
-def measure(frame: Frame) -> Iterator[Table]:
-    """One query with two slots holds all streams; cuts with news in all of them, and in few."""
+@dataclass
+class Holding:
+    """A query that holds all of its streams, each with one message at least."""
+
+    reader: StreamReader
+    at: dict[str, Any]
+    url: str
+    streams: list[StreamId]
+    log: BlockingLog
+
+    def publish(self, news: int) -> None:
+        """Give the first streams a message each, and wait until the query knows."""
+        lag = self.reader.reportLatestOffset()["lag"]
+        _publish(self.log, self.streams[:news], time.monotonic_ns())
+        deadline = time.monotonic() + PATIENCE
+        while self.reader.reportLatestOffset()["lag"] < lag + news:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the news of {news} streams did not come within {PATIENCE:.0f} s")
+            time.sleep(0.01)
+
+
+@contextmanager
+def holding(frame: Frame, size: int) -> Iterator[Holding]:
+    """A query with two slots, a leader in the same process, and so many streams."""
     from streamlease.spark.options import SourceOptions
     from streamlease.spark.source import StreamReader
 
+    with frame.server() as url:
+        spaces = SPACES if size % SPACES == 0 else 1
+        with blocking.connect(url) as client:
+            for number in range(spaces):
+                client.create_space(f"{SPACE}{number}", [f"{SPACE}/{number}/#"], streams=size // spaces)
+        log = BlockingLog(connect_blocking(url))
+        streams = [StreamId(f"{SPACE}{n % spaces}", 0, n // spaces) for n in range(size)]
+        options = {"redis": url, "subscribe": f"$shared/g/{SPACE}/#", "startingOffsets": "earliest"}
+        reader = StreamReader(SourceOptions.parse(options))
+        at: dict[str, Any] = reader.initialOffset()
+        deadline = time.monotonic() + PATIENCE
+        while reader.reportLatestOffset()["held"] < len(streams):
+            at = reader.latestOffset(at, reader.getDefaultReadLimit())
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{size} streams were not granted within {PATIENCE:.0f} s")
+        yield Holding(reader, _settle(reader, at, log, streams), url, streams, log)
+        reader.stop()
+
+
+def measure(frame: Frame) -> Iterator[Table]:
+    """One query with two slots holds all streams; cuts with news in all of them, and in few."""
     table = Table(
         f"One cut on the driver, median of {frame.runs}",
         ("streams, with news", "latestOffset ms", "partitions ms", "offset bytes"),
     )
     for size in SIZES:
-        with frame.server() as url:
-            with blocking.connect(url) as client:
-                for number in range(SPACES):
-                    topics = [f"{SPACE}/{number}/#"]
-                    client.create_space(f"{SPACE}{number}", topics, streams=size // SPACES)
-            log = BlockingLog(connect_blocking(url))
-            streams = [StreamId(f"{SPACE}{n % SPACES}", 0, n // SPACES) for n in range(size)]
-            options = {"redis": url, "subscribe": f"$shared/g/{SPACE}/#", "startingOffsets": "earliest"}
-            reader = StreamReader(SourceOptions.parse(options))
-            at: dict[str, Any] = reader.initialOffset()
-            limit = reader.getDefaultReadLimit()
-            deadline = time.monotonic() + PATIENCE
-            while reader.reportLatestOffset()["held"] < size:
-                at = reader.latestOffset(at, limit)
-                if time.monotonic() > deadline:
-                    raise SystemExit(f"{size} streams were not granted within {PATIENCE:.0f} s")
-            at = _settle(reader, at, log, streams)
+        with holding(frame, size) as query:
             for news in dict.fromkeys((min(FEW, size), size)):
-                cuts, plans, sizes = [], [], []
-                for run in range(frame.runs + 1):
-                    lag = reader.reportLatestOffset()["lag"]
-                    _publish(log, streams[:news], time.monotonic_ns())
-                    while reader.reportLatestOffset()["lag"] < lag + news:
-                        time.sleep(0.01)
-                    began = time.perf_counter()
-                    end = reader.latestOffset(at, limit)
-                    fixed = time.perf_counter()
-                    if end == at:
-                        raise SystemExit("no cut was fixed in time")
-                    reader.partitions(at, end)
-                    at = end
-                    if not run:
-                        continue  # it finished a cut of the size before
-                    plans.append(time.perf_counter() - fixed)
-                    cuts.append(fixed - began)
-                    sizes.append(len(json.dumps(end)))
-                figures = (statistics.median(cuts) * 1000, statistics.median(plans) * 1000)
-                table.rows.append(
-                    (f"{size:,}, {news:,}", *(f"{one:.1f}" for one in figures), f"{max(sizes):,}")
-                )
-            reader.stop()
+                figures = _cuts(query, news, frame.runs)
+                cuts, plans = (f"{statistics.median(one) * 1000:.1f}" for one in figures[:2])
+                table.rows.append((f"{size:,}, {news:,}", cuts, plans, f"{max(figures[2]):,}"))
     yield table
+
+
+def _cuts(query: Holding, news: int, runs: int) -> tuple[list[float], list[float], list[int]]:
+    """Seconds of `latestOffset` and of `partitions`, and bytes of the offset."""
+    reader = query.reader
+    cuts, plans, sizes = [], [], []
+    for run in range(runs + 1):
+        query.publish(news)
+        began = time.perf_counter()
+        end = reader.latestOffset(query.at, reader.getDefaultReadLimit())
+        fixed = time.perf_counter()
+        if end == query.at:
+            raise SystemExit("no cut was fixed in time")
+        reader.partitions(query.at, end)
+        planned = time.perf_counter()
+        query.at = end
+        if run:  # the first one finished a cut of the size before
+            plans.append(planned - fixed)
+            cuts.append(fixed - began)
+            sizes.append(len(json.dumps(end)))
+    return cuts, plans, sizes

@@ -371,7 +371,7 @@ class QuerySession:
             return False
         means: dict[str, float] = {}
         if limits.max_bytes is not None and self._client is not None:
-            wanted = [StreamId.parse(stream) for stream, held in self.cuts.held.items() if not held.limbo]
+            wanted = [StreamId.parse(one) for one in {**waiting, **self.cuts.streams.pinned_ends()}]
             for stream, state in (await AsyncLog(self._client.redis).states(wanted)).items():
                 means[str(stream)] = state.mean_bytes
         since = asyncio.get_running_loop().time() - self._fixed_at
