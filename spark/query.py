@@ -9,10 +9,8 @@ revocations are answered while Spark is busy with a micro-batch. The rules:
   The leader is told so until it confirms.
 * A stream that is being revoked leaves once no open or proposed cut holds it. A restarted query asks first
   whether the process before it had a cut fixed that its checkpoint does not name: that one comes next.
-* A restarted query asks which ranges of its unfinished cut are still its own; what another query took over
-  meanwhile is read there, and not here again.
-* A query that was silent for so long that it was given up finds its last cut pinned in the streams that
-  nobody took over. It attests what became of that cut: it is committed, or fixed again as it was.
+* A restarted query takes up its unfinished cut: see `spark.resuming`. Of one that went through the sink it
+  attests that, for streams in which a leader that had given the query up still has it pinned.
 * A query that stops while a cut is open falls silent instead of giving its streams back: only its checkpoint
   knows what became of the cut, so it has until its session timeout to return.
 """
@@ -21,8 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import logging
 import math
 from collections.abc import Coroutine, Iterable
 from dataclasses import replace
@@ -50,46 +46,29 @@ from streamlease.protocol.messages import (
     CutRead,
     CutResumed,
     LeaderToSession,
-    SessionToLeader,
 )
 from streamlease.spark.cuts import QueryCuts, older_checkpoint
 from streamlease.spark.limits import Limits
 from streamlease.spark.losses import Losses
-from streamlease.spark.offsets import CutOffset, SlotRange, SlotRanges
+from streamlease.spark.offsets import CutOffset, SlotRanges
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.outage import Outage, unled, unsettled
+from streamlease.spark.outage import Outage, unsettled
+from streamlease.spark.questions import ANSWER_SECONDS, RESEND_SECONDS, Questions
 from streamlease.spark.report import report
+from streamlease.spark.resuming import RESUME_SECONDS, Resuming
 from streamlease.spark.starting import declare
 from streamlease.spark.targets import at_hand, exhausted
 from streamlease.streams.log import AsyncLog
 from streamlease.streams.tails import Tails
 
-log = logging.getLogger(__name__)
-
-RESEND_SECONDS = 0.5
-ANSWER_SECONDS = 2.0
-"""How long one call of `next_cut` waits for the leader; the next call goes on waiting."""
-
 WATCH_SECONDS = 0.005
 NEWS_SECONDS = 0.05
 """How long `next_cut` waits for news when there is none."""
 
-RESUME_SECONDS = 60.0
-REGRANT_SECONDS = 2.0
-"""How long a query that was given up waits for the streams of its unfinished cut."""
-
-TAIL_SECONDS = 3.0
-"""How long a take-over must have been known before a cut is read without what was taken over: longer than the
-tail of writes that a failover loses."""
-
 LEAVE_SECONDS = 5.0
 """How long a query that stops waits until its last cut is confirmed: longer than a leader's ttl."""
 
-CONNECT_SECONDS = 0.05
-"""How often it is looked whether the borrowers are connected."""
-
 _Result = TypeVar("_Result")
-_Answer = TypeVar("_Answer", CutFixed, CutFinished, CutResumed)
 
 
 class QuerySession:
@@ -107,7 +86,7 @@ class QuerySession:
         self.cuts = QueryCuts(options.subscription.id, self._progressed)
         self._confirm_at = 0.0
         self._confirmed = asyncio.Event()
-        self._answers: dict[type[LeaderToSession], asyncio.Future[Any]] = {}
+        self._questions: Questions | None = None
         self._news = asyncio.Event()
         self._watching = False
         """Whether the set of streams that are watched is about to be made anew."""
@@ -227,13 +206,13 @@ class QuerySession:
                 self._confirm(message.finished)
                 if self.cuts.is_meant(message):
                     self.cuts.believe(message.progress)
-                    self._answer(message)
+                    self._answered(message)
             case CutFinished():
                 self._confirm(message.finished)
                 self.cuts.believe(message.progress)
-                self._answer(message)
+                self._answered(message)
             case CutResumed():
-                self._answer(message)
+                self._answered(message)
             case CutRead():
                 self._task_read(message)
 
@@ -265,10 +244,10 @@ class QuerySession:
             self._client = client
         return self._client
 
-    async def _start(self, cut: CutOffset, *, finished: bool) -> Session:
+    async def _start(self, cut: CutOffset, *, finished: bool) -> tuple[Session, Questions]:
         """Begin to borrow under the identity in the checkpoint's newest `cut`."""
-        if self._session is not None:
-            return self._session
+        if self._session is not None and self._questions is not None:
+            return self._session, self._questions
         options = self.options
         client = await self._connect()
         agent = await client.agent()
@@ -290,12 +269,13 @@ class QuerySession:
             ),
             self,
         )
+        self._questions = Questions(client, options.subscription, self._session, self._raise_error)
         metrics.watch(self)
         self._session.saw_term(cut.term)
         self._attest(self._session, cut, finished=finished)
         self._session.start()
         agent.add_ticker(self._tick)
-        return self._session
+        return self._session, self._questions
 
     @staticmethod
     def _attest(session: Session, cut: CutOffset, *, finished: bool) -> None:
@@ -320,15 +300,10 @@ class QuerySession:
 
     async def _view(self) -> dict[str, Any] | None:
         """The group as its leader describes it, once all borrowers are connected to it."""
-        if self._session is None or not self._session.connected or self._client is None:
+        if self._questions is None or not self._questions.connected:
             await self._wait_for_news()
             return None
-        try:
-            reply = await self._client.command(self.options.subscription, "describe", seconds=ANSWER_SECONDS)
-        except StreamleaseError as error:
-            log.warning("%s", error)
-            return None
-        return json.loads(reply.body) if reply.ok else None
+        return await self._questions.view()
 
     async def _is_exhausted(self, targets: dict[str, int]) -> bool:
         view = await self._view()
@@ -336,23 +311,22 @@ class QuerySession:
         return view is not None and exhausted(targets, view, self.session_id, done)
 
     async def _try_next_cut(self, start: CutOffset, limits: Limits) -> CutOffset:
-        session = await self._start(start, finished=True)
+        session, questions = await self._start(start, finished=True)
         self._raise_error()
         cuts = self.cuts
         if start.cut > cuts.finished:
-            if not await self._finish(start, session):
+            if not await self._finish(start, session, questions):
                 return start
             if cuts.open is not None:
                 return cuts.open
         cuts.settle()
         if cuts.proposed is None and not await self._propose(limits):
             await self._wait_for_news()
-            self._raise_error()
             if cuts.proposed is None:
                 await self._propose(limits)
         if cuts.proposed is None:
             return start
-        answer = await self._ask(session, cuts.proposed, CutFixed, ANSWER_SECONDS)
+        answer = await questions.ask(cuts.proposed, CutFixed, ANSWER_SECONDS)
         if answer is None:
             return start
         self._fixed_at = asyncio.get_running_loop().time()
@@ -378,23 +352,22 @@ class QuerySession:
         milliseconds = limits.max_delay_ms if since > limits.max_delay_ms / 1000 else int(since * 1000)
         return self.cuts.propose(waiting, limits, milliseconds, means) is not None
 
-    async def _finish(self, done: CutOffset, session: Session) -> bool:
+    async def _finish(self, done: CutOffset, session: Session, questions: Questions) -> bool:
         """The cut went through the sink; whether all who must know it do."""
         message, following = self.cuts.finish_cut(done, session.term), None
         if self.cuts.is_open(done):
             session.post(message)
             self._confirmed.clear()
             self._confirm_at = asyncio.get_running_loop().time() + RESEND_SECONDS
-            taken = done.messages
-            metrics.COMMITTED.labels(self.subscription).inc(taken)
+            metrics.COMMITTED.labels(self.subscription).inc(done.messages)
         else:
             # Fixed by an earlier process: what is committed, and what else it fixed, only the leader knows.
-            answer = await self._ask(session, message, CutFinished, ANSWER_SECONDS)
+            answer = await questions.ask(message, CutFinished, ANSWER_SECONDS)
             if answer is None:
                 return False
             if answer.finished > done.cut:
                 raise older_checkpoint(done.session, done.cut + 1, answer.finished)
-            following = await self._ask(session, self.cuts.ask_for_next(done), CutResumed, ANSWER_SECONDS)
+            following = await questions.ask(self.cuts.ask_for_next(done), CutResumed, ANSWER_SECONDS)
             if following is None:
                 return False
         self.cuts.finish(done, following)
@@ -428,108 +401,27 @@ class QuerySession:
         self._state += 1
         self._news.set()
 
-    async def _ask(
-        self, session: Session, question: SessionToLeader, kind: type[_Answer], seconds: float
-    ) -> _Answer | None:
-        """Ask the leader, again and again and perhaps another one, for up to `seconds`."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[_Answer] = loop.create_future()
-        self._answers[kind] = answer
-        give_up = loop.time() + seconds
-        try:
-            while loop.time() < give_up:
-                sent = session.connected and session.post(question)
-                with contextlib.suppress(TimeoutError):
-                    # No connection or no answer yet: once more.
-                    async with asyncio.timeout(RESEND_SECONDS if sent else CONNECT_SECONDS):
-                        return await asyncio.shield(answer)
-                self._raise_error()
-            return None
-        finally:
-            del self._answers[kind]
-
-    def _answer(self, message: LeaderToSession) -> None:
-        waiting = self._answers.get(type(message))
-        if waiting is not None and not waiting.done():
-            waiting.set_result(message)
+    def _answered(self, message: LeaderToSession) -> None:
+        if self._questions is not None:
+            self._questions.answer(message)
 
     async def _wait_for_news(self) -> None:
+        """Wait a moment, or until something has happened."""
         self._news.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(NEWS_SECONDS):
                 await self._news.wait()
+        self._raise_error()
 
     async def _ranges_of(self, cut: CutOffset) -> SlotRanges:
         if self.cuts.open is not None and self.cuts.is_open(cut):
             return self.cuts.open.ranges
-        session = await self._start(cut, finished=False)
-        question = self.cuts.resume_cut(cut)
-        while True:
-            resumed = await self._ask(session, question, CutResumed, RESUME_SECONDS)
-            if resumed is None:
-                raise unled(self.subscription, RESUME_SECONDS)
-            mine = set(resumed.ranges.streams)
-            if not mine:
-                mine = await self._fix_again(session, cut)
-            lost = [part for part in cut.ranges if part.stream not in mine]
-            if not lost or await self._is_lost_for_good(session, resumed.term, lost):
-                break
-        ranges = self.cuts.resumed(cut, resumed.term, mine)
+        _, questions = await self._start(cut, finished=False)
+        resuming = Resuming(self.cuts, questions, self.subscription, self._wait_for_news, self._view)
+        ranges = await resuming.ranges_of(cut)
         self._suspect(ranges.streams)
         self._state += 1
-        if len(ranges) < len(cut.ranges):
-            log.warning(
-                "%d of the %d ranges of cut %d were taken over by others, or reset, and are not read again",
-                len(cut.ranges) - len(ranges),
-                len(cut.ranges),
-                cut.cut,
-            )
         return ranges
-
-    async def _fix_again(self, session: Session, cut: CutOffset) -> set[str]:
-        """The leader has given the query up: the streams whose part of `cut` nobody took over meanwhile."""
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + REGRANT_SECONDS
-        while True:
-            pinned = self.cuts.pinned(cut)
-            if len(pinned) == len(cut.ranges) or loop.time() >= give_up:
-                break
-            await self._wait_for_news()
-            self._raise_error()
-        if not pinned:
-            return set()
-        self.cuts.proposed = self.cuts.fix_cut(pinned)
-        fixed = await self._ask(session, self.cuts.proposed, CutFixed, ANSWER_SECONDS)
-        if fixed is None:
-            raise unled(self.subscription, ANSWER_SECONDS)
-        mine = set(self.cuts.ranges_of(fixed).streams)
-        self.cuts.proposed = None
-        return mine
-
-    async def _is_lost_for_good(self, session: Session, term: int, lost: list[SlotRange]) -> bool:
-        """Wait until the take-over of `lost` is older than what a failover loses; False: begin again.
-
-        A process after this one cannot know that the cut was read in part, and attests all of it. Only a
-        leader that knows of the take-over refuses that.
-        """
-        await self._wait_until_leased_again(lost)
-        await asyncio.sleep(TAIL_SECONDS)
-        await self._wait_until_leased_again(lost)
-        return session.term == term
-
-    async def _wait_until_leased_again(self, lost: list[SlotRange]) -> None:
-        """Wait until each stream that was lost is leased again, to whomever; see `Held.is_pinned_to`."""
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + RESUME_SECONDS
-        while lost and loop.time() < give_up:
-            view = await self._view()
-            self._raise_error()
-            if view is not None:
-                epochs = {stream["stream"]: stream["lease_epoch"] for stream in view["streams"]}
-                lost = [p for p in lost if epochs.get(p.stream, p.lease_epoch + 1) <= p.lease_epoch]
-                await self._wait_for_news()
-        if lost:
-            raise unsettled(self.subscription, RESUME_SECONDS)
 
     async def _prepare_available_now(self) -> None:
         client = await self._connect()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.spark import query
+from streamlease.spark import resuming
 from tests.conftest import MakeServer
 from tests.spark.applications import Application
 from tests.spark.drivers import Driver
@@ -19,7 +19,7 @@ from tests.spark.world import World
 @pytest.fixture
 def make_world(embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
     """Makes a `World` on an empty Redis, which loses nothing."""
-    monkeypatch.setattr(query, "TAIL_SECONDS", 0.1)
+    monkeypatch.setattr(resuming, "TAIL_SECONDS", 0.1)
     made: list[World] = []
 
     def make(streams: int = 4) -> World:

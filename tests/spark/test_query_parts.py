@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 
-from streamlease.spark import query
+from streamlease.spark import resuming
 from streamlease.spark.offsets import SlotRange
-from streamlease.spark.query import QuerySession
+from streamlease.spark.resuming import Resuming
 
 LOST = [SlotRange("s.0.0", 0, 5, 1, 0)]
 
 
 class Asked:
-    """Stands for a session at its leader, and for the query that looks for the streams it lost."""
+    """Stands for the questions to a leader, and for the query that looks for the streams it lost."""
 
     def __init__(self, *terms: int) -> None:
         self.terms = list(terms)
         self.looked = 0
+        self._questions = self
 
     @property
     def term(self) -> int:
@@ -38,8 +39,8 @@ async def test_a_take_over_counts_once_it_has_stood_for_longer_than_a_failover_t
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(query.asyncio, "sleep", sleep)
+    monkeypatch.setattr(resuming.asyncio, "sleep", sleep)
     asked: Any = Asked(*terms)
-    assert await QuerySession._is_lost_for_good(asked, asked, 7, LOST) is for_good
-    assert slept == [query.TAIL_SECONDS]
+    assert await Resuming._is_lost_for_good(asked, 7, LOST) is for_good
+    assert slept == [resuming.TAIL_SECONDS]
     assert asked.looked == 2  # before, and once more after
