@@ -106,7 +106,7 @@ class Job:
             over, error = self.application.ask("ended", name=self.name)
             assert not over or condition(), f"query {self.name} has ended: {error}"
             assert time.monotonic() < deadline, f"not within {PATIENCE} s: {self._told()}"
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def _told(self) -> str:
         return self.application.log.read_text()[-4000:]

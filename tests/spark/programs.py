@@ -108,7 +108,8 @@ class Interactive(Program):
 
     def __init__(self, folder: Path, cores: int = 6) -> None:
         super().__init__(HERE / "fault_program.py", folder, {"cores": cores})
-        self._asked = 0
+        self._seen = 0
+        """Where in the log the answers begin that were not read yet."""
 
     @property
     def is_running(self) -> bool:
@@ -120,12 +121,17 @@ class Interactive(Program):
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, **more}) + "\n")
         self.process.stdin.flush()
-        self._asked += 1
-        self.wait_for(lambda: len(self._answers()) >= self._asked)
-        return json.loads(self._answers()[-1])["answer"]
+        told: list[str] = []
 
-    def _answers(self) -> list[str]:
-        return re.findall(r'^.*?(\{"answer".*)\n', self.log.read_text(), re.MULTILINE)
+        def is_told() -> bool:
+            with self.log.open() as file:
+                file.seek(self._seen)
+                told[:] = re.findall(r'\{"answer".*\n', file.read())
+            return bool(told)
+
+        self.wait_for(is_told)
+        self._seen = self.log.stat().st_size
+        return json.loads(told[-1])["answer"]
 
     def kill(self) -> None:
         """As every program; nothing can be asked any more."""
