@@ -19,10 +19,10 @@ from streamlease.agent import blocking
 
 STREAMS = 4
 TASKS = 2
-RATE = 1000
+RATE = 200
 """Messages a second."""
 
-ROWS = 100
+ROWS = 20
 """Rows of a micro-batch of the source in memory: about what is published during one."""
 
 BATCHES = 60
