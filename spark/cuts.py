@@ -297,8 +297,13 @@ class QueryCuts:
             self.unconfirmed = False
         return not self.unconfirmed
 
-    def believe(self, progress: tuple[Progress, ...]) -> None:
-        """Take over what the leader says is committed, for streams that are in no open cut."""
+    def believe(self, progress: tuple[Progress, ...]) -> dict[str, int]:
+        """Take over what the leader says is committed, for streams that are in no open cut.
+
+        Returns:
+            the streams that went on, and where they were.
+        """
+        were: dict[str, int] = {}
         for entry in progress:
             held = self.held.get(entry.stream)
             if (
@@ -306,8 +311,11 @@ class QueryCuts:
                 and held.lease_epoch == entry.lease_epoch
                 and entry.stream not in self.open_streams
             ):
+                if entry.offset > held.committed:
+                    were[entry.stream] = held.committed
                 held.commit(entry.offset)
                 self.streams.look_at(entry.stream)
+        return were
 
     def _attest(self, stream: str) -> None:
         """Commit what is pinned, if the checkpoint says that just this went through the sink already."""

@@ -177,7 +177,8 @@ class QuerySession:
     def granted(self, slot: int, grant: StreamGranted) -> None:
         """Hold the stream; go on if it never left the session."""
         self.cuts.granted(slot, grant)
-        self._suspect((grant.stream,))
+        if self._losses is not None:
+            self._losses.granted(grant)
         self._state += 1
         self._watch()
 
@@ -205,7 +206,9 @@ class QuerySession:
             case CutFixed():
                 self._confirm(message.finished)
                 if self.cuts.is_meant(message):
-                    self.cuts.believe(message.progress)
+                    went_on = self.cuts.believe(message.progress)
+                    if self._losses is not None:
+                        self._losses.went_on(went_on)
                     self._answered(message)
             case CutFinished():
                 self._confirm(message.finished)
@@ -257,6 +260,8 @@ class QuerySession:
         self.cuts.arrival = await client.groups.arrive(options.subscription)
         self._tails = Tails(client.redis, on_change=self._tail_moved)
         self._losses = Losses(self.cuts, AsyncLog(client.redis), self._tails)
+        if finished:
+            self._losses.begin(cut)
         self._tails.start()
         self._session = Session(
             agent,
@@ -331,7 +336,10 @@ class QuerySession:
             return start
         self._fixed_at = asyncio.get_running_loop().time()
         self._state += 1
-        return cuts.fixed(answer) or start
+        cut = cuts.fixed(answer) or start
+        if self._losses is not None:
+            await self._losses.tell(fail=self.options.fail_on_data_loss)
+        return cut
 
     async def _propose(self, limits: Limits) -> bool:
         """Whether there is something to make a cut of; it is proposed then."""

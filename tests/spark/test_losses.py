@@ -7,10 +7,12 @@ import redis
 
 from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId
+from streamlease.registry.progress import tell_passed
 from streamlease.streams.keys import stream_log, stream_meta
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all
-from tests.spark.world import Phase, World, wait_for
+from tests.spark.test_source_options import truncate
+from tests.spark.world import SUBSCRIPTION, Phase, World, wait_for
 
 
 def lose(world: World, stream: str, end: int) -> None:
@@ -66,3 +68,35 @@ def test_an_open_cut_of_lost_messages_ends_the_query_or_is_skipped(
     lost = {("s.0.1", offset) for offset in range(3, 6)} - {row[:2] for row in again.checkpoint.rows}
     assert len(lost) == (0 if phase == "sunk" else 3)
     assert len(again.checkpoint.rows) == world.total - len(lost)
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped meanwhile", "running"])
+@pytest.mark.parametrize("fail", [True, False], ids=["fails", "warns"])
+def test_what_retention_took_before_it_was_in_a_cut_is_told(
+    world: World, fail: bool, stopped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.publish(3)
+    world.lead()
+    query = world.query(failOnDataLoss=fail)
+    query.run(lambda: world.all_committed)
+    if stopped:
+        query.stop()
+    world.publish({"s.0.1": 6})
+    truncate(world, "s.0.1", 7)
+    world._thread.call(tell_passed(world._client.redis, [SUBSCRIPTION.id]))
+    wait_for(lambda: world.committed["s.0.1"] == 7)
+    if stopped:
+        query = world.query(query.checkpoint, failOnDataLoss=fail)
+    if fail:
+        with pytest.raises(HistoryTruncated, match="no longer has offset 3; the oldest left is 7") as told:
+            query.run(lambda: False)
+        one_line(told.value)
+        query.kill()
+        query = world.query(query.checkpoint, failOnDataLoss=False)
+    query.run(lambda: world.all_committed)
+    assert fail or "the oldest left is 7" in caplog.text
+    gone = {("s.0.1", offset) for offset in range(3, 7)}
+    assert {row[:2] for row in query.checkpoint.rows} == {
+        (s, o) for s in world.streams for o in range(world.published[s])
+    } - gone
+    assert len(query.checkpoint.rows) == world.total - 4
