@@ -22,11 +22,15 @@ WARM = 2.0
 """Seconds at the beginning that do not count."""
 
 
-def _collect(server: socket.socket, delays: list[float]) -> None:
+TOLD = "dd"
+"""The delay of a message in seconds, and the processor time of the task's process so far."""
+
+
+def _collect(server: socket.socket, told: list[tuple[float, float]]) -> None:
     connection, _ = server.accept()
     with connection, connection.makefile("rb") as file:
-        while len(packed := file.read(8)) == 8:
-            delays.append(struct.unpack("d", packed)[0])
+        while len(packed := file.read(16)) == 16:
+            told.append(struct.unpack(TOLD, packed))
 
 
 def _function(port: int):  # type: ignore[no-untyped-def]
@@ -37,10 +41,11 @@ def _function(port: int):  # type: ignore[no-untyped-def]
         now = time.time()
         if port not in lines:
             lines[port] = socket.create_connection(("127.0.0.1", port))
+        spent = time.process_time()
         delays = [
             now - struct.unpack_from("d", payload)[0] for payload in batch.column("payload").to_pylist()
         ]
-        lines[port].sendall(b"".join(struct.pack("d", delay) for delay in delays))
+        lines[port].sendall(b"".join(struct.pack(TOLD, delay, spent) for delay in delays))
 
     return handle
 
@@ -50,7 +55,7 @@ def measure(frame: Frame) -> Iterator[Table]:
     from streamlease.spark.continuous import continuous
 
     count = min(frame.messages, 20 * RATE)
-    delays: list[float] = []
+    told: list[tuple[float, float]] = []
     with (
         frame.server() as url,
         session(1) as spark,
@@ -58,7 +63,7 @@ def measure(frame: Frame) -> Iterator[Table]:
         blocking.connect(url) as client,
     ):
         client.create_space(SPACE, [f"{SPACE}/#"], streams=4)
-        threading.Thread(target=_collect, args=(server, delays), daemon=True).start()
+        threading.Thread(target=_collect, args=(server, told), daemon=True).start()
         query = continuous(
             spark,
             f"$shared/c/{SPACE}/#",
@@ -70,25 +75,33 @@ def measure(frame: Frame) -> Iterator[Table]:
         with client.publisher(linger_ms=0) as publisher:
             total, began = count + round(WARM * RATE), time.monotonic()
             publisher.send(f"{SPACE}/0", struct.pack("d", time.time()))
-            while not delays:  # until the task runs and holds its streams
+            while not told:  # until the task runs and holds its streams
+                if query.exception is not None:
+                    raise query.exception
                 time.sleep(0.01)
             began = time.monotonic()
             for number in range(total):
+                if number == total - count:
+                    spent = time.process_time()
                 wait = began + number / RATE - time.monotonic()
                 if wait > 0:
                     time.sleep(wait)
                 stamp = struct.pack("d", time.time())
                 publisher.submit(f"{SPACE}/{number % 64}", stamp.ljust(PAYLOAD_BYTES, b"x"))
+        spent = time.process_time() - spent
         deadline = time.monotonic() + 30
-        while len(delays) < total + 1 and time.monotonic() < deadline:
+        while len(told) < total + 1 and time.monotonic() < deadline:
             time.sleep(0.05)
         query.stop()
-    if len(delays) != total + 1:
-        raise SystemExit(f"{len(delays)} of {total + 1} messages came")
-    steady = [delay * 1000 for delay in delays[-count:]]
+    if len(told) != total + 1:
+        raise SystemExit(f"{len(told)} of {total + 1} messages came")
+    steady = [delay * 1000 for delay, _ in told[-count:]]
     table = Table(
-        f"Publish to user function, {count:,} messages at {RATE:,}/s", ("", "p50 ms", "p99 ms", "worst ms")
+        f"Publish to user function, {count:,} messages at {RATE:,}/s; processor time of a message",
+        ("", "p50 ms", "p99 ms", "worst ms", "task us", "publisher us"),
     )
-    figures = (percentile(steady, 50), percentile(steady, 99), max(steady))
-    table.rows.append(("Streamlease, one slot", *(f"{figure:.1f}" for figure in figures)))
+    delays = (percentile(steady, 50), percentile(steady, 99), max(steady))
+    task = (told[-1][1] - told[-count][1]) / count
+    row = [f"{delay:.1f}" for delay in delays]
+    table.rows.append(("Streamlease, one slot", *row, f"{task * 1e6:.0f}", f"{spent / count * 1e6:.0f}"))
     yield table
