@@ -114,11 +114,11 @@ async def test_hosts_forget_by_themselves(rig: Rig) -> None:
     await host.start()
     try:
         async with asyncio.timeout(30):
-            while await generations(rig) != [4]:  # noqa: ASYNC110 (a condition in Redis)
+            # The definition changes first; the keys go after that, by another host if this one ends between.
+            while await generations(rig) != [4] or await rig.client.redis.keys("sl:{s.[0-3].*"):
                 await asyncio.sleep(0.02)
     finally:
         await host.close()
-    assert await rig.client.redis.keys("sl:{s.[0-3].*") == []
 
 
 async def test_a_group_that_is_behind_keeps_a_generation_and_an_expired_one_does_not(rig: Rig) -> None:
