@@ -162,9 +162,9 @@ class Deaf:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
-    async def read_response(self) -> Any:
+    async def read_response(self, **options: Any) -> Any:
         with suppress(ResponseError):
-            await self.real.read_response()
+            await self.real.read_response(**options)
         raise ConnectionError("gone")
 
 
