@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import os
 import sys
 from typing import Annotated, Any
 
@@ -76,18 +77,69 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
+    redis: RedisUrl = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Durable, ordered, elastic consumer groups for Spark and Python, on Redis."""
+    if redis is None:
+        return
+    if context.invoked_subcommand == "redis":
+        raise InvalidInput(
+            "--redis names a Redis that runs already, and 'streamlease redis' is about the embedded one: "
+            "leave --redis out"
+        )
+    context.default_map = _with_default(context.command, "redis", redis)
+
+
+def _with_default(command: Any, parameter: str, value: str) -> dict[str, Any]:
+    """`value` as the default of that parameter for every command below `command` that has it."""
+    below: dict[str, Any] = {}
+    for name, one in command.commands.items():
+        if hasattr(one, "commands"):
+            below[name] = _with_default(one, parameter, value)
+        elif any(each.name == parameter for each in one.params):
+            below[name] = {parameter: value}
+    return below
 
 
 def main() -> None:
     """The entry point."""
     # A view of 10,000 streams makes objects by the hundred thousand, which all stay to the end.
     gc.set_threshold(100_000)
+    _hide_secrets()
     sys.exit(run(sys.argv[1:]))
+
+
+def _hide_secrets() -> None:
+    """All users of a machine see the words of a process: a URL with a password goes into its environment."""
+    words, url = without_secret(sys.argv[1:])
+    if url is not None:
+        python = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
+        os.execve(sys.executable, [*python, *words], {**os.environ, "STREAMLEASE_REDIS_URL": url})
+
+
+def without_secret(words: list[str]) -> tuple[list[str], str | None]:
+    """`words` without ``--redis URL``, and the URL that holds, if that has something to hide. Pure."""
+    from streamlease.streams.url_parts import masked
+
+    end = words.index("--") if "--" in words else len(words)
+    kept: list[str] = []
+    url: str | None = None
+    left = iter(words[:end])
+    for word in left:
+        name, equals, value = word.partition("=")
+        if name != "--redis":
+            kept.append(word)
+        elif (given := value if equals else next(left, None)) is None:
+            return words, None  # the command says what is missing
+        else:
+            url = given
+    if url is None or not url or masked(url) == url:
+        return words, None
+    return [*kept, *words[end:]], url
 
 
 def run(arguments: list[str]) -> int:
@@ -102,6 +154,11 @@ def run(arguments: list[str]) -> int:
         return _failed(error, str(error), as_json, USAGE if isinstance(error, InvalidInput) else FAILED)
     except KeyboardInterrupt:
         return 130
+    except OSError as error:
+        if error.filename is None:  # no file of the user's: a defect
+            raise
+        text = f"cannot use the file {error.filename}: {error.strerror}: choose another, or mend its rights"
+        return _failed(error, text, as_json, FAILED)
     except typer.Abort:
         note("error: nothing was done: the question was not answered with yes")
         return FAILED

@@ -17,6 +17,11 @@ SECONDS = 1.0
 
 def spaces(incomplete: str) -> list[str]:
     """The spaces whose name begins like that; nothing if Redis does not answer soon."""
+    # What takes long to load is loaded here: the time limit is for Redis.
+    import streamlease.admin.embedded
+    import streamlease.agent.client
+    import streamlease.streams.connection  # noqa: F401
+
     found: list[str] = []
     asking = threading.Thread(target=lambda: found.extend(_all_spaces()), daemon=True)
     asking.start()

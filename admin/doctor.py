@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,14 +18,29 @@ from streamlease.admin.output import document, printable
 from streamlease.protocol.errors import StreamleaseError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from streamlease.admin.server_facts import ServerFacts
     from streamlease.agent.client import Client
+
+
+class RoleName(StrEnum):
+    """The names in ``admin/roles.py``."""
+
+    CLIENT = "client"
+    HOST = "host"
+    OBSERVER = "observer"
+    ADMIN = "admin"
+
 
 PINGS = 20
 SLOW_MS = 50.0
 SKEW_SECONDS = 1.0
 FULL = 0.9
 SCANNED_KEYS = 20_000
+START_SECONDS = 2
+"""Redis counts its start as a snapshot; so exactly are the two moments known."""
+
 STUCK_SECONDS = 60.0
 
 
@@ -35,6 +51,12 @@ def doctor(
             metavar="SECONDS", help="A message that waits longer is told, if its stream is held up."
         ),
     ] = STUCK_SECONDS,
+    role: Annotated[
+        RoleName | None,
+        typer.Option(
+            help="The role that this user should have. Default: the largest that it has all rights of."
+        ),
+    ] = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> int:
@@ -43,7 +65,7 @@ def doctor(
     Exit 0: nothing fails, though there may be warnings; 1: something fails, or Redis does not answer.
     """
     check_seconds("--stuck-after", stuck_after)
-    findings = asyncio.run(_examine(chosen_url(redis), stuck_after))
+    findings = asyncio.run(_examine(chosen_url(redis), stuck_after, role))
     if as_json:
         document({"ok": _healthy(findings), "checks": [finding._asdict() for finding in findings]})
     else:
@@ -69,11 +91,13 @@ def _print(findings: list[Finding]) -> None:
         console.print(text)
 
 
-async def _examine(url: str, stuck_after: float = STUCK_SECONDS) -> list[Finding]:
+async def _examine(
+    url: str, stuck_after: float = STUCK_SECONDS, role: RoleName | None = None
+) -> list[Finding]:
     from streamlease.admin.held_up import held_up
-    from streamlease.admin.rights import rights
     from streamlease.admin.server_facts import server_facts
     from streamlease.agent.client import Client
+    from streamlease.streams.damaged import DAMAGE, why
 
     client = Client(url)
     try:
@@ -85,11 +109,11 @@ async def _examine(url: str, stuck_after: float = STUCK_SECONDS) -> list[Finding
             Finding("server", Level.OK, f"{facts.name} {facts.version} at {facts.address} answers"),
             _version(facts),
             _eviction(facts),
-            await _persistence(client, facts),
+            _persistence(facts),
             _memory(facts),
         ]
+        findings += await _rights(client, role, _only_user_of(client, facts))
         checks: list[tuple[str, Callable[[Client], Awaitable[Finding]]]] = [
-            ("rights", rights),
             ("round trip", _round_trip),
             ("clock", _clock),
             ("leader hosts", _hosts),
@@ -98,11 +122,15 @@ async def _examine(url: str, stuck_after: float = STUCK_SECONDS) -> list[Finding
             ("streams", partial(held_up, stuck_after=stuck_after)),
             ("keys", _keys),
         ]
+        damage = await _damage(client)
+        findings += [damage] if damage is not None else []
         for name, check in checks:
             try:
                 findings.append(await check(client))
             except StreamleaseError as error:
                 findings.append(Finding(name, Level.FAIL, str(error)))
+            except DAMAGE as error:
+                findings.append(Finding(name, Level.FAIL, f"cannot be checked ({why(error)})"))
         return findings
     finally:
         await client.close()
@@ -138,33 +166,29 @@ def _eviction(facts: ServerFacts) -> Finding:
     )
 
 
-async def _persistence(client: Client, facts: ServerFacts) -> Finding:
-    from redis.exceptions import ResponseError
-
-    from streamlease.streams.connection import exchange
-
-    (reply,) = await exchange(client.redis, [("CONFIG", "GET", "save")])
-    save = "" if isinstance(reply, ResponseError) or len(reply) < 2 else reply[1].decode()
+def _persistence(facts: ServerFacts) -> Finding:
+    """From INFO alone: CONFIG GET would tell more, the passwords of the server among it."""
     if facts.get("aof_enabled") == "1":
         if facts.get("aof_last_write_status", "ok") != "ok":
             return Finding(
                 "persistence", Level.FAIL, "the last write of the append-only file failed", "free disk space"
             )
         return Finding("persistence", Level.OK, "an append-only file is kept")
-    if save:
-        if facts.get("rdb_last_bgsave_status", "ok") != "ok":
-            return Finding(
-                "persistence", Level.FAIL, "the last snapshot failed", "look into the log of Redis"
-            )
+    if facts.get("rdb_last_bgsave_status", "ok") != "ok":
+        return Finding("persistence", Level.FAIL, "the last snapshot failed", "look into the log of Redis")
+    up = int(facts.get("uptime_in_seconds", "0"))
+    now = int(facts.get("server_time_usec", "0")) // 1_000_000 or int(time.time())
+    saved = now - int(facts.get("rdb_last_save_time", "0"))
+    if facts.get("rdb_last_save_time") and saved < up - START_SECONDS:
         return Finding(
             "persistence",
             Level.OK,
-            f"snapshots are made (save {save}); what came after the last one is lost in a crash",
+            f"the last snapshot was made {saved} s ago; what came after it is lost in a crash",
         )
     return Finding(
         "persistence",
         Level.WARN,
-        "neither an append-only file nor snapshots: a restart of Redis loses everything",
+        f"no append-only file, and no snapshot in the {up} s since the start: a restart may lose everything",
         "run CONFIG SET appendonly yes",
     )
 
@@ -195,6 +219,31 @@ async def _round_trip(client: Client) -> Finding:
     if median > SLOW_MS:
         return Finding("round trip", Level.WARN, message, "run consumers and hosts nearer to Redis")
     return Finding("round trip", Level.OK, message)
+
+
+def _only_user_of(client: Client, facts: ServerFacts) -> Path | None:
+    """The directory of the embedded Redis whose only user this is; None for any other server or user."""
+    from streamlease.admin.embedded import directory_of
+    from streamlease.streams.connection import is_cluster
+
+    if is_cluster(client.redis):
+        return None
+    user = client.redis.connection_pool.connection_kwargs.get("username") or "default"  # type: ignore[union-attr]
+    place = directory_of(*(facts.get(name) for name in ("config_file", "process_id", "tcp_port")))
+    return place if user == "default" else None
+
+
+async def _rights(client: Client, role: RoleName | None, embedded: Path | None = None) -> list[Finding]:
+    from streamlease.admin.rights import examine, excess, needed
+    from streamlease.admin.roles import ROLES
+    from streamlease.streams.connection import is_cluster
+
+    try:
+        found = await examine(client, None if role is None else ROLES[role])
+    except StreamleaseError as error:
+        return [Finding("rights", Level.FAIL, str(error))]
+    socket = None if is_cluster(client.redis) else client.redis.connection_pool.connection_kwargs.get("path")  # type: ignore[union-attr]
+    return [needed(found, asked=role is not None), excess(found, socket, embedded)]
 
 
 async def _clock(client: Client) -> Finding:
@@ -238,43 +287,55 @@ async def _hosts(client: Client) -> Finding:
 
 
 async def _queue(client: Client) -> Finding:
-    from redis.exceptions import RedisError
-
     from streamlease.registry import hosts
     from streamlease.streams.connection import is_cluster
 
     if is_cluster(client.redis):
-        return Finding("spawn queue", Level.OK, "none on a Redis Cluster: hosts are asked by message")
-    try:
-        waiting, failed = await asyncio.to_thread(_count_jobs, client.url)
-    except (RedisError, OSError) as error:
-        reason = " ".join(str(error).split())
-        return Finding("spawn queue", Level.FAIL, f"cannot be read ({reason})", "look into the log of Redis")
+        return Finding("spawn queue", Level.OK, "none on a Redis Cluster: the host that is asked leads")
+    counted = await _count_jobs(client)
+    if counted is None:
+        return Finding("spawn queue", Level.OK, "not looked at: this user has no right to it, and needs none")
+    waiting, failed = counted
     message = f"{waiting} jobs wait, {failed} failed"
     if failed:
         return Finding("spawn queue", Level.WARN, message, "look into the logs of the leader hosts")
     if waiting and await hosts.alive(client.redis):
         # A host takes a job at once, so one that is still there after a moment is stuck.
         await asyncio.sleep(1.0)
-        if (await asyncio.to_thread(_count_jobs, client.url))[0] >= waiting:
+        if (await _count_jobs(client) or (0, 0))[0] >= waiting:
             return Finding("spawn queue", Level.WARN, message, "the leader hosts take no jobs: restart them")
     return Finding("spawn queue", Level.OK, message)
 
 
-def _count_jobs(url: str) -> tuple[int, int]:
-    from rq import Queue
+async def _count_jobs(client: Client) -> tuple[int, int] | None:
+    """How many jobs wait, and how many failed or were refused; None if the user may not know."""
+    from redis.exceptions import NoPermissionError
 
-    from streamlease.registry.spawn import QUEUE, queue_client
+    from streamlease.registry.keys import FAILED_JOBS, WAITING_JOBS
+    from streamlease.streams.connection import exchange, good
 
-    with queue_client(url) as redis:
-        queue = Queue(QUEUE, connection=redis)
-        return queue.count, queue.failed_job_registry.get_job_count(cleanup=False)
+    replies = await exchange(client.redis, [("LLEN", WAITING_JOBS), ("ZCARD", FAILED_JOBS)])
+    if any(isinstance(reply, NoPermissionError) for reply in replies):
+        return None
+    waiting, failed = good(client.redis, replies)
+    return int(waiting), int(failed)
+
+
+async def _damage(client: Client) -> Finding | None:
+    """What cannot be read; None if all can be."""
+    from streamlease.admin.records import records
+
+    try:
+        finding = await records(client)
+    except StreamleaseError as error:
+        return Finding("records", Level.FAIL, str(error))
+    return None if finding.level is Level.OK else finding
 
 
 async def _groups(client: Client) -> Finding:
     from streamlease.admin.group_list import summaries
 
-    groups = await summaries(client, await client.groups.list())
+    groups, _ = await summaries(client, await client.groups.list())
     alone = [group["subscription"] for group in groups if group["leader"] is None and group["lag"] != 0]
     if alone:
         return Finding(
@@ -287,8 +348,15 @@ async def _groups(client: Client) -> Finding:
 
 
 async def _keys(client: Client) -> Finding:
-    from streamlease.admin.orphans import find_orphans
+    from redis.exceptions import NoPermissionError
 
+    from streamlease.admin.orphans import find_orphans
+    from streamlease.streams.connection import exchange, servers
+
+    (server, *_) = await servers(client.redis)
+    (page,) = await exchange(server, [("SCAN", 0, "MATCH", "sl:*", "COUNT", 1)])
+    if isinstance(page, NoPermissionError):
+        return Finding("keys", Level.OK, "not looked at: this user may not list keys, and needs not")
     orphans, scanned, whole = await find_orphans(client, SCANNED_KEYS)
     seen = f"{scanned} keys looked at" if whole else f"the first {scanned} keys looked at"
     if orphans:

@@ -57,8 +57,16 @@ class GroupSummary(Document):
     lag_seconds: Seconds | None
 
 
+class Damaged(Document):
+    """What cannot be read; told only where there is such a thing."""
+
+    name: str
+    why: str
+
+
 class GroupList(Document):
     groups: list[GroupSummary]
+    damaged: list[Damaged] = []
     next: str | None
 
 
@@ -157,7 +165,9 @@ class Undrained(Done):
 class DrainedHost(Document):
     act: Literal["drain", "undrain"]
     host: str
+    drained: bool
     leaders: list[str]
+    not_moved: list[str]
 
 
 class Moved(Done):
@@ -299,6 +309,7 @@ class Space(Document):
 
 class SpaceList(Document):
     spaces: list[Space]
+    damaged: list[Damaged] = []
 
 
 class SpaceStream(Document):
@@ -371,11 +382,16 @@ class GroupStatus(Document):
     lag: Count | None
 
 
+class DamagedRecord(Damaged):
+    what: Literal["space", "group"]
+
+
 class Status(Document):
     redis: Server
     hosts: list[Host]
     spaces: list[SpaceStatus]
     groups: list[GroupStatus]
+    damaged: list[DamagedRecord] = []
 
 
 class Check(Document):

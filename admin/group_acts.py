@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlease.admin.acting import DryRun, Yes, act, confirm, declared
+from streamlease.admin.acting import DryRun, Yes, act, confirm, declared, delete_group
 from streamlease.admin.moments import parse_moment
 from streamlease.admin.options import AsJson, RedisUrl, check_seconds, operator
-from streamlease.admin.output import document, iso_microseconds, line, table
+from streamlease.admin.output import document, iso_microseconds, line, note, table
 from streamlease.admin.running import with_client
 from streamlease.admin.watching import Watch, view
-from streamlease.protocol.errors import InvalidOption, NotLeader
+from streamlease.protocol.errors import Indefinite, InvalidOption, NotLeader, StoreRefused, StoreUnavailable
 from streamlease.protocol.nearest import nearest
 from streamlease.protocol.topics import SharedSubscription
 
@@ -87,14 +89,23 @@ def drain(
         str | None, typer.Option(metavar="HOST", help="Drain a leader host instead, by its id or name.")
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Let it have streams, or leaders, again.")] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(help="With --host: seconds to wait until the next of its groups leaves it."),
+    ] = 15.0,
     dry_run: DryRun = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
-) -> None:
-    """Move all streams of a borrower to the others, or all leaders of a host; it gets none until --undo."""
+) -> int:
+    """Move all streams of a borrower to the others, or all leaders of a host; it gets none until --undo.
+
+    With --host, it waits until the host leads nothing. Exit 1: groups are left, and none left it in time.
+    """
     if host is not None and not words and not dry_run:
-        _drain_host(host, undo, redis, as_json)
-        return
+        check_seconds("--timeout", timeout)
+        return _drain_host(host, undo, timeout, redis, as_json)
+    if host is not None and not words:
+        raise InvalidOption("--dry-run is for borrowers: 'streamlease status' says what a host leads")
     if host is not None or len(words) != 2:
         raise InvalidOption("name what is drained: 'drain SUB BORROWER', or 'drain --host HOST'")
     subscription, borrower = words
@@ -104,10 +115,11 @@ def drain(
     name = outcome["borrower"]
     text = f"{name} may have streams again" if undo else f"{name} gives up {len(outcome['streams'])} streams"
     _show(outcome, text, as_json)
+    return 0
 
 
-def _drain_host(host: str, undo: bool, redis: str | None, as_json: bool) -> None:
-    async def work(client: Client) -> dict[str, Any]:
+def _drain_host(host: str, undo: bool, timeout: float, redis: str | None, as_json: bool) -> int:
+    async def work(client: Client) -> tuple[dict[str, Any], list[str]]:
         from streamlease.registry import hosts
 
         alive = await hosts.alive(client.redis)
@@ -115,15 +127,41 @@ def _drain_host(host: str, undo: bool, redis: str | None, as_json: bool) -> None
         if len(found) != 1:
             known = nearest(host, [one.host for one in alive])
             raise InvalidOption(f"{len(found) or 'no'} leader host is called {host}; {known}")
-        return await client.drain_host(found[0], who=operator(), undo=undo)
+        answer = await client.drain_host(found[0], who=operator(), undo=undo)
+        return answer, [] if undo else await _still_led(client, found[0], answer["leaders"], timeout)
 
-    answer = with_client(redis, work)
+    answer, left = with_client(redis, work)
     if as_json:
-        document({"act": "undrain" if undo else "drain", **answer})
+        document({"act": "undrain" if undo else "drain", **answer, "not_moved": left})
     elif undo:
         line(f"host {answer['host']} takes leaders again")
     else:
-        line(f"host {answer['host']} hands {len(answer['leaders'])} leaders to others, one after another")
+        line(f"host {answer['host']} has handed {len(answer['leaders']) - len(left)} leaders to others")
+    for group in left:
+        note(
+            f"error: group {group} is still led by {answer['host']}, which none of its groups has left for "
+            f"{timeout:g} s: look at its log, and repeat the command"
+        )
+    return 1 if left else 0
+
+
+async def _still_led(client: Client, host: str, groups: list[str], patience: float) -> list[str]:
+    """Wait until the host leads none of `groups`, or none has left it for so many seconds; those it leads."""
+    from streamlease.registry import leadership
+
+    left, newest = list(groups), time.monotonic()
+    while left and time.monotonic() - newest < patience:
+        try:
+            records = await leadership.read_all(client.redis, left)
+        except (StoreUnavailable, StoreRefused, Indefinite):  # asked again, as long as there is time
+            await asyncio.sleep(WATCH_SECONDS)
+            continue
+        led = [group for group in left if records[group].held and records[group].host == host]
+        if len(led) < len(left):
+            left, newest = led, time.monotonic()
+        if left:
+            await asyncio.sleep(WATCH_SECONDS)
+    return left
 
 
 def move(
@@ -204,7 +242,10 @@ def step_down(
             async with asyncio.timeout(patience):
                 while not (present.held and present.term > former.term):
                     await asyncio.sleep(WATCH_SECONDS)
-                    present = await leadership.read(client.redis, shared.id)
+                    with contextlib.suppress(
+                        StoreUnavailable, StoreRefused, Indefinite
+                    ):  # it is done already
+                        present = await leadership.read(client.redis, shared.id)
         except TimeoutError:
             return former, present  # nobody leads yet; the caller says so
         return former, present
@@ -254,12 +295,7 @@ def delete(
         as_json=as_json,
     )
 
-    async def work(client: Client) -> None:
-        wishes = None if force else await client.groups.wishes(shared)
-        await act(client, shared, "delete", force=force)
-        await client.groups.forget(shared, wishes)
-
-    with_client(redis, work)
+    with_client(redis, lambda client: delete_group(client, shared, who=operator(), force=force))
     _show({"subscription": str(shared), "act": "delete", "dry_run": False}, f"{shared} is deleted", as_json)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlease.admin.options import AsJson, RedisUrl
-from streamlease.admin.output import iso_microseconds, line, table
+from streamlease.admin.output import iso_microseconds, line, printable, table
 from streamlease.admin.watching import Watch, view
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import SharedSubscription, check_topic, matches
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from streamlease.registry.leadership import LeaderRecord
     from streamlease.registry.progress import GroupProgress
     from streamlease.streams.history import Waiting
+    from streamlease.streams.spaces import Space
 
 
 def list_groups(
@@ -46,16 +47,19 @@ def list_groups(
     behind = None if after is None else str(SharedSubscription.parse(after))
 
     async def look(client: Client) -> dict[str, Any]:
+        known = await client.groups.look()
         names = [
             one
-            for one in await client.groups.list()
+            for one in known.groups
             if (group is None or one.group == group)
             and (topic is None or matches(one.filter, topic))
             and (behind is None or str(one) > behind)
         ]
         page = names if limit is None else names[:limit]
         more = str(page[-1]) if len(page) < len(names) else None
-        return {"groups": await summaries(client, page), "next": more}
+        found, damaged = await summaries(client, page)
+        unread = [{"name": name, "why": reason} for name, reason in (known.damaged | damaged).items()]
+        return {"groups": found, "next": more} | ({"damaged": unread} if unread else {})
 
     return view(redis, look, _draw, as_json=as_json, watch=watch)
 
@@ -84,32 +88,53 @@ def _draw(seen: dict[str, Any]) -> None:
         ],
         "there are no groups: subscribe, or use 'streamlease group declare SUB'",
     )
+    for one in seen.get("damaged", ()):
+        line(f"group {printable(one['name'])} cannot be read: {printable(one['why'])}")
     if seen["next"] is not None:
         line(f"there are more: --after '{seen['next']}'")
 
 
-async def summaries(client: Client, groups: Sequence[SharedSubscription]) -> list[dict[str, Any]]:
-    """One document for each of `groups`; those that were deleted meanwhile are left out.
+async def summaries(
+    client: Client, groups: Sequence[SharedSubscription]
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """One document for each of `groups`, and of those that cannot be read, why; deleted ones are left out.
 
     Raises:
         StoreUnavailable, StoreRefused.
     """
+    from streamlease.streams.damaged import readable
+
+    spaces = (await client.spaces.look()).listed
+    found, damaged = await readable(groups, lambda some: _summaries(client, spaces, some))
+    return [found[one] for one in groups if one in found], {str(one): why for one, why in damaged.items()}
+
+
+async def _summaries(
+    client: Client, spaces: Sequence[Space], groups: Sequence[SharedSubscription]
+) -> dict[SharedSubscription, dict[str, Any]]:
+    from streamlease.protocol.errors import Unsupported
     from streamlease.registry import leadership, progress
     from streamlease.streams.history import server_time, waiting
 
-    if not groups:
-        return []
-    spaces = await client.spaces.list()
     wanted = {
         one: [stream for space in spaces if space.intersects(one.filter) for stream in space.streams()]
         for one in groups
     }
     leaders = await leadership.read_all(client.redis, [one.id for one in groups])
+    for leader in leaders.values():
+        if leader.damage:
+            raise Unsupported(leader.damage)
     found = await progress.read(client.redis, wanted)
+    for one in found:
+        if one.damage:
+            raise Unsupported(one.damage)
     # After the progress: what is committed was there before.
     seen = await waiting(client.redis, (place for one in found for place in one.needs.items()))
     now = await server_time(client.redis)
-    return [_summary(one, leaders[one.subscription.id], _behind(one, seen), now) for one in found]
+    return {
+        one.subscription: _summary(one, leaders[one.subscription.id], _behind(one, seen), now)
+        for one in found
+    }
 
 
 def _behind(

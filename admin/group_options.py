@@ -28,7 +28,8 @@ RevocationTimeout = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        help="How long a consumer may take to give a stream back, such as 10s. Default: 30s.",
+        help="How long a consumer may take to give a stream back, such as 10s. Default: 30s, and without a "
+        "limit for a stream in a Spark query's open micro-batch.",
     ),
 ]
 OnPoisonWord = Annotated[

@@ -120,7 +120,7 @@ def _draw(group: dict[str, Any]) -> None:
         line(f"idle for too long: since {group['expired_at']} it keeps no messages from being removed")
     if group["truncated"]:
         lost = ", ".join(f"{count} of {stream}" for stream, count in group["truncated"].items())
-        line(f"messages that retention removed before it consumed them: {lost}")
+        line(f"messages that retention removed, or Redis lost, before it consumed them: {lost}")
     columns = (
         "stream", "owner", "lease_epoch", "state", "since", "committed", "next", "lag", "lag_seconds", "why",
     )  # fmt: skip

@@ -25,14 +25,16 @@ async def held_up(client: Client, stuck_after: float) -> Finding:
     from streamlease.admin.group_list import summaries
     from streamlease.admin.group_view import describe
     from streamlease.protocol.topics import SharedSubscription
+    from streamlease.streams.damaged import attempt
 
     async def one(shared: SharedSubscription) -> list[str]:
-        return list(stuck(await describe(client, shared), stuck_after))
+        seen, _ = await attempt(describe(client, shared))  # a check of its own names what is damaged
+        return list(stuck(seen, stuck_after)) if seen is not None else []
 
     # Leaders are asked only where something waits: to look must not cost the others anything.
     late = [
         SharedSubscription.parse(group["subscription"])
-        for group in await summaries(client, await client.groups.list())
+        for group in (await summaries(client, await client.groups.list()))[0]
         if group["state"] == "led" and (group["lag_seconds"] is None or group["lag_seconds"] > stuck_after)
     ]
     found = [text for texts in await for_each(late, one) for text in texts]

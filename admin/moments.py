@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from streamlease.protocol.errors import InvalidOption
-from streamlease.protocol.quantities import parse_duration
+from streamlease.protocol.quantities import LATEST, parse_duration
 
 if TYPE_CHECKING:
     from streamlease.streams.connection import AsyncRedis
@@ -43,6 +43,8 @@ async def parse_moment(redis: AsyncRedis, what: str, text: str, *, ahead: bool) 
                 f"nor a duration such as 10m"
             ) from None
         moment = now + length if ahead else max(0, now - length)
+    if moment > LATEST:
+        raise InvalidOption(f"{what} {ascii(text)[:80]} is too far ahead: 9999-12-31T23:59:59Z is the latest")
     if ahead and moment <= now:
         raise InvalidOption(
             f"{what} {ascii(text)[:80]} has passed: give a later time, or a duration such as 10m"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from streamlease.protocol.errors import InvalidInput
@@ -33,18 +34,21 @@ async def find_orphans(client: Client, limit: int) -> tuple[list[str], int, bool
             if cursor == b"0":
                 break
     groups = {keys.definition(shared.id).rpartition(":")[0] for shared in await client.groups.list()}
-    streams = {str(stream) for space in await client.spaces.list() for stream in space.streams()}
-    orphans = [key for key in found if _is_orphan(key, groups, streams)]
+    known = await client.spaces.look()
+    streams = {str(stream) for space in known.listed for stream in space.streams()}
+    orphans = [key for key in found if _is_orphan(key, groups, streams, known.damaged)]
     return sorted(orphans), scanned, cursor == b"0"
 
 
-def _is_orphan(key: str, groups: set[str], streams: set[str]) -> bool:
+def _is_orphan(key: str, groups: set[str], streams: set[str], damaged: Container[str]) -> bool:
+    """Whether nothing that is known has the key; which streams a damaged space has is not known."""
     tag = _TAG.match(key)
     if tag is None:
         return False
     if tag.group(1).startswith("g:"):
         return key[: tag.end() - 1] not in groups
     try:
-        return str(StreamId.parse(tag.group(1))) not in streams
+        stream = StreamId.parse(tag.group(1))
+        return str(stream) not in streams and stream.space not in damaged
     except InvalidInput:
         return False  # what is not of a stream or group is fixed in number, or expires

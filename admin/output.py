@@ -13,6 +13,11 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from streamlease.protocol.quantities import LATEST
+
+EARLIEST = -30_610_224_000_000_000
+"""1000-01-01T00:00:00Z: before, a year has not four digits."""
+
 GAP = "   "
 """Between two columns of a table."""
 
@@ -87,7 +92,8 @@ def iso(time: datetime) -> str:
 
 
 def iso_microseconds(microseconds: int) -> str:
-    """The same for microseconds since 1970."""
+    """The same for microseconds since 1970; what no calendar has is shown as its nearest moment."""
+    microseconds = min(max(microseconds, EARLIEST), LATEST * 1000 + 999)
     whole, rest = divmod(microseconds, 1_000_000)
     return iso(datetime.fromtimestamp(whole, UTC).replace(microsecond=rest))
 

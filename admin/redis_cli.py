@@ -42,12 +42,14 @@ def _facts(server: EmbeddedRedis, state: ServerState | None) -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any], as_json: bool) -> None:
+    from streamlease.streams.url_parts import masked
+
     if as_json:
         document(facts)
     elif facts["running"]:
         way = "keeps its data" if facts["persistent"] else "keeps nothing on disk"
-        line(f"{facts['url']} runs since {facts['started']} as process {facts['pid']} and {way}")
-        line(f"in {facts['directory']}")
+        line(f"{masked(facts['url'])} runs since {facts['started']} as process {facts['pid']} and {way}")
+        line(f"in {facts['directory']}; other commands find it there")
     else:
         line(f"no Redis runs in {facts['directory']}: start it with 'streamlease redis start'")
 
@@ -76,9 +78,18 @@ def stop(directory: Directory = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def status(directory: Directory = None, as_json: AsJson = False) -> int:
+def status(
+    directory: Directory = None,
+    url: Annotated[
+        bool, typer.Option("--url", help="Print its URL only, with the password: for STREAMLEASE_REDIS_URL.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
     """Whether the Redis runs, and where; exit 1 if it does not."""
     server = _server(directory)
     state = server.status()
+    if url and state is not None and not as_json:
+        line(state.url)
+        return 0
     _show(_facts(server, state), as_json)
     return 0 if state is not None else 1

@@ -77,7 +77,7 @@ async def publish_resumably(client: Client, name: str, plan: Plan, counts: Count
     from streamlease.streams.transfer import Transfer, weight
 
     filter = PLACEHOLDER.sub("+", plan.topic) if plan.topic_of is not None else plan.topic
-    spaces = {space.name: space for space in await client.spaces.list() if _meets(space, filter)}
+    spaces = {space.name: space for space in (await client.spaces.look()).listed if _meets(space, filter)}
     transfer = Transfer(client.redis, f"file:{name}", spaces=client.spaces, codec=plan.options["compression"])
     piped = plan.file is None
     meter = Meter()

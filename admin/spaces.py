@@ -11,7 +11,7 @@ from streamlease.admin import retention_options, schema_option
 from streamlease.admin.acting import Yes, confirm
 from streamlease.admin.completing import SpaceName
 from streamlease.admin.options import AsJson, RedisUrl
-from streamlease.admin.output import document, line, table
+from streamlease.admin.output import document, line, printable, table
 from streamlease.admin.retention_options import Age, Bytes, Force, GroupExpiry, Messages
 from streamlease.admin.running import with_client
 from streamlease.admin.schema_option import SchemaFile
@@ -78,7 +78,10 @@ def list_spaces(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = F
     """All spaces."""
 
     async def look(client: Client) -> dict[str, Any]:
-        return {"spaces": [definition(space) for space in await client.spaces.list()]}
+        known = await client.spaces.look()
+        damaged = [{"name": one.name, "why": one.why} for one in known.damaged.values()]
+        more = {"damaged": damaged} if damaged else {}
+        return {"spaces": [definition(space) for space in known.listed], **more}
 
     return view(redis, look, _draw_list, as_json=as_json, watch=watch)
 
@@ -89,6 +92,8 @@ def _draw_list(seen: dict[str, Any]) -> None:
         [(space["name"], space["streams"], " ".join(space["topics"])) for space in seen["spaces"]],
         "there are no spaces: create one with 'streamlease space create NAME --topics FILTER'",
     )
+    for one in seen.get("damaged", ()):
+        line(f"space {printable(one['name'])} cannot be read: {printable(one['why'])}")
 
 
 @app.command()

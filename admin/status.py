@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.options import AsJson, RedisUrl
-from streamlease.admin.output import line, table
+from streamlease.admin.output import line, printable, table
 from streamlease.admin.running import for_each
 from streamlease.admin.watching import Watch, view
 
@@ -52,22 +52,29 @@ def _draw(seen: dict[str, Any]) -> None:
         ],
         "no groups: subscribe, or use 'streamlease group declare SUB'",
     )
+    for one in seen.get("damaged", ()):
+        line(f"{one['what']} {printable(one['name'])} cannot be read: {printable(one['why'])}")
 
 
 async def _look(client: Client) -> dict[str, Any]:
     from streamlease.admin.group_view import describe, total_lag
     from streamlease.admin.server_facts import server_facts
     from streamlease.admin.space_definition import definition
-    from streamlease.admin.space_view import streams_and_groups
     from streamlease.registry import hosts
+    from streamlease.streams.damaged import attempt
+    from streamlease.streams.retention import kept
+
+    damaged: list[dict[str, str]] = []
 
     async def space(one: Space) -> dict[str, Any]:
-        streams, _ = await streams_and_groups(client, one)
-        messages = sum(s["next"] - s["oldest"] for s in streams if s["next"] is not None)
-        return {**definition(one), "messages": messages}
+        held = await kept(client.redis, one.streams())
+        return {**definition(one), "messages": sum(max(0, size.next - size.floor) for size in held.values())}
 
-    async def group(shared: SharedSubscription) -> dict[str, Any]:
-        seen = await describe(client, shared)
+    async def group(shared: SharedSubscription) -> dict[str, Any] | None:
+        seen, why = await attempt(describe(client, shared))
+        if seen is None:
+            damaged.append({"what": "group", "name": str(shared), "why": why})
+            return None
         return {
             "subscription": seen["subscription"],
             "state": seen["state"],
@@ -79,6 +86,10 @@ async def _look(client: Client) -> dict[str, Any]:
         }
 
     facts = await server_facts(client.redis)
+    known, all_groups = await client.spaces.look(), await client.groups.look()
+    damaged += [{"what": "space", "name": one.name, "why": one.why} for one in known.damaged.values()]
+    damaged += [{"what": "group", "name": name, "why": why} for name, why in all_groups.damaged.items()]
+    groups = await for_each(all_groups.groups, group)
     return {
         "redis": {
             "address": facts.address,
@@ -87,6 +98,6 @@ async def _look(client: Client) -> dict[str, Any]:
             "memory": facts.get("used_memory_human", "unknown"),
         },
         "hosts": [host.model_dump() for host in await hosts.alive(client.redis)],
-        "spaces": await for_each(await client.spaces.list(), space),
-        "groups": await for_each(await client.groups.list(), group),
-    }
+        "spaces": await for_each(known.listed, space),
+        "groups": [one for one in groups if one is not None],
+    } | ({"damaged": damaged} if damaged else {})

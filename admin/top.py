@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,9 +53,11 @@ async def _follow(client: Client, subscription: str | None, interval: float) -> 
     from rich.live import Live
 
     from streamlease.admin.ui.board import Board
+    from streamlease.streams.tasks import Supervisor
 
     board = Board(client, interval)
-    reader = asyncio.create_task(board.run())
+    supervisor = Supervisor("top", board.fail)
+    supervisor.start("the reader", board.run(), endless=True)
     try:
         if not sys.stdout.isatty():
             async with asyncio.timeout(FIRST_SECONDS):
@@ -69,9 +70,7 @@ async def _follow(client: Client, subscription: str | None, interval: float) -> 
                 number = await board.after(number)
                 live.update(view(board, subscription, live.console.height), refresh=True)
     finally:
-        reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await reader
+        await supervisor.close()
 
 
 def view(board: Board, subscription: str | None, height: int | None) -> RenderableType:

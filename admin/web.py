@@ -32,6 +32,15 @@ def ui(
             help="File with the token that acts need (16 characters or more); without it: no acts.",
         ),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="STREAMLEASE_UI_ALLOW_HOSTS",
+            metavar="NAME",
+            help="A name under which browsers ask for the page, such as that of a proxy; may be repeated. "
+            "Addresses and localhost are always allowed, all else is refused.",
+        ),
+    ] = None,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Serve a live page of groups, streams, spaces and hosts until Ctrl-C.
@@ -42,16 +51,20 @@ def ui(
         raise InvalidOption(f"--http-port is {http_port}: it must be from 0 to 65535")
     token = None if token_file is None else _token(token_file)
     try:
+        from streamlease.admin.ui.hosts import checked_names, host_name
         from streamlease.admin.ui.server import serve
     except ModuleNotFoundError as error:
         raise Unsupported(
             f"the page needs the package {error.name}: run pip install 'streamlease[ui]'"
         ) from None
+    names = checked_names(allow_host or ())
+    if listening := host_name(http_host):
+        names |= {listening}
     set_up_logs(log_format)
     url = chosen_url(redis)
     with _listen(http_host, http_port) as listener:
         line(f"the page is at http://{http_host}:{listener.getsockname()[1]}/")
-        asyncio.run(serve(url, listener, token))
+        asyncio.run(serve(url, listener, token, names))
 
 
 def _listen(host: str, port: int) -> socket.socket:

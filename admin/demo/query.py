@@ -7,6 +7,7 @@ replaces itself: the sink is idempotent, so every flight arrives exactly once wh
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from threading import Event
@@ -79,4 +80,4 @@ def main(url: str, out: str, checkpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(os.environ["STREAMLEASE_REDIS_URL"], *sys.argv[1:])

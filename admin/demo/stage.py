@@ -69,7 +69,7 @@ def run(redis_url: str | None, as_json: bool) -> int:
 async def _play(url: str, directory: Path, reporter: Reporter) -> Outcome:
     flights = load()
     async with Client(url, embedded=False) as client:
-        if any(space.name == SPACE for space in await client.spaces.list()):
+        if any(space.name == SPACE for space in (await client.spaces.look()).listed):
             raise InvalidOption(
                 f"space '{SPACE}' exists in this Redis already, and the demo would mix with it: "
                 f"delete it with 'streamlease space delete {SPACE}', or use another Redis"
@@ -360,7 +360,6 @@ class Stage:
         self.queries[name] = self._start(
             f"query-{name}",
             "streamlease.admin.demo.query",
-            self.url,
             str(self.directory / "flights"),
             str(self.directory / f"checkpoint-{name}"),
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from streamlease.admin.acting import delete_group
 from streamlease.admin.group_reset import reset_rows
 from streamlease.admin.moments import parse_moment
 from streamlease.admin.output import iso_microseconds
@@ -142,9 +143,7 @@ def _reset_line(row: dict[str, Any]) -> str:
 async def _delete(client: Client, shared: SharedSubscription, wanted: Act, who: str) -> list[str]:
     if not wanted.dry_run and wanted.confirm != str(shared):
         raise InvalidOption(f"type {shared} to confirm that it is deleted")
-    wishes = None if wanted.force else await client.groups.wishes(shared)
-    await client.act(shared, "delete", who=who, dry_run=wanted.dry_run, force=wanted.force)
+    await delete_group(client, shared, who=who, force=wanted.force, dry_run=wanted.dry_run)
     if wanted.dry_run:
         return [f"{shared} with its progress and its history"]
-    await client.groups.forget(shared, wishes)
     return [f"{shared} is deleted"]

@@ -9,7 +9,8 @@
 ``GET /healthz``                      200 while the newest look at Redis succeeded, else 503
 ====================================  ==========================================================
 
-Nothing can be changed unless a token was given at the start. The page loads nothing from elsewhere.
+Nothing can be changed unless a token was given at the start. The page loads nothing from elsewhere, and
+answers only under addresses, localhost and the names that it was told (see ``admin.ui.hosts``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import asyncio
 import contextlib
 import hmac
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamlease.admin.ui.acts import Act, do
 from streamlease.admin.ui.board import Board, GroupBoard, Row
+from streamlease.admin.ui.hosts import KnownHosts
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
+from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -54,22 +57,34 @@ HEADERS = {
 }
 
 
-def make_app(client: Client, board: Board, token: str | None = None) -> Starlette:
+def make_app(
+    client: Client,
+    board: Board,
+    token: str | None = None,
+    names: frozenset[str] = frozenset(),
+    failed: Callable[[], None] = lambda: None,
+) -> Starlette:
     """The application for `client`; `board` is run as long as the application lives.
 
     Args:
         token: what a request for an act must show; None: no acts at all.
+        names: under which the page may be asked for, besides addresses and localhost.
+        failed: called if the board cannot be run any more: the page shows nothing new, and its probe fails.
     """
     site = _Site(client, board, token)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        reader = asyncio.create_task(board.run())
+        def fail(name: str, error: StreamleaseError) -> None:
+            board.fail(name, error)
+            failed()
+
+        supervisor = Supervisor("the page", fail)
+        supervisor.start("the reader", board.run(), endless=True)
         try:
             yield
         finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            await supervisor.close()
 
     return Starlette(
         routes=[
@@ -81,7 +96,7 @@ def make_app(client: Client, board: Board, token: str | None = None) -> Starlett
             Route("/api/act", site.act, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(_Headers)],
+        middleware=[Middleware(_Headers), Middleware(KnownHosts, names=names)],
         lifespan=lifespan,
     )
 
@@ -111,7 +126,7 @@ class _Site:
         return FileResponse(STATIC / "index.html")
 
     async def health(self, _: Request) -> Response:
-        error = self._board.error
+        error = self._board.trouble
         return JSONResponse({"ready": error is None, "error": error}, 200 if error is None else 503)
 
     async def overview(self, _: Request) -> Response:
@@ -157,7 +172,7 @@ class _Site:
         board = self._board
         return {
             **board.overview,
-            "error": board.error,
+            "error": board.trouble,
             "took_ms": round(board.took * 1000, 1),
             "acts": self._token is not None,
         }
@@ -172,6 +187,9 @@ class _Site:
             except TimeoutError:
                 yield ": still here\n\n"
                 continue
+            except StreamleaseError:
+                yield _message("overview", self._overview())  # with the error, and for the last time
+                return
             yield _message("overview", self._overview())
             if subscription is not None:
                 found = self._board.groups.get(subscription)

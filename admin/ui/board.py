@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.server_facts import server_facts
@@ -30,6 +31,7 @@ from streamlease.leader.records import (
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership
+from streamlease.streams.damaged import readable, why
 from streamlease.streams.retention import Kept, kept
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ INTERVAL_SECONDS = 0.5
 REST = 2
 """How many times as long as a look took the reader rests at least. The shorter of the last two counts, so
 that one slow look, such as the first, makes no pause."""
+
+SILENT_SECONDS = 30.0
+"""After so long without the end of a look, what is shown counts as out of date."""
 
 HISTORY = 1200
 """Points of the lag of a group that are kept."""
@@ -69,7 +74,10 @@ class GroupBoard:
 
 
 class Board:
-    """Reads, and wakes those who wait for news."""
+    """Reads, and wakes those who wait for news.
+
+    Whoever runs it owns it: if `run` ends, `fail` tells those who wait, and it shows nothing more.
+    """
 
     def __init__(self, client: Client, interval: float = INTERVAL_SECONDS) -> None:
         self.groups: dict[str, GroupBoard] = {}
@@ -77,16 +85,20 @@ class Board:
         self.overview: dict[str, Any] = {}
         self.error: str | None = "nothing was read yet"
         """Why the newest look failed; None if it did not."""
+        self.failure: StreamleaseError | None = None
+        """Why it looks no more; None: it does, or has not begun."""
         self.number = 0
         """How many looks there were."""
         self.took = 0.0
         """Seconds of the newest look."""
+        self.looked_at = time.monotonic()
+        """When the newest look ended, by this process' clock."""
         self._client = client
         self._interval = interval
         self._follower = JournalFollower(client.redis)
         self._known: dict[str, tuple[object, dict[StreamId, str]]] = {}
         """The streams of each space with their text forms, as long as it has the same generations."""
-        self._news = asyncio.Condition()
+        self._news = asyncio.Event()
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -96,33 +108,59 @@ class Board:
                 await self._look()
                 self.error = None
             except StreamleaseError as error:
-                self.error = " ".join(str(error).split())
+                self.error = why(error)
                 log.warning("cannot read: %s", self.error)
+            self.looked_at = time.monotonic()
             self.took = time.monotonic() - began
-            async with self._news:
-                self.number += 1
-                self._news.notify_all()
+            self.number += 1
+            self._wake()
             await asyncio.sleep(max(self._interval, REST * min(before, self.took)))
 
+    def fail(self, name: str, error: StreamleaseError) -> None:
+        """What ran it has ended, against its will: wake those who wait, and say why."""
+        self.failure = error
+        self.error = " ".join(str(error).split())
+        self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why what is shown is not the present state; None if it is."""
+        silent = time.monotonic() - self.looked_at
+        if self.error is None and silent > SILENT_SECONDS:
+            return f"the newest look at Redis ended {silent:.0f} s ago"
+        return self.error
+
     async def after(self, number: int) -> int:
-        """Wait for a look after that of `number`; its number."""
-        async with self._news:
-            await self._news.wait_for(lambda: self.number > number)
-            return self.number
+        """Wait for a look after that of `number`; its number.
+
+        Raises:
+            TaskFailed: it looks no more.
+        """
+        while self.failure is None and self.number <= number:
+            await self._news.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self.number
 
     async def _look(self) -> None:
         client = self._client
-        spaces = await client.spaces.list()
-        shared = await client.groups.list()
+        known, all_groups = await client.spaces.look(), await client.groups.look()
+        spaces, shared = known.listed, all_groups.groups
         alive = await hosts.alive(client.redis)
         facts = await server_facts(client.redis)
-        leaders = await leadership.read_all(client.redis, [one.id for one in shared])
-        news = await self._follower.look([one.id for one in shared])
+        ids = [one.id for one in shared]
+        leaders, unread = await readable(ids, partial(leadership.read_all, client.redis))
+        unread |= {group: record.damage for group, record in leaders.items() if record.damage}
+        news = await self._follower.look(ids, unread)
         # After the journals: what they say is committed was there before.
         streams = {space.name: self._streams_of(space) for space in spaces}
         sizes = await kept(client.redis, [stream for some in streams.values() for stream in some])
         now = round(time.time() * 1000)
-        wanted = {str(one): one for one in shared}
+        wanted = {str(one): one for one in shared if one.id not in unread}
         self.groups = {
             name: self.groups.get(name) or GroupBoard(subscription) for name, subscription in wanted.items()
         }
@@ -149,6 +187,11 @@ class Board:
                 for space in spaces
             ],
             "groups": [group.summary for group in self.groups.values()],
+            "damaged": [
+                *({"what": f"space {name}", "why": one.why} for name, one in known.damaged.items()),
+                *({"what": f"group {name}", "why": reason} for name, reason in all_groups.damaged.items()),
+                *({"what": f"group {one}", "why": unread[one.id]} for one in shared if one.id in unread),
+            ],
         }
 
     def _streams_of(self, space: Space) -> dict[StreamId, str]:

@@ -24,22 +24,32 @@ class _Server(uvicorn.Server):
         """uvicorn would end the process by the very signal that it caught, as if it had not been served."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._end)
+            loop.add_signal_handler(number, self.end)
         yield
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Answer what is open, and end."""
         self.should_exit = True
 
 
-async def serve(url: str, listener: socket.socket, token: str | None) -> None:
+async def serve(url: str, listener: socket.socket, token: str | None, names: frozenset[str]) -> None:
     """Serve until told to end.
 
     Raises:
         StoreUnavailable, Unsupported: Redis does not answer at the start, or does not suit.
+        TaskFailed: what the page shows could not be read any more, by a defect.
     """
     async with connect(url, embedded=False) as client:
-        app = make_app(client, Board(client), token)
+        board = Board(client)
+
+        def end() -> None:
+            server.end()
+
+        app = make_app(client, board, token, names, end)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=LAST_SECONDS
         )
-        await _Server(config).serve(sockets=[listener])
+        server = _Server(config)
+        await server.serve(sockets=[listener])
+        if board.failure is not None:
+            raise board.failure

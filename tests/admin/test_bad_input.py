@@ -68,7 +68,7 @@ CASES: list[tuple[list[str], int, str]] = [
     (["group", "step-down", "$shared/nobody/flights/#"], 1, "'$shared/nobody/flights/#'"),
     (["group", "step-down", "$shared/g/flights/#", "--timeout", "-1"], 2, "-1"),
     (["status", "--redis", "http://x"], 2, "http://x"),
-    (["status", "--redis", "redis://127.0.0.1:port"], 2, "redis://127.0.0.1:port"),
+    (["status", "--redis", "redis://127.0.0.1:port"], 2, "redis://127.0.0.1:***"),
     (["serve", "--http-port", "70000"], 2, "70000"),
     (["serve", "--http-port", "web"], 2, "'web'"),
     (["serve", "--drain-timeout", "0"], 2, "0"),

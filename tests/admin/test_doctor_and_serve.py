@@ -7,14 +7,17 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import redis
 from rq import Queue
 
+from streamlease.admin.doctor import START_SECONDS
 from streamlease.admin.embedded import free_port
-from streamlease.registry.spawn import QUEUE
+from streamlease.registry.keys import QUEUE
 from tests.admin.command import Command, finish, until
+from tests.conftest import MakeServer
 
 SUB = "$shared/g/flights/#"
 
@@ -33,11 +36,11 @@ def checks(command: Command) -> tuple[int, dict[str, dict[str, str]]]:
 def test_a_healthy_redis_without_persistence_is_warned_of(flights: Command) -> None:
     code, found = checks(flights)
     assert code == 0
-    assert {check for check in found if found[check]["level"] == "warn"} == {"persistence"}
+    assert {check for check in found if found[check]["level"] == "warn"} == {"persistence", "privileges"}
     assert "appendonly" in found["persistence"]["remedy"]
     assert set(found) == {
         "server", "version", "eviction", "persistence", "memory", "round trip", "clock", "leader hosts",
-        "spawn queue", "groups", "keys", "rights", "streams",
+        "spawn queue", "groups", "keys", "rights", "privileges", "streams",
     }  # fmt: skip
 
 
@@ -55,12 +58,13 @@ def test_eviction_fails(flights: Command, store: redis.Redis) -> None:
     assert line.endswith("run CONFIG SET maxmemory-policy noeviction")
 
 
-def test_append_only_files_and_snapshots_count_as_persistence(flights: Command, store: redis.Redis) -> None:
-    store.config_set("save", "3600 1")
-    try:
-        assert checks(flights)[1]["persistence"]["level"] == "ok"
-    finally:
-        store.config_set("save", "")
+def test_a_snapshot_counts_as_persistence(tmp_path: Path, make_redis_server: MakeServer) -> None:
+    server = make_redis_server()
+    command = Command(tmp_path, server.url)
+    with server.client() as store:
+        until(lambda: store.info("server")["uptime_in_seconds"] > START_SECONDS)
+        assert checks(command)[1]["persistence"]["level"] == "warn"
+        until(lambda: store.save() and checks(command)[1]["persistence"]["level"] == "ok")
 
 
 def test_a_redis_that_is_not_there_fails(command: Command) -> None:
@@ -148,6 +152,25 @@ def test_a_host_answers_probes_leads_and_drains(flights: Command, store: redis.R
     assert list(store.scan_iter("sl:{m:*")) == []
 
 
+def test_a_host_runs_nothing_but_its_own_function(
+    flights: Command, store: redis.Redis, tmp_path: Path
+) -> None:
+    mark = tmp_path / "owned"
+    host, port = start_host(flights)
+    try:
+        Queue(QUEUE, connection=store).enqueue("os.system", f"touch {mark}")
+        flights.ok("publish", "flights/a", text="1\n")
+        flights.ok("consume", SUB, "--from", "earliest", "--count", "1")
+        assert probe(port, "/readyz") == (200, {"live": True, "ready": True, "leaders": 1})
+        assert checks(flights)[1]["spawn queue"]["message"] == "0 jobs wait, 1 failed"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            assert b"streamlease_refused_jobs_total 1.0" in answer.read()
+    finally:
+        assert finish(host).code == 0
+    assert not mark.exists()
+    assert "is refused, nothing of it was run" in flights.log.read_text()
+
+
 def test_a_second_host_on_one_port_says_so_in_one_line(command: Command) -> None:
     host, port = start_host(command)
     try:
@@ -159,3 +182,19 @@ def test_a_second_host_on_one_port_says_so_in_one_line(command: Command) -> None
     finally:
         assert finish(host, signal.SIGINT).code == 0
     assert "INFO" in command.log.read_text()
+
+
+def test_the_embedded_redis_is_not_warned_of_for_its_only_user(tmp_path: Path) -> None:
+    """A warning that everybody sees in a fresh installation is one that nobody reads."""
+    command = Command(tmp_path)
+    command.ok("redis", "start")
+    try:
+        code, found = checks(command)
+    finally:
+        command.ok("redis", "stop")
+    assert (code, found["privileges"]["level"]) == (0, "ok")
+    assert found["privileges"]["message"] == (
+        f"the embedded Redis has one user, who may do everything: "
+        f"whoever may read {tmp_path / 'streamlease' / 'redis'}"
+    )
+    assert not [check for check in found.values() if check["level"] == "warn"]

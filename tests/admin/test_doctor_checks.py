@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from streamlease.admin import doctor
+from streamlease.admin import doctor, rights
 from streamlease.admin.findings import Finding, some
 from streamlease.admin.held_up import stuck
-from streamlease.admin.rights import rights
+from streamlease.admin.rights import examine, excess
+from streamlease.admin.roles import ADMIN, CLIENT, HOST, OBSERVER, ROLES, Role
 from streamlease.admin.server_facts import ServerFacts
 from streamlease.agent.client import Client, connect
 from streamlease.protocol.group_options import GroupOptions
@@ -20,7 +21,6 @@ from streamlease.registry import hosts
 from tests.admin.command import Command, InProcess
 
 SUB = "$shared/g/flights/#"
-ALL = ["resetkeys", "~sl:*", "~rq:*", "resetchannels", "&sl:*", "+@all"]
 
 
 @pytest.fixture
@@ -51,11 +51,14 @@ def test_the_memory(used: str, level: str) -> None:
     [
         ({"aof_enabled": "1"}, "ok"),
         ({"aof_enabled": "1", "aof_last_write_status": "err"}, "fail"),
+        ({"rdb_last_bgsave_status": "err"}, "fail"),
+        ({"uptime_in_seconds": "100", "server_time_usec": "900000000", "rdb_last_save_time": "800"}, "warn"),
+        ({"uptime_in_seconds": "100", "server_time_usec": "900000000", "rdb_last_save_time": "850"}, "ok"),
         ({}, "warn"),
     ],
 )
-async def test_the_persistence(client: Client, fields: dict[str, str], level: str) -> None:
-    assert (await doctor._persistence(client, facts(**fields))).level == level
+def test_the_persistence(fields: dict[str, str], level: str) -> None:
+    assert doctor._persistence(facts(**fields)).level == level
 
 
 async def test_a_slow_connection_and_a_clock_that_is_off(
@@ -75,26 +78,114 @@ async def test_hosts_that_are_all_drained(client: Client) -> None:
     assert (await doctor._hosts(client)).level == "ok"
 
 
-@pytest.mark.parametrize(
-    ("without", "level", "said"),
-    [
-        ([], "ok", "all that is needed"),
-        (["-xadd"], "fail", "may not XADD: publishing"),
-        (["-evalsha", "-xrange"], "fail", "may not EVALSHA, XRANGE: views fail"),
-        (["resetkeys", "~sl:*"], "warn", "rq:*"),
-        (["-@write", "-publish"], "ok", "may only read"),
-    ],
-)
-async def test_the_rights(client: Client, without: list[str], level: str, said: str) -> None:
-    rules = ["reset", "on", ">secret", *ALL, *without]
-    await client.redis.execute_command("ACL", "SETUSER", "patient", *rules)  # type: ignore[union-attr]
-    other = Client(client.url.replace("//", "//patient:secret@"))
+async def as_user(client: Client, *rules: str) -> Client:
+    """Another client, as a user with these rights."""
+    redis: Any = client.redis
+    await redis.execute_command("ACL", "SETUSER", "patient", "reset", "on", ">secret", *rules)
+    return Client(client.url.replace("//", "//patient:secret@"))
+
+
+async def judged(client: Client, role: str | None, *rules: str) -> tuple[Finding, Finding]:
+    other = await as_user(client, *rules)
     try:
-        found = await rights(other)
+        needs, more = await doctor._rights(other, None if role is None else doctor.RoleName(role))
     finally:
         await other.close()
         await client.redis.execute_command("ACL", "DELUSER", "patient")  # type: ignore[union-attr]
-    assert (found.level, said in found.message) == (level, True), found
+    return needs, more
+
+
+@pytest.mark.parametrize("role", ROLES.values(), ids=list(ROLES))
+async def test_each_role_is_known_by_its_rights_and_has_no_more_than_it_needs(
+    client: Client, role: Role
+) -> None:
+    for asked in (None, role.name):
+        needs, more = await judged(client, asked, *role.rules()[2:])
+        assert (needs.level, more.level) == ("ok", "ok"), (needs, more)
+        assert more.message == f"no more than {rights._a(role)} needs"
+
+
+@pytest.mark.parametrize(
+    ("role", "rules", "lacks"),
+    [
+        (None, [*CLIENT.rules()[2:], "-xadd"], "may not XADD, which a client needs"),
+        (None, [*OBSERVER.rules()[2:], "-evalsha", "-xrange"], "may not EVALSHA, XRANGE, which a observer"),
+        ("host", [*CLIENT.rules()[2:]], "which a host needs"),
+        ("admin", [*OBSERVER.rules()[2:]], "which a admin needs"),
+        (
+            "client",
+            ["~sl:*", "&sl:*", "-@all", "+ping", "+evalsha", "+script|load"],
+            "more, which a client needs",
+        ),
+    ],
+)
+async def test_what_a_user_lacks_is_said(
+    client: Client, role: str | None, rules: list[str], lacks: str
+) -> None:
+    needs, _ = await judged(client, role, *rules)
+    assert needs.level == "fail"
+    assert lacks.replace("a observer", "an observer").replace("a admin", "an admin") in needs.message
+    assert "docs/redis.md" in needs.remedy
+
+
+OLD = "~sl:* ~rq:* &sl:* -@all +@connection +@read +@write +@scripting +@pubsub +info +time +config|get"
+
+
+@pytest.mark.parametrize(
+    ("role", "rules", "said"),
+    [
+        (None, ["~*", "&*", "+@all"], "FLUSHALL"),
+        (None, ["~*", "&*", "+@all"], "read keys that are not Streamlease's"),
+        ("client", OLD.split(), "CONFIG GET"),
+        ("client", OLD.split(), "FLUSHALL"),
+        ("client", [*CLIENT.rules()[2:], "~rq:*"], "write the queue of spawn jobs"),
+        ("client", [*CLIENT.rules()[2:], "&*"], "publish on channels that are not Streamlease's"),
+        ("client", [*ADMIN.rules()[2:]], "SCAN"),
+        ("observer", [*OBSERVER.rules()[2:], "+config|get"], "CONFIG GET"),
+        ("observer", [*CLIENT.rules()[2:]], "XADD"),
+        ("host", [*HOST.rules()[2:], "+script|flush"], "SCRIPT FLUSH"),
+    ],
+)
+async def test_what_a_user_may_beyond_its_role_is_said(
+    client: Client, role: str | None, rules: list[str], said: str
+) -> None:
+    other = await as_user(client, *rules)
+    try:
+        found = await examine(other, None if role is None else ROLES[role])
+    finally:
+        await other.close()
+        await client.redis.execute_command("ACL", "DELUSER", "patient")  # type: ignore[union-attr]
+    assert found.more is not None
+    assert said in found.more
+    finding = excess(found, None)
+    assert (finding.level, finding.message.count("may do more than")) == ("warn", 1)
+    assert excess(found, "/run/x/redis.sock").level == "ok"
+
+
+async def test_a_server_that_cannot_tell_is_tried_without_a_trace(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cannot(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(rights, "_told", cannot)
+    keys = await client.redis.execute_command("KEYS", "*")  # type: ignore[union-attr]
+    needs, more = await judged(client, "client", *CLIENT.rules()[2:])
+    assert (needs.level, more.level) == ("ok", "ok")
+    assert "this server cannot tell" in more.message
+    needs, _ = await judged(client, "client", *CLIENT.rules()[2:], "-xadd", "-xrange")
+    assert "may not XADD, XRANGE" in needs.message
+    assert await client.redis.execute_command("KEYS", "*") == keys  # type: ignore[union-attr]
+
+
+async def test_a_client_is_not_told_off_for_what_it_may_not_look_at(client: Client) -> None:
+    other = await as_user(client, *CLIENT.rules()[2:])
+    try:
+        findings = [await doctor._queue(other), await doctor._keys(other)]
+    finally:
+        await other.close()
+        await client.redis.execute_command("ACL", "DELUSER", "patient")  # type: ignore[union-attr]
+    assert [(one.level, "not looked at" in one.message) for one in findings] == [("ok", True)] * 2
 
 
 # -- streams -------------------------------------------------------------------------------------------------

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -53,7 +56,8 @@ def test_a_throw_away_server_writes_nothing(server: EmbeddedRedis) -> None:
     settings = settings_of(server.start(persistent=False))
     assert (settings["appendonly"], settings["save"]) == ("no", "")
     server.stop()
-    assert {path.name for path in server.directory.iterdir()} == {"server.lock", "server.log"}
+    left = {path.name for path in server.directory.iterdir()}
+    assert left == {"server.lock", "server.log", "server.conf", "password"}
 
 
 def test_what_a_persistent_server_acknowledged_is_there_after_stop_and_start(server: EmbeddedRedis) -> None:
@@ -78,9 +82,41 @@ def test_the_state_file_says_what_runs(server: EmbeddedRedis) -> None:
         "started": state.started,
     }
     assert [path.name for path in server.directory.glob(f"{STATE_FILE}*")] == [STATE_FILE]
-    answer = embedded.ask_server(state.port)
+    assert embedded.ask_server(state.port) is None, "without the password"
+    answer = embedded.ask_server(state.port, password=password_of(url))
     assert answer is not None
     assert answer.pid == state.pid
+
+
+def password_of(url: str) -> str:
+    return url.partition("//:")[2].partition("@")[0]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_other_users_of_the_machine_cannot_use_it(server: EmbeddedRedis, persistent: bool) -> None:
+    server.directory.mkdir(parents=True, mode=0o755)
+    url = server.start(persistent=persistent)
+    state = server.status()
+    assert state is not None
+    with redis.Redis(port=state.port) as stranger, pytest.raises(redis.AuthenticationError):
+        stranger.ping()
+    assert stat.S_IMODE(server.directory.stat().st_mode) == 0o700
+    secret = password_of(url)
+    assert len(secret) >= 40
+    for file in server.directory.iterdir():
+        if file.is_file() and secret.encode() in file.read_bytes():
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    for words in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            assert secret.encode() not in words.read_bytes(), words
+
+
+def test_the_password_stays_and_each_directory_has_its_own(server: EmbeddedRedis, tmp_path: Path) -> None:
+    first = server.start()
+    server.stop()
+    assert password_of(server.start()) == password_of(first)
+    with EmbeddedRedis.throw_away() as other:
+        assert password_of(other) != password_of(first)
 
 
 def test_stop_ends_the_process_and_forgets_it(server: EmbeddedRedis) -> None:
@@ -182,7 +218,7 @@ def test_a_state_file_of_a_dead_process_is_overwritten(server: EmbeddedRedis) ->
     second = server.status()
     assert second is not None
     assert second.pid != state.pid
-    assert first.startswith("redis://127.0.0.1:")
+    assert re.match(r"redis://:[\w-]{40,}@127\.0\.0\.1:\d+/0$", first)
 
 
 def test_stop_never_ends_a_process_that_took_the_pid_over(server: EmbeddedRedis) -> None:
@@ -256,7 +292,7 @@ def test_a_port_out_of_range_is_refused(server: EmbeddedRedis, port: int) -> Non
 
 def test_the_port_asked_for_is_used(server: EmbeddedRedis) -> None:
     port = embedded.free_port()
-    assert server.start(port, persistent=False) == f"redis://127.0.0.1:{port}/0"
+    assert server.start(port, persistent=False).endswith(f"@127.0.0.1:{port}/0")
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -164,7 +164,9 @@ def test_acts_without_consumers_or_leader_are_done_by_a_leader_made_for_them(
     assert unknown.code == 1
     assert f"nearest: {SUB}" in unknown.err
     # A leader that is dead and has not expired: the answer comes in time and says why.
-    store.hset("sl:{g:g/flights/#}:leader", mapping={"host": "dead", "mailbox": "dead", "renewed_at": 2**52})
+    seconds, _ = store.time()
+    dead = {"host": "dead", "mailbox": "dead", "renewed_at": seconds * 1000, "ttl": 10**9}
+    store.hset("sl:{g:g/flights/#}:leader", mapping=dead)
     silent = flights("group", "pause", SUB)
     assert silent.code == 1
     assert "host dead did not answer 'pause' within 4.5 s" in silent.err

@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 import redis
 
+from streamlease.admin.roles import OBSERVER
 from tests.admin.command import Command, InProcess, until
 
-ROOT = Path(__file__).parent.parent.parent
 SUB = "$shared/g/flights/#"
 
 
 @pytest.fixture
 def observer(command: Command, store: redis.Redis, tmp_path: Path) -> Iterator[InProcess]:
     """The command as the user of docs/redis.md, on a Redis on which others work."""
-    text = (ROOT / "docs" / "redis.md").read_text()
-    (line,) = [one for one in text.splitlines() if one.startswith("ACL SETUSER observer ")]
-    store.execute_command("ACL", "SETUSER", "observer", *line.split()[3:])  # type: ignore[no-untyped-call]
+    store.execute_command(*OBSERVER.line().split())  # type: ignore[no-untyped-call]
     assert command.url is not None
     yield InProcess(tmp_path, command.url.replace("//", "//observer:PASSWORD@"))
     store.execute_command("ACL", "DELUSER", "observer")  # type: ignore[no-untyped-call]

@@ -59,9 +59,35 @@ def test_each_network_policy_covers_its_own_pods_and_lets_redis_through() -> Non
         selector = spec["podSelector"]["matchLabels"]
         covered[component_of(policy)] = [name for name, pod in pods.items() if selects(selector, pod)]
         assert spec["policyTypes"] == ["Ingress", "Egress"]
-        assert spec["ingress"][0]["from"] == VALUES["networkPolicy"]["from"]
+        whom = "uiFrom" if component_of(policy) == "ui" else "from"
+        assert spec["ingress"][0]["from"] == VALUES["networkPolicy"][whom]
         assert [port["port"] for rule in spec["egress"] for port in rule["ports"]] == [53, 53, 6379, 26379]
     assert covered == {"leader-host": ["Deployment"], "ui": ["ui"]}
+
+
+def test_without_a_word_the_page_is_for_its_namespace_and_redis_may_be_anywhere() -> None:
+    policies = {
+        component_of(policy): policy["spec"]
+        for policy in render(with_redis(ui={"enabled": True})).of("NetworkPolicy")
+    }
+    assert {name: spec["policyTypes"] for name, spec in policies.items()} == {
+        "leader-host": ["Ingress"], "ui": ["Ingress"],
+    }  # fmt: skip
+    assert policies["ui"]["ingress"][0]["from"] == [{"podSelector": {}}]
+    assert "from" not in policies["leader-host"]["ingress"][0]
+    assert not any("egress" in spec for spec in policies.values())
+    assert render(with_redis(networkPolicy={"enabled": False})).of("NetworkPolicy") == []
+
+
+def test_the_page_is_served_under_the_names_of_its_service_and_of_the_ingress() -> None:
+    rendered = render(VALUES)
+    (container,) = rendered.pods()["ui"]["spec"]["containers"]
+    (names,) = [one["value"] for one in container["env"] if one["name"] == "STREAMLEASE_UI_ALLOW_HOSTS"]
+    service = rendered.the("Service", "ui")["metadata"]
+    inside = f"{service['name']}.{service['namespace']}"
+    assert names.split() == [
+        service["name"], inside, f"{inside}.svc", f"{inside}.svc.cluster.local", "streams.example.org",
+    ]  # fmt: skip
 
 
 def test_the_autoscaler_scales_the_leader_hosts_and_nobody_else_says_how_many() -> None:
@@ -76,7 +102,7 @@ def test_the_autoscaler_scales_the_leader_hosts_and_nobody_else_says_how_many() 
 def test_the_releases_test_runs_the_doctor() -> None:
     pod = render(VALUES).the("Pod", "test")
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    assert pod["spec"]["containers"][0]["command"] == ["streamlease", "doctor"]
+    assert pod["spec"]["containers"][0]["command"] == ["streamlease", "doctor", "--role", "host"]
     assert pod["spec"]["restartPolicy"] == "Never"
 
 
@@ -85,7 +111,7 @@ def test_the_releases_test_runs_the_doctor() -> None:
     [
         ({"ui": {"enabled": True, "port": 80}}, "'/ui/port'"),
         ({"ui": {"enabled": True, "tokenSecret": {"name": "x"}}}, "'/ui/tokenSecret'"),
-        ({"networkPolicy": {"enabled": True, "redisPorts": []}}, "'/networkPolicy/redisPorts'"),
+        ({"networkPolicy": {"redisPorts": []}}, "'/networkPolicy/redisPorts'"),
         ({"autoscaling": {"enabled": True, "cpuUtilization": 0}}, "'/autoscaling/cpuUtilization'"),
         ({"redis": {"url": "http://redis:6379"}}, "'/redis/url'"),
     ],
@@ -107,7 +133,7 @@ def test_every_kind_of_redis_is_accepted(url: str) -> None:
 @pytest.mark.cluster
 def test_the_pages_command_runs_with_what_the_chart_gives_it(tmp_path: Path, embedded_redis_url: str) -> None:
     pod = render(VALUES).pods()["ui"]
-    given = environment(pod, secrets={("streamlease-redis", "url"): embedded_redis_url}, fields={})
+    given = environment(pod, secrets={("streamlease-redis", "ui-url"): embedded_redis_url}, fields={})
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
     assert given.pop("STREAMLEASE_UI_TOKEN_FILE") == "/token/token"

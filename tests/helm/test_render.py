@@ -30,7 +30,7 @@ pytestmark = pytest.mark.helm
 
 SETS = value_sets()
 KUBERNETES = ["1.27", "1.30", "1.34", "1.37"]
-ALWAYS = ["Deployment", "Pod", "PodDisruptionBudget", "ServiceAccount"]
+ALWAYS = ["Deployment", "NetworkPolicy", "Pod", "PodDisruptionBudget", "ServiceAccount"]
 SPARK = ["ConfigMap", "Job", "PersistentVolumeClaim"]
 KINDS = {
     "url": ALWAYS,
@@ -45,13 +45,11 @@ KINDS = {
         "PodMonitor",
         "PrometheusRule",
         "NetworkPolicy",
-        "NetworkPolicy",
         "Service",
     ],
-    "tls": [*ALWAYS, *SPARK, "Deployment", "Service"],
+    "tls": [*ALWAYS, *SPARK, "Deployment", "NetworkPolicy", "Service"],
     "trial": [
         *ALWAYS,
-        "NetworkPolicy",
         "NetworkPolicy",
         "ScaledObject",
         "Secret",
@@ -212,12 +210,29 @@ def test_redis_comes_from_the_given_source_in_every_pod() -> None:
                 "name": "STREAMLEASE_REDIS_URL",
                 "value": SETS[name]["redis"]["url"],
             }
-    for name in ("secret", "spark"):
-        for pod in render(SETS[name]).pods().values():
-            assert pod["spec"]["containers"][0]["env"][0] == {
-                "name": "STREAMLEASE_REDIS_URL",
-                "valueFrom": {"secretKeyRef": SETS[name]["redis"]["existingSecret"]},
-            }
+    for pod in render(SETS["secret"]).pods().values():
+        assert redis_key(pod) == SETS["secret"]["redis"]["existingSecret"]
+
+
+def redis_key(pod: dict[str, Any]) -> dict[str, str]:
+    """The Secret and key from which a pod has its URL."""
+    first = pod["spec"]["containers"][0]["env"][0]
+    assert first["name"] == "STREAMLEASE_REDIS_URL"
+    found: dict[str, str] = first["valueFrom"]["secretKeyRef"]
+    return found
+
+
+def test_each_kind_of_pod_may_be_a_user_of_its_own() -> None:
+    spark, operated = render(SETS["spark"]).pods(), render(SETS["operated"])
+    assert redis_key(spark["Job"])["key"] == "client-url"
+    assert redis_key(spark["Deployment"])["key"] == "url"
+    deployments = operated.of("Deployment")
+    keys = {one["metadata"]["name"]: redis_key(one["spec"]["template"])["key"] for one in deployments}
+    assert {key for name, key in keys.items() if name.endswith("-ui")} == {"ui-url"}
+    assert {key for name, key in keys.items() if not name.endswith("-ui")} == {"url"}
+    doctor = operated.the("Pod", "test")
+    assert redis_key(doctor)["key"] == "url"
+    assert doctor["spec"]["containers"][0]["command"] == ["streamlease", "doctor", "--role", "host"]
 
 
 def test_every_optional_value_arrives() -> None:
@@ -256,6 +271,7 @@ def test_what_is_switched_off_is_absent() -> None:
     rendered = render(
         with_redis(
             serviceAccount={"create": False},
+            networkPolicy={"enabled": False},
             podDisruptionBudget={"enabled": False, "maxUnavailable": 1},
             topologySpread={"enabled": False, "topologyKeys": []},
         )
@@ -283,7 +299,7 @@ def test_names_and_labels_stay_within_63_characters(release: str, values: dict[s
         assert DNS_LABEL.fullmatch(document["metadata"]["name"]), document["metadata"]["name"]
         for label in document["metadata"]["labels"].values():
             assert LABEL_VALUE.fullmatch(label), label
-    assert len({(document["kind"], document["metadata"]["name"]) for document in rendered.documents}) == 7
+    assert len({(document["kind"], document["metadata"]["name"]) for document in rendered.documents}) == 8
 
 
 def test_a_release_of_the_charts_name_does_not_say_it_twice() -> None:

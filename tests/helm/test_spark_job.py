@@ -18,7 +18,7 @@ from tests.helm.charts import CHART, Document, environment, render, value_sets, 
 pytestmark = pytest.mark.helm
 
 PROGRAM = CHART / "files" / "spark_job.py"
-SECRETS = {("streamlease-redis", "url"): "redis://redis.example.internal:6379/0"}
+SECRETS = {("streamlease-redis", "client-url"): "redis://redis.example.internal:6379/0"}
 SETS = value_sets()
 
 

@@ -6,14 +6,20 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+import redis
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
+from streamlease.leader.operated import Acted
+from streamlease.leader.records import Leased, StreamsAdded, TermStarted, encode_records
+from streamlease.registry import keys
+from streamlease.registry.hosts import HostInfo
 from tests.admin.command import Command, until
 from tests.ui.conftest import QUOTED, SUB, TOKEN, Site, consuming, serving
 
@@ -168,3 +174,44 @@ def test_a_reset_is_shown_first_and_a_deletion_must_be_typed(
         sees(browser, "#act .says", f"{SUB} is deleted")
         click(browser, "[data-do=close]")
         sees(browser, "#group .facts", "There is no such group.")
+
+
+def test_names_that_are_code_are_shown_as_text(command: Command, browser: webdriver.Chrome) -> None:
+    """Of groups, filters, topics, spaces, hosts and borrowers, as whoever writes to Redis may choose them."""
+    code = "<img src=x onerror=window.pwned=1>"
+    sub = f"$shared/{code}/hostile/{code}"
+    group = f"{code}/hostile/{code}"
+    assert command.url is not None
+    command.ok("space", "create", "hostile", "--topics", f"hostile/{code}")
+    command.ok("group", "declare", sub)
+    records = encode_records(
+        [
+            TermStarted(term=1, host=code),
+            StreamsAdded(starts={"hostile.0.0": 0}),
+            Leased(stream="hostile.0.0", lease_epoch=1, name=code, session=code),
+            Acted(act="pause", who=code, request="r", at=1, until=1),
+        ]
+    )
+    with redis.Redis.from_url(command.url) as store:
+        store.hset("sl:{spaces}:defs", code, f'{{"name": "{code}"}}')
+        store.xadd(keys.journal(group), {"r": records, "t": 1, "n": 1})
+        with serving(command) as site:
+            browser.get(f"{site.url}/#/groups")
+            sees(browser, "#groups", sub)
+            sees(browser, "#damaged", code)
+            browser.get(f"{site.url}/#/spaces")
+            sees(browser, "#spaces", code)
+            browser.get(f"{site.url}/#/hosts")
+
+            def shown() -> bool:  # a host is forgotten if it says nothing
+                seconds, microseconds = store.time()
+                store.zadd(keys.HOSTS_ALIVE, {code: seconds * 1000 + microseconds // 1000})
+                store.hset(keys.HOSTS_INFO, code, HostInfo(host=code, name=code).model_dump_json())
+                return code in text_of(browser, "#hosts")
+
+            until(shown, PATIENCE)
+            browser.get(f"{site.url}/#/group/{quote(sub, safe='')}")
+            sees(browser, "#owners", code)
+            sees(browser, "#events", code)
+            sees(browser, "#group h1", sub)
+            assert browser.execute_script("return [window.pwned, document.images.length]") == [None, 0]

@@ -114,6 +114,10 @@ function drawHead(seen) {
   find("#server").textContent = `${seen.redis.name} ${seen.redis.version} at ${seen.redis.address}, ${seen.redis.memory} used`;
   find("#problem").hidden = seen.error === null;
   find("#problem").textContent = seen.error ?? "";
+  const damaged = seen.damaged ?? [];
+  find("#damaged").hidden = damaged.length === 0;
+  resize(find("#damaged"), Math.min(damaged.length, SHOWN), "li");
+  damaged.slice(0, SHOWN).forEach((one, line) => write(find("#damaged").children[line], `${one.what} cannot be read: ${one.why}`, false));
   find(".acts").hidden = !seen.acts;
 }
 

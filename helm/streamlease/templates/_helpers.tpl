@@ -86,21 +86,23 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- include "streamlease.imageReference" (dict "repository" $repository "tag" $tag "digest" $image.digest) -}}
 {{- end -}}
 
-{{/* The one variable that says where Redis is. values.schema.json sees to it that exactly one source is given. */}}
+{{/* The one variable that says where Redis is. values.schema.json sees to it that exactly one source is given.
+Argument: dict "root" $ "key" NAME, the name of the value with the key of this pod's own user in the Secret. */}}
 {{- define "streamlease.redisEnv" -}}
+{{- $redis := .root.Values.redis -}}
 - name: STREAMLEASE_REDIS_URL
-  {{- if .Values.redis.trial }}
+  {{- if $redis.trial }}
   valueFrom:
     secretKeyRef:
-      name: {{ include "streamlease.trialName" . }}
+      name: {{ include "streamlease.trialName" .root }}
       key: url
-  {{- else if .Values.redis.existingSecret }}
+  {{- else if $redis.existingSecret }}
   valueFrom:
     secretKeyRef:
-      name: {{ .Values.redis.existingSecret.name }}
-      key: {{ .Values.redis.existingSecret.key }}
+      name: {{ $redis.existingSecret.name }}
+      key: {{ get $redis.existingSecret .key | default $redis.existingSecret.key }}
   {{- else }}
-  value: {{ .Values.redis.url | quote }}
+  value: {{ $redis.url | quote }}
   {{- end }}
 {{- end -}}
 

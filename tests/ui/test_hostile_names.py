@@ -1,0 +1,62 @@
+"""Names that are meant to be code: they are text, in every document and on the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from streamlease.admin.ui.app import HEADERS, STATIC, _message
+from streamlease.admin.ui.board import GroupBoard, _event
+from streamlease.leader.operated import Acted
+from streamlease.leader.records import TermStarted
+from streamlease.protocol.topics import SharedSubscription
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "\"><svg onload=alert('1')>",
+    "javascript:alert(1)",
+    "]]></script><!--",
+    "line\nevent: group\ndata: {}\n\n",
+    "separators \u2028 \u2029 and \udcff",
+    "%3Cimg%20src=x%3E",
+    "__proto__",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_event_is_one_line_of_json_whatever_stands_in_it(name: str) -> None:
+    seen: dict[str, Any] = {name: name, "list": [name]}
+    text = _message("overview", seen)
+    head, data, *rest = text.split("\n")
+    assert (head, rest) == ("event: overview", ["", ""])
+    assert text.isascii()
+    assert json.loads(data.removeprefix("data: ")) == seen
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_events_of_a_group_hold_names_as_data(name: str) -> None:
+    for record in (
+        TermStarted(term=1, host=name),
+        Acted(act="pause", who=name),
+    ):
+        event = _event(record, 1)
+        assert event is not None
+        assert name in event["text"]
+    assert GroupBoard(SharedSubscription("g", "a")).summary == {}
+
+
+def test_the_script_has_no_way_to_make_html_of_text() -> None:
+    sinks = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc|\son\w+=\""
+    )
+    for file in STATIC.iterdir():
+        if file.suffix in (".js", ".html"):
+            assert not sinks.search(file.read_text()), file.name
+    policy = HEADERS["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert HEADERS["X-Content-Type-Options"] == "nosniff"
