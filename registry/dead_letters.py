@@ -11,6 +11,9 @@ group and the stream, the sequence is the offset. The append script knows the la
 was reset, or Redis lost writes, a lower offset may follow a higher one; then the dead letters are searched
 for it before it is written, under the next incarnation.
 
+It is written whatever became of the original: of one that Redis lost, or that cannot be decoded, it says what
+can be told. Else the stream would stand still for good.
+
 A replay publishes the original to its topic, once: the publisher id is that of the dead letter, and a mark
 (`registry/keys.py`, ``replayed``) stays for as long as the dead letter.
 """
@@ -28,6 +31,8 @@ import pyarrow as pa
 from streamlease.protocol.errors import (
     HistoryTruncated,
     InvalidTopic,
+    MessageTooLarge,
+    SchemaMismatch,
     StreamleaseError,
     UnknownSpace,
 )
@@ -36,10 +41,20 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription, check_topic
 from streamlease.registry import keys
 from streamlease.streams.connection import AsyncRedis, ask
+from streamlease.streams.decoding import DAMAGE
 from streamlease.streams.entries import encode_message, encode_typed_rows
 from streamlease.streams.history import microseconds
 from streamlease.streams.log import Append, AsyncLog, OutOfSequence
-from streamlease.streams.messages import MESSAGE_SCHEMA, Headers, Message, Row, filter_batch, to_messages
+from streamlease.streams.messages import (
+    MESSAGE_SCHEMA,
+    Headers,
+    Message,
+    Row,
+    check_payload,
+    filter_batch,
+    to_messages,
+)
+from streamlease.streams.ranges import MissingOffsets
 from streamlease.streams.spaces import Space, SpaceStore
 
 SPACE = "dead-letters"
@@ -50,7 +65,8 @@ PAGE = 1000
 MARK = "dead-letter-"
 """Headers of a dead letter begin with this: ``-group`` (GROUP/FILTER), ``-stream``, ``-offset``,
 ``-lease-epoch`` (of the last failure), ``-failures`` (how many), ``-cause``, ``-borrower``, ``-topic`` (the
-original one), ``-payload`` (``arrow`` if it holds typed columns, ``lost`` if the original was gone)."""
+original one), ``-payload`` (``arrow`` if it holds typed columns, ``lost`` if the original was gone,
+``unreadable`` if it could not be taken over), ``-lost`` or ``-unreadable`` (why)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,27 +182,35 @@ class DeadLetters:
         }
         try:
             batches = await self._log.read(poisoned.stream, poisoned.offset, poisoned.offset + 1)
+            if not batches:  # it was there, or it could not have failed
+                raise MissingOffsets(str(poisoned.stream), poisoned.offset, poisoned.offset + 1)
+            return self._whole(poisoned, batches[0], facts)
         except HistoryTruncated as error:
             facts |= {"payload": "lost", "lost": str(error)}
-            return Row(options.prefix_of(group), b"", headers=_headers(facts))
-        (batch,) = batches
+        except (SchemaMismatch, MessageTooLarge) as error:
+            facts |= {"payload": "unreadable", "unreadable": str(error)}
+        except DAMAGE as error:
+            facts |= {"payload": "unreadable", "unreadable": f"{type(error).__name__}: {error}"}
+        return Row(options.prefix_of(group), b"", headers=_headers(facts))
+
+    @staticmethod
+    def _whole(poisoned: Poisoned, batch: pa.RecordBatch, facts: dict[str, str]) -> Row:
+        """The dead letter of a message that can be read."""
+        group, options = poisoned.subscription.group, poisoned.options
         (message,) = to_messages(batch)
         payload = message.payload
         if message.values is not None:
             payload = _to_arrow(batch)
-            facts["payload"] = "arrow"
+            facts = facts | {"payload": "arrow"}
+        check_payload(payload)
         topic = options.topic_of(group, message.topic)
         try:
             check_topic(topic)
         except InvalidTopic:  # the original is as long as a topic may be
             topic = options.prefix_of(group)
-        facts["topic"] = message.topic
+        headers = (*message.headers, *_headers(facts | {"topic": message.topic}))
         return Row(
-            topic,
-            payload,
-            message.key,
-            (*message.headers, *_headers(facts)),
-            microseconds(message.timestamp),
+            topic, payload, message.key, headers, batch.column("timestamp").cast(pa.int64())[0].as_py()
         )
 
     async def _search(
@@ -274,10 +298,9 @@ class DeadLetters:
             StreamleaseError: the original was lost before it became a dead letter.
             NotDurable, StoreUnavailable, StoreRefused, Indefinite: repeat.
         """
-        if letter.facts.get("payload") == "lost" or "topic" not in letter.facts:
-            raise StreamleaseError(
-                f"dead letter {letter.place} has no message: {letter.facts.get('lost', '')}"
-            )
+        if letter.facts.get("payload") in ("lost", "unreadable") or "topic" not in letter.facts:
+            why = letter.facts.get("lost") or letter.facts.get("unreadable", "")
+            raise StreamleaseError(f"dead letter {letter.place} has no message: {why}")
         topic = letter.facts["topic"]
         space = await self._spaces.for_topic(topic)
         message = letter.message
@@ -315,7 +338,9 @@ class DeadLetters:
 
 
 def _headers(facts: dict[str, str]) -> Headers:
-    return tuple((f"{MARK}{name}", value.encode()) for name, value in facts.items())
+    return tuple(
+        (f"{MARK}{name}", value.encode("utf-8", "backslashreplace")) for name, value in facts.items()
+    )
 
 
 def _facts(message: Message) -> dict[str, str]:

@@ -7,7 +7,7 @@ after the declaration is missed, however late the first leader begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -16,28 +16,31 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from streamlease.protocol.errors import (
     ActRefused,
     GroupConflict,
+    InvalidInput,
     InvalidOption,
     StreamleaseError,
     UnknownGroup,
-    UnknownSpace,
 )
 from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
-from streamlease.streams.connection import AsyncRedis, ask
+from streamlease.streams.always import ask_always
+from streamlease.streams.connection import AsyncRedis, ask, is_cluster
 from streamlease.streams.durability import Durability, strongest
 from streamlease.streams.history import MICROSECOND, after_offset, microseconds, offsets_after
 from streamlease.streams.log import AsyncLog
 from streamlease.streams.scripts import load_script
-from streamlease.streams.spaces import Space, SpaceStore
+from streamlease.streams.spaces import Known, Space, SpaceStore
 
 Start = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
 """A datetime: the messages appended then or later. An offset: that one and later, of each stream, or as the
 mapping from stream to offset says; streams that it leaves out begin at the earliest. (Spark:
 `startingOffsets`, `startingTimestamp`.)"""
 
+_ARRIVE = load_script("streamlease.registry", "arrive")
 _DECLARE = load_script("streamlease.registry", "declare")
+_ENLIST = load_script("streamlease.registry", "enlist")
 _FORGET = load_script("streamlease.registry", "forget")
 _REDECLARE = load_script("streamlease.registry", "redeclare")
 
@@ -70,6 +73,18 @@ class Wishes(NamedTuple):
     arrivals: str
 
 
+Subscriptions = list[SharedSubscription]
+
+
+class KnownGroups(NamedTuple):
+    """All that stands in the set of groups."""
+
+    groups: Subscriptions
+    """Sorted by name."""
+    damaged: dict[str, str]
+    """What is no subscription -> why."""
+
+
 Shape = frozenset[tuple[str, int, bool]]
 """Space, number of a generation, whether the space is ended."""
 
@@ -87,6 +102,8 @@ class Listing(NamedTuple):
     """The streams that are to be read to their end before."""
     complete: bool
     """Whether all that are to be sealed are sealed."""
+    unread: frozenset[str] = frozenset()
+    """Spaces whose definitions are damaged: their streams are not listed, and are there all the same."""
 
 
 def shape_of(spaces: Iterable[Space]) -> Shape:
@@ -101,23 +118,23 @@ class Groups:
         self._redis = redis
         self._spaces = SpaceStore(redis)
         self._log = AsyncLog(redis)
+        self._apart = is_cluster(redis)
+        """Whether the set of all groups lies on another server than a group, so that no script sees both."""
 
     async def streams(self, subscription: SharedSubscription) -> list[StreamId]:
         """All streams of all spaces that hold topics of the filter.
 
         Raises:
             UnknownSpace: no space has topics that the filter matches.
+            Unsupported: only spaces with damaged definitions have.
         """
-        spaces = await self._spaces.for_filter(subscription.filter)
+        spaces = await self._spaces.for_filter(subscription.filter, partly=True)
         return [stream for space in spaces for stream in space.streams()]
 
     async def durability(self, subscription: SharedSubscription) -> tuple[Durability, ...]:
         """What satisfies the durability of every space of the subscription; nothing if it has none."""
-        try:
-            spaces = await self._spaces.for_filter(subscription.filter)
-        except UnknownSpace:
-            return ()
-        return strongest(space.promised for space in spaces)
+        matched = (await self._spaces.look()).matched(subscription.filter)
+        return strongest(space.promised for space in matched.listed)
 
     async def declare(
         self,
@@ -146,17 +163,19 @@ class Groups:
         """
         check_start(start)
         checked = check_options(options or GroupOptions())
-        streams = await self.streams(subscription)
-        (held,) = await ask(self._redis, [("GET", keys.definition(subscription.id))])
-        if held is None:
-            held = Declaration(
+        await self.streams(subscription)
+
+        async def make() -> Declaration:
+            streams = await self.streams(subscription)
+            return Declaration(
                 subscription=str(subscription),
                 start=shown_start(start),
                 expiry_ms=expiry_ms,
                 positions=await self._positions(streams, start) | dict(positions or {}),
                 options=checked,
-            ).model_dump_json()
-        return await self._declare(subscription, held, arrival)
+            )
+
+        return await self._declare(subscription, make, arrival)
 
     async def join(
         self,
@@ -180,30 +199,62 @@ class Groups:
         if subscription.kind == "$shared":
             return await self.declare(subscription, start, options=options, arrival=arrival)
         check_start(start)
-        (held,) = await ask(self._redis, [("GET", keys.definition(subscription.id))])
-        if held is None:
+
+        async def make() -> Declaration:
             raise UnknownGroup(
                 f"queue '{subscription}' does not exist: declare it first, as by "
                 f"'streamlease group declare '{subscription}' --from earliest'"
             )
-        return await self._declare(subscription, held, arrival)
+
+        return await self._declare(subscription, make, arrival)
 
     async def _declare(
-        self, subscription: SharedSubscription, wanted: str | bytes, arrival: int
+        self, subscription: SharedSubscription, make: Callable[[], Awaitable[Declaration]], arrival: int
     ) -> Declaration:
+        """The declaration that holds: the one that is there, or what `make` gives.
+
+        A group that is deleted in between is not declared again as it was: it is looked at anew.
+        """
         group = subscription.id
-        held = await _DECLARE.run(
-            self._redis,
-            [keys.definition(group), keys.progress(group), keys.arrivals(group)],
-            [wanted, arrival],
-        )
-        declaration = self._parse(subscription.id, held)
-        if declaration.subscription != str(subscription):
-            raise GroupConflict(
-                f"'{subscription}' is declared as '{declaration.subscription}': subscribe to that name"
-            )
-        await ask(self._redis, [("SADD", keys.GROUPS, str(subscription))])
+        own = [keys.definition(group), keys.progress(group), keys.arrivals(group)]
+        while True:
+            (held,) = await ask(self._redis, [("GET", own[0])])
+            declaration = await make() if held is None else self._parse(group, held)
+            if declaration.subscription != str(subscription):
+                raise GroupConflict(
+                    f"'{subscription}' is declared as '{declaration.subscription}': subscribe to that name"
+                )
+            wanted = declaration.model_dump_json() if held is None else held
+            if self._apart:  # before: a group that is not in the set holds no messages
+                await self._enter(subscription)
+            shared = [] if self._apart else [keys.GROUPS]
+            if await _DECLARE.run(
+                self._redis, [*own, *shared], [held or "", wanted, arrival, str(subscription)]
+            ):
+                break
+        if self._apart:  # after: whoever deleted it meanwhile took it out
+            await self._enter(subscription)
         return declaration
+
+    async def _enter(self, subscription: SharedSubscription) -> None:
+        await ask_always(self._redis, [("SADD", keys.GROUPS, str(subscription))])
+
+    async def enlist(self, subscription: SharedSubscription) -> bool:
+        """Put a declared subscription into the set of all, if it is missing there; whether it was.
+
+        So it is after a crash of whoever declared or deleted it, on a cluster or by an earlier version:
+        retention does not see a group that is not in the set, and takes what it needs.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
+        """
+        definition, name = keys.definition(subscription.id), str(subscription)
+        if not self._apart:
+            return bool(await _ENLIST.run(self._redis, [definition, keys.GROUPS], [name]))
+        declared, there = await ask(self._redis, [("EXISTS", definition), ("SISMEMBER", keys.GROUPS, name)])
+        if declared and not there:
+            await self._enter(subscription)
+        return bool(declared and not there)
 
     async def _positions(self, streams: Sequence[StreamId], start: Start) -> dict[str, int]:
         """The offset of each stream at which `start` lies; none for the earliest."""
@@ -258,6 +309,7 @@ class Groups:
             InvalidOption, InvalidTopic: an option is not acceptable; nothing was changed.
         """
         key = keys.definition(subscription.id)
+        of_group = [key, keys.progress(subscription.id)]
         while True:
             before = await self.get(subscription)
             (held,) = await ask(self._redis, [("GET", key)])
@@ -265,13 +317,24 @@ class Groups:
             check_options(wanted.options)
             if held is None or self._parse(subscription.id, held) != before:
                 continue
-            if await _REDECLARE.run(self._redis, [key], [held, wanted.model_dump_json()]):
+            if await _REDECLARE.run(self._redis, of_group, [held, wanted.model_dump_json()]):
                 return wanted
 
     async def list(self) -> list[SharedSubscription]:
-        """All declared subscriptions, sorted by name."""
+        """All declared subscriptions, sorted by name; what stands among them and is none is left out."""
+        return (await self.look()).groups
+
+    async def look(self) -> KnownGroups:
+        """All declared subscriptions, and apart from them what stands in their set and is none."""
         (names,) = await ask(self._redis, [("SMEMBERS", keys.GROUPS)])
-        return [SharedSubscription.parse(name) for name in sorted(names)]
+        groups: Subscriptions = []
+        damaged: dict[str, str] = {}
+        for name in sorted(names):
+            try:
+                groups.append(SharedSubscription.parse(name))
+            except InvalidInput as error:
+                damaged[name.decode("utf-8", "backslashreplace")] = str(error)
+        return KnownGroups(groups, damaged)
 
     async def wishes(self, subscription: SharedSubscription) -> Wishes:
         """Who wanted the group so far; for `forget`, to be read before it is found that nobody does."""
@@ -295,20 +358,27 @@ class Groups:
         of_group = [
             keys.progress(group), keys.arrivals(group), keys.definition(group), keys.leader(group),
             keys.journal(group), keys.snapshot(group), keys.replayed(group),
+            keys.readers(group), keys.late(group), keys.told(group),
         ]  # fmt: skip
-        # From the list first: whoever declares it anew puts it there again, afterwards.
-        await ask(self._redis, [("SREM", keys.GROUPS, str(subscription))])
-        if not await _FORGET.run(self._redis, of_group, [*(wishes or ("", "")), int(wishes is None)]):
-            await ask(self._redis, [("SADD", keys.GROUPS, str(subscription))])
+        name = str(subscription)
+        shared = [] if self._apart else [keys.GROUPS]
+        joined, arrivals = wishes or ("", "")
+        arguments: list[str | int] = [joined, arrivals, int(wishes is None), "" if self._apart else name]
+        if not await _FORGET.run(self._redis, [*of_group, *shared], arguments):
             raise ActRefused(
                 f"somebody subscribed to '{subscription}' in this moment, so it is not deleted: stop its "
                 f"consumers first"
             )
 
+        if self._apart:
+            # Who declares it from now on enters it again, after this or seen by `enlist`.
+            await ask(self._redis, [("SREM", keys.GROUPS, name)])
+            await self.enlist(subscription)
+
     async def arrive(self, subscription: SharedSubscription) -> int:
         """A number that is higher than that of every session of the group before this one."""
-        (number,) = await ask(self._redis, [("INCR", keys.arrivals(subscription.id))])
-        return int(number)
+        group = subscription.id
+        return int(await _ARRIVE.run(self._redis, [keys.arrivals(group), keys.progress(group)]))
 
     async def starts(self, declaration: Declaration) -> dict[str, int]:
         """Each stream of the subscription, with the offset at which a group new to it begins."""
@@ -320,19 +390,23 @@ class Groups:
         Raises:
             UnknownSpace: no space has topics that the filter matches.
         """
-        return shape_of(await self._spaces.for_filter(subscription.filter))
+        return shape_of(await self._spaces.for_filter(subscription.filter, partly=True))
 
-    async def all_spaces(self) -> Sequence[Space]:
+    async def all_spaces(self) -> Known:
         """All spaces, as they are now: what the shapes of all subscriptions are made of."""
-        return await self._spaces.list()
+        return await self._spaces.look()
 
     async def listing(self, declaration: Declaration) -> Listing:
         """The streams of the subscription as they are now, and their order.
 
         Raises:
-            UnknownSpace: no space has topics that the filter matches.
+            UnknownSpace: no space has topics that the filter matches, and all definitions can be read.
         """
-        spaces = await self._spaces.for_filter(declaration.shared.filter)
+        known = await self._spaces.look()
+        if known.damaged:
+            spaces = known.matched(declaration.shared.filter).listed
+        else:
+            spaces = known.for_filter(declaration.shared.filter)
         order = {stream: before for space in spaces for stream, before in space.predecessors().items()}
         last = {space.name: -1 if space.ended else space.newest.number for space in spaces}
         states = await self._log.states(order)
@@ -342,6 +416,7 @@ class Groups:
             {str(s): state.next for s, state in states.items() if state.sealed},
             {str(s): tuple(str(one) for one in order[s] if one in states) for s in states},
             all(state.sealed for s, state in states.items() if s.generation != last[s.space]),
+            frozenset(known.damaged),
         )
 
     @staticmethod

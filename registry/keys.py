@@ -14,10 +14,21 @@ a script may touch them together::
                                            (ms), @passed: how often retention passed it, @joined: a
                                            number that every declaration makes higher
     sl:{g:GROUP/FILTER}:replayed   hash    STREAM@OFFSET of a dead letter -> JSON: when, by whom, where to
+    sl:{g:GROUP/FILTER}:readers    hash    run of a Spark query -> when (s), who reads for it: a day
+    sl:{g:GROUP/FILTER}:late       hash    session whose query's checkpoint is behind its progress -> when
+                                           (s) that was noted: 30 days
+    sl:{g:GROUP/FILTER}:told       hash    session, stream and offset from which retention passed its query,
+                                           which failed of it and need not again -> when (s): 30 days
     sl:{groups}:ids                set     every declared $shared/GROUP/FILTER or $queue/GROUP/FILTER
     sl:{hosts}:alive               zset    host id -> time of its last sign of life (ms of the Redis clock)
     sl:{hosts}:info                hash    host id -> JSON
     sl:{m:OWNER}:in                stream  mailbox; field f: sender's mailbox, m: JSON array of messages
+
+The queue of spawn jobs is kept by RQ, under names of its own, and read and written by leader hosts only::
+
+    rq:queue:streamlease-leaders   list    jobs that no host took yet
+    rq:failed:streamlease-leaders  zset    jobs that failed or were refused
+    rq:job:streamlease-leader-*    hash    a job
 """
 
 from __future__ import annotations
@@ -25,6 +36,18 @@ from __future__ import annotations
 GROUPS = "sl:{groups}:ids"
 HOSTS_ALIVE = "sl:{hosts}:alive"
 HOSTS_INFO = "sl:{hosts}:info"
+
+QUEUE = "streamlease-leaders"
+"""Name of the RQ queue of spawn jobs."""
+
+WAITING_JOBS = f"rq:queue:{QUEUE}"
+FAILED_JOBS = f"rq:failed:{QUEUE}"
+
+JOB = "streamlease.lead"
+"""What a spawn job calls, by name; no function is ever looked up by it."""
+
+JOB_ID = "streamlease-leader-"
+"""How the id of every spawn job begins."""
 
 _ESCAPES = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
@@ -51,6 +74,21 @@ def journal(group: str) -> str:
 def snapshot(group: str) -> str:
     """Key of the newest snapshot."""
     return _group(group, "snapshot")
+
+
+def readers(group: str) -> str:
+    """Key of the sessions that read for runs of Spark queries."""
+    return _group(group, "readers")
+
+
+def late(group: str) -> str:
+    """Key of the sessions whose queries' checkpoints are behind their progress."""
+    return _group(group, "late")
+
+
+def told(group: str) -> str:
+    """Key of the losses of which queries have failed already."""
+    return _group(group, "told")
 
 
 def arrivals(group: str) -> str:

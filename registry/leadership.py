@@ -22,19 +22,20 @@ memory and gives up its term. Lease epochs begin above the term of their history
 (none of those that are supported) gives plain terms: then only what somebody has seen is not issued again.
 
 A candidate takes over only when the record is expired by the clock of Redis *and* has not changed for a
-whole ttl of the candidate's own clock (`Candidacy`), so a jump of either clock alone deposes nobody. Not
-promised: that the deposed leader knows it before its next write.
+whole ttl of the candidate's own clock (`Candidacy`), so a jump of either clock alone deposes nobody. A record
+that was renewed more than a ttl in the future is expired as well: the clock of Redis went back. Not promised:
+that the deposed leader knows it before its next write.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redis.exceptions import ResponseError
 
-from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError
+from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError, UnknownGroup
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
 from streamlease.registry import keys
 from streamlease.streams.connection import AsyncRedis, Command, ask, refusal
@@ -85,6 +86,8 @@ class LeaderRecord:
     renewed_at: int
     ttl: int
     read_at: int
+    damage: str = ""
+    """What is wrong with it, if it cannot be read: then nobody is known to lead, and nobody may begin to."""
 
     @property
     def held(self) -> bool:
@@ -93,8 +96,11 @@ class LeaderRecord:
 
     @property
     def expired(self) -> bool:
-        """Whether the leader has not renewed in time, by the clock of Redis."""
-        return self.held and self.read_at >= self.renewed_at + self.ttl
+        """Whether the leader has not renewed in time, by the clock of Redis.
+
+        Also if it renewed far in the future: the clock went back since, and who lives renews by the new one.
+        """
+        return self.held and abs(self.read_at - self.renewed_at) >= self.ttl
 
 
 NOBODY = LeaderRecord(term=0, host="", mailbox="", renewed_at=0, ttl=0, read_at=0)
@@ -105,31 +111,44 @@ async def read(redis: AsyncRedis, group: str) -> LeaderRecord:
 
     Raises:
         StoreUnavailable: Redis does not answer.
+        StreamleaseError: the record is damaged.
     """
-    return (await read_all(redis, [group]))[group]
+    record = (await read_all(redis, [group]))[group]
+    if record.damage:
+        raise StreamleaseError(record.damage)
+    return record
 
 
 async def read_all(redis: AsyncRedis, groups: Sequence[str]) -> dict[str, LeaderRecord]:
-    """The leadership records of `groups` in one round trip; see `read`."""
+    """The leadership records of `groups` in one round trip; damaged ones too, which say so."""
     fields = ("term", "host", "mailbox", "renewed_at", "ttl")
     commands: list[Command] = [("HMGET", keys.leader(group), *fields) for group in groups]
     *found, time = await ask(redis, [*commands, ("TIME",)])
     read_at = int(time[0]) * 1000 + int(time[1]) // 1000
-    return {group: _record(reply, read_at) for group, reply in zip(groups, found, strict=True)}
+    return {group: _record(group, reply, read_at) for group, reply in zip(groups, found, strict=True)}
 
 
-def _record(fields: Sequence[bytes | None], read_at: int) -> LeaderRecord:
+def _record(group: str, fields: Sequence[bytes | None], read_at: int) -> LeaderRecord:
     if fields[0] is None:
         return NOBODY
-    term, host, mailbox, renewed_at, ttl = (field.decode() if field else "0" for field in fields)
-    return LeaderRecord(
-        term=int(term),
-        host=host if fields[1] else "",
-        mailbox=mailbox if fields[2] else "",
-        renewed_at=int(renewed_at),
-        ttl=int(ttl),
-        read_at=read_at,
-    )
+    try:
+        term, host, mailbox, renewed_at, ttl = (field.decode() if field else "0" for field in fields)
+        return LeaderRecord(
+            term=int(term),
+            host=host if fields[1] else "",
+            mailbox=mailbox if fields[2] else "",
+            renewed_at=int(renewed_at),
+            ttl=int(ttl),
+            read_at=read_at,
+        )
+    except ValueError as error:
+        said = " ".join(str(error).split())[:100]
+        return replace(
+            NOBODY,
+            read_at=read_at,
+            damage=f"the leadership record of group {group} is damaged ({said}): remove key "
+            f"{keys.leader(group)}, and the next leader begins above the terms of the journal",
+        )
 
 
 @dataclass(slots=True)
@@ -149,6 +168,8 @@ class Candidacy:
     """Of the data in which the new term was issued; empty if the server does not tell."""
     watched: LeaderRecord = NOBODY
     watched_since: int | None = None
+    declared: bool = False
+    """Whether nobody may begin to lead it once its declaration is gone."""
 
     def observe(self, record: LeaderRecord, now: int) -> bool:
         """Note what the record says at `now`; whether an attempt to lead may succeed."""
@@ -156,6 +177,8 @@ class Candidacy:
         if self.watched_since is None or not same:
             self.watched_since = now
         self.watched = record
+        if record.damage:
+            return False
         if not record.held:
             return True
         return record.expired and now - self.watched_since >= record.ttl
@@ -164,15 +187,21 @@ class Candidacy:
         """Claim or take over, as the watched record demands: the new term, or None if somebody else leads.
 
         Raises:
+            UnknownGroup: nobody leads it, and nobody declared it; nothing was done.
             StoreUnavailable: Redis does not answer; nothing was done.
             Indefinite: no answer after sending; the next `observe` tells.
         """
         arguments: list[str | int] = [self.host, self.mailbox, self.config.ttl, self.floor]
-        script = _CLAIM
+        of_group = [keys.leader(self.group)]
         if self.watched.held:
             script = _TAKE_OVER
             arguments += [self.watched.term, self.watched.renewed_at]
-        done, term, *history = await script.run(redis, [keys.leader(self.group)], [*arguments, leap()])
+        else:
+            script = _CLAIM
+            of_group += [keys.definition(self.group)] if self.declared else []
+        done, term, *history = await script.run(redis, of_group, [*arguments, leap()])
+        if done == 2:
+            raise UnknownGroup(f"group {self.group} is not declared, or was deleted: nobody leads it")
         if not done:
             return None
         self.history = history[0].decode()
@@ -237,7 +266,9 @@ async def resign(redis: AsyncRedis, group: str, host: str, term: int) -> bool:
 async def witness(redis: AsyncRedis, group: str, term: int) -> bool:
     """Say that `term` was issued; True if the record did not know: then nobody leads any more.
 
+    A group that was forgotten together with its record gets no new one.
+
     Raises:
         StoreUnavailable, Indefinite: Redis does not answer.
     """
-    return bool(await _WITNESS.run(redis, [keys.leader(group)], [term]))
+    return bool(await _WITNESS.run(redis, [keys.leader(group), keys.definition(group)], [term]))

@@ -3,16 +3,24 @@
 A mailbox exists as long as its owner keeps it alive. Sending to one that is gone is noticed by the sender and
 creates nothing, so dead processes leave no keys. A mailbox is bounded: the oldest messages of an owner that
 does not read are dropped, which is the same to the protocol as a message lost on the way.
+
+Redis makes the ids of letters from its clock. If that went back, and the mailbox was lost meanwhile, new
+letters come below the last one read: the first of them is lost, the others are heard.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from streamlease.protocol.errors import StoreRefused
 from streamlease.protocol.messages import Message, decode, encode
 from streamlease.registry import keys
+from streamlease.streams.always import ask_always
 from streamlease.streams.connection import AsyncRedis, BlockingRedis, Command, ask, ask_blocking
+
+log = logging.getLogger(__name__)
 
 LIFETIME_MS = 60_000
 """How long a mailbox outlives the last sign of life of its owner."""
@@ -25,6 +33,12 @@ MAX_ENTRIES = 20_000
 
 BLOCK_MS = 2000
 """How long one blocking read waits, if its owner does not say otherwise."""
+
+
+_NOTHING = b"0-0"
+_MOST = 2**64 - 1
+_SPOILT = ("WRONGTYPE", "exhausted the last possible ID", "equal or smaller than the target")
+"""Redis' words for a key in which nobody can leave letters: only a stranger makes such a one."""
 
 
 class Letter(NamedTuple):
@@ -42,7 +56,9 @@ class Mailbox:
         self._block = block_ms
         self.owner = owner
         self._key = keys.mailbox(owner)
-        self._last = b"0-0"
+        self._last = _NOTHING
+        self._read = 0
+        """How many entries of the last reply are to be removed."""
         self.dropped = 0
         """Messages that did not parse."""
 
@@ -52,13 +68,18 @@ class Mailbox:
         Raises:
             StoreUnavailable: Redis does not answer.
         """
-        await ask(
-            self._redis,
-            [
-                ("XADD", self._key, "MAXLEN", "~", MAX_ENTRIES, "*", "f", "", "m", "[]"),
-                ("PEXPIRE", self._key, LIFETIME_MS),
-            ],
-        )
+        lifetime: Command = ("PEXPIRE", self._key, LIFETIME_MS)
+        exists: Command = ("XADD", self._key, "MAXLEN", "~", MAX_ENTRIES, "*", "f", "", "m", "[]")
+        try:
+            _, prolonged = await ask_always(self._redis, [exists, lifetime])
+        except StoreRefused as error:
+            if not any(sign in str(error) for sign in _SPOILT):
+                raise
+            log.warning("mailbox %s takes no letters and is made anew: %s", self.owner, error)
+            self._last, self._read = _NOTHING, 0
+            _, _, prolonged = await ask_always(self._redis, [("DEL", self._key), exists, lifetime])
+        if not prolonged:  # it was made a moment later, because Redis is out of memory
+            await ask(self._redis, [lifetime])
 
     async def receive(self) -> list[Letter]:
         """Wait for messages; an empty list after a while without any.
@@ -69,15 +90,17 @@ class Mailbox:
         commands: list[Command] = [
             ("XREAD", "COUNT", 500, "BLOCK", self._block, "STREAMS", self._key, self._last)
         ]
-        if self._last != b"0-0":
+        if self._last != _NOTHING:
             commands.insert(0, ("XTRIM", self._key, "MINID", _after(self._last)))
-        reply = (await ask(self._redis, commands))[-1]
-        if not reply:
-            return []
+        *trimmed, reply = await ask(self._redis, commands)
         letters: list[Letter] = []
-        for id, fields in reply[0][1]:
+        for id, fields in reply[0][1] if reply else ():
             self._last = id
             letters.extend(self._open_entry(fields))
+        if not reply and trimmed and trimmed[0] > self._read:
+            # More was below the last id than had been read: the ids began anew, below it.
+            self._last = _NOTHING
+        self._read = len(reply[0][1]) if reply else 0
         return letters
 
     def _open_entry(self, fields: list[bytes]) -> Iterable[Letter]:
@@ -93,8 +116,15 @@ class Mailbox:
 
 
 def _after(id: bytes) -> str:
-    milliseconds, _, sequence = id.decode("ascii").partition("-")
-    return f"{milliseconds}-{int(sequence) + 1}"
+    milliseconds, sequence = map(int, id.decode("ascii").split("-"))
+    if sequence < _MOST:
+        return f"{milliseconds}-{sequence + 1}"
+    return f"{min(milliseconds + 1, _MOST)}-0"
+
+
+def key_of(letter: tuple[str, Message]) -> str:
+    """The key of Redis into which a letter goes."""
+    return keys.mailbox(letter[0])
 
 
 async def send(redis: AsyncRedis, sender: str, letters: Iterable[tuple[str, Message]]) -> set[str]:
@@ -115,7 +145,7 @@ async def send(redis: AsyncRedis, sender: str, letters: Iterable[tuple[str, Mess
         by_receiver.setdefault(receiver, []).append(message)
     if not by_receiver:
         return set()
-    replies = await ask(
+    replies = await ask_always(
         redis,
         [
             (

@@ -20,6 +20,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
 from streamlease.registry.groups import Declaration, Groups
+from streamlease.streams.always import ask_always
 from streamlease.streams.connection import AsyncRedis, Command, ask
 from streamlease.streams.spaces import Space
 
@@ -47,6 +48,8 @@ class GroupProgress:
     """The streams of which a leader of it has taken note."""
     paused_at: int | None = None
     """Since when an operator has paused it."""
+    damage: str = ""
+    """Why its declaration cannot be read; then it needs everything."""
 
     @property
     def idle_ms(self) -> int:
@@ -63,7 +66,12 @@ async def passed(redis: AsyncRedis, group: str) -> int:
 async def passed_all(redis: AsyncRedis, groups: Sequence[str]) -> list[int]:
     """`passed` of many groups, in their order."""
     counts = await ask(redis, [("HGET", keys.progress(group), "@passed") for group in groups])
-    return [int(count or 0) for count in counts]
+    return [_number(count) or 0 for count in counts]
+
+
+def _number(held: bytes | None) -> int | None:
+    """A number of the mirror; None if it is missing or damaged."""
+    return int(held) if held is not None and held.isdigit() else None
 
 
 async def tell_passed(redis: AsyncRedis, groups: Iterable[str]) -> None:
@@ -74,7 +82,7 @@ async def tell_passed(redis: AsyncRedis, groups: Iterable[str]) -> None:
     """
     commands: list[Command] = [("HINCRBY", keys.progress(group), "@passed", 1) for group in groups]
     if commands:
-        await ask(redis, commands)
+        await ask_always(redis, commands)
 
 
 async def read(
@@ -120,29 +128,35 @@ def _parse(
     mirror: Sequence[bytes | None],
     now: int,
 ) -> GroupProgress:
+    damage = ""
     try:
         declaration = Declaration.model_validate_json(definition)
         positions, expiry = declaration.positions, declaration.expiry_ms
     except ValidationError:
         positions, expiry = {}, 0  # damaged: it needs everything, for ever
+        damage = f"its declaration is damaged: restore key {keys.definition(group.id)}"
     needs = {
-        stream: positions.get(str(stream), 0) if committed is None else int(committed)
+        # What is damaged counts as not consumed.
+        stream: positions.get(str(stream), 0) if committed is None else _number(committed) or 0
         for stream, committed in zip(streams, mirror[3:], strict=True)
     }
-    alive = int(leader[1] or 0) if leader[0] else 0
+    alive = (_number(leader[1]) or 0) if leader[0] else 0
     begun = frozenset(s for s, committed in zip(streams, mirror[3:], strict=True) if committed is not None)
     # A group from before there was a mirror counts as active now, until its leader writes one.
-    commit = int(mirror[0]) if mirror[0] is not None else now
+    commit = at if (at := _number(mirror[0])) is not None else now
+    if any(held is not None and _number(held) is None for held in mirror):
+        damage = damage or f"its progress is damaged: restore key {keys.progress(group.id)}"
     return GroupProgress(
         group,
         needs,
         max(commit, alive),
-        None if mirror[1] is None else int(mirror[1]),
+        _number(mirror[1]),
         expiry,
         now,
         commit,
         begun,
-        None if mirror[2] is None else int(mirror[2]),
+        _number(mirror[2]),
+        damage,
     )
 
 

@@ -1,14 +1,16 @@
 """Find the leader of a shared subscription, or have one spawned (EIP-0028, `leader_wanted`).
 
-A leader is spawned by an RQ job that any leader host may take. The job only places the leader: it asks the
-host that took it to become a candidate, and ends. Who leads is decided by the leadership record alone, so a
-job that runs twice, late or never does no harm.
+Whoever misses a leader asks some of the leader hosts that are alive, by a message into their mailboxes. A
+host that is asked makes an RQ job, which any leader host may take. The job only places the leader: the host
+that takes it becomes a candidate, and the job ends. Who leads is decided by the leadership record alone, so
+a job that runs twice, late or never does no harm.
 
 The job's id is deterministic: the group, the term that would follow, and the current window of time. All
-that miss the same leader at once make one job, and a job that a dying host took is followed by another in
-the next window.
+that miss the same leader at once, and all hosts that they ask, make one job, and a job that a dying host took
+is followed by another in the next window. Only hosts need rights to the keys of RQ
+(`docs/decisions/0120-only-hosts-touch-the-queue.md`). What a job may say is fixed in `leader/jobs.py`.
 
-A Redis Cluster has no RQ, whose keys lie in many slots: there the request is a message to a host.
+A Redis Cluster has no RQ, whose keys lie in many slots: there the one host that is asked leads by itself.
 """
 
 from __future__ import annotations
@@ -18,23 +20,32 @@ import hashlib
 from dataclasses import dataclass
 
 import redis as redis_py
+from redis.exceptions import RedisError, ResponseError
 from rq import Queue
 from rq.exceptions import DuplicateJobError
+from rq.serializers import JSONSerializer
 
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import SpawnWanted
 from streamlease.registry import hosts, leadership, mailbox
+from streamlease.registry.keys import JOB, JOB_ID, QUEUE
 from streamlease.registry.leadership import LeaderRecord
-from streamlease.streams.connection import AsyncRedis, BlockingCluster, connect_blocking, masked
-
-QUEUE = "streamlease-leaders"
-"""Name of the RQ queue of spawn jobs."""
+from streamlease.streams.connection import (
+    AsyncRedis,
+    BlockingCluster,
+    address,
+    connect_blocking,
+    is_cluster,
+    masked,
+    refusal,
+    unavailable,
+)
 
 WINDOW_MS = 3000
 """Length of the window in which one spawn job per group and term exists."""
 
-JOB = "streamlease.leader.serve.lead"
-"""The function that a spawn job runs on its host."""
+ASKED = 3
+"""So many hosts are asked for a leader: one that just died counts as alive for some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,42 +91,55 @@ def queue_client(url: str) -> redis_py.Redis:
 def job_id(group: str, term: int, now_ms: int) -> str:
     """The id of the job that spawns the leader of `term` in the window of time around `now_ms`."""
     digest = hashlib.sha256(group.encode("utf-8")).hexdigest()[:32]
-    return f"streamlease-leader-{digest}-{term}-{now_ms // WINDOW_MS}"
+    return f"{JOB_ID}{digest}-{term}-{now_ms // WINDOW_MS}"
 
 
-async def spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: int = 0) -> bool:
-    """Ask the hosts for a leader; False if somebody else has asked already.
+async def ask_hosts(redis: AsyncRedis, sender: str, group: str, found: Found, above: int = 0) -> bool:
+    """Ask some of the hosts that are alive to see to a leader; False if all of them are gone.
+
+    On a Redis Cluster one is asked, and leads. All who ask within one window ask the same hosts; one that
+    dies is followed by another in a later window.
 
     Args:
-        redis: a blocking client, because RQ is blocking; used in a thread.
-        record: the leadership record as last read; its clock decides the window.
         above: the highest term that the caller has seen: Redis may have lost it since.
-    """
-    return await asyncio.to_thread(_spawn, redis, group, record, above)
-
-
-async def spawn_by_message(redis: AsyncRedis, sender: str, group: str, found: Found, above: int = 0) -> bool:
-    """Ask one of the hosts that are alive for a leader; False if it is gone.
-
-    For a Redis Cluster, on which RQ does not work. All who ask within one window ask the same host; one that
-    dies is followed by another in a later window.
 
     Raises:
         StoreUnavailable: Redis does not answer; it may have been sent.
     """
     window = found.record.read_at // WINDOW_MS
     digest = hashlib.sha256(job_id(group, found.record.term + 1, window * WINDOW_MS).encode()).digest()
-    host = found.host_ids[int.from_bytes(digest[:4], "big") % len(found.host_ids)]
-    return not await mailbox.send(redis, sender, [(host, SpawnWanted(group=group, above=above))])
+    first, count = int.from_bytes(digest[:4], "big"), len(found.host_ids)
+    asked = {found.host_ids[(first + n) % count] for n in range(1 if is_cluster(redis) else ASKED)}
+    wanted = SpawnWanted(group=group, above=above)
+    return await mailbox.send(redis, sender, [(host, wanted) for host in sorted(asked)]) != asked
+
+
+async def spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: int = 0) -> bool:
+    """Make the job for a leader of the group, which any host may take; False if there is one already.
+
+    Args:
+        redis: a blocking client, because RQ is blocking; used in a thread.
+        record: the leadership record as last read; its clock decides the window.
+        above: the new term must be higher.
+
+    Raises:
+        StoreUnavailable, StoreRefused: no job could be made, or nobody knows whether one was.
+    """
+    try:
+        return await asyncio.to_thread(_spawn, redis, group, record, above)
+    except ResponseError as error:
+        raise refusal(error) from None
+    except (RedisError, OSError) as error:
+        raise unavailable(address(redis), error) from None
 
 
 def _spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: int) -> bool:
-    queue = Queue(QUEUE, connection=redis)
+    queue = Queue(QUEUE, connection=redis, serializer=JSONSerializer)
     now = record.read_at or _redis_ms(redis)
     try:
         queue.enqueue_call(
             JOB,
-            args=(group, above) if above else (group,),
+            args=(group, above),
             job_id=job_id(group, record.term + 1, now),
             unique=True,
             result_ttl=0,

@@ -117,9 +117,33 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
+def foreign_entry(stream: StreamId, entry: str = "") -> StreamleaseError:
+    """The error for a stream into whose log somebody put an entry behind its end.
+
+    Such a log takes no entry before that one any more, also if that is removed: so the stream has ended.
+    """
+    log, space = stream_log(stream), stream.space
+    if entry:
+        what, remedy = (
+            f"entry {entry}, which Streamlease did not write",
+            f"remove it with XDEL {log} {entry}, and ",
+        )
+    else:
+        what, remedy = "an entry, removed since, which Streamlease did not write", ""
+    return StreamleaseError(
+        f"stream {stream} takes no messages any more: {log} was given {what}; {remedy}give the space "
+        f"new streams: streamlease space alter {space} --rotate"
+    )
+
+
+def refused_append(stream: StreamId, reply: ResponseError) -> StreamleaseError:
+    """What a script that appends to `stream` was refused with."""
+    return foreign_entry(stream) if "equal or smaller than the target" in str(reply) else refusal(reply)
+
+
 def _outcome(append: Append, reply: Any) -> Appended | StreamleaseError:
     if isinstance(reply, ResponseError):
-        return refusal(reply)
+        return refused_append(append.stream, reply)
     if isinstance(reply, StreamleaseError):
         return reply
     stream, who = append.stream, f"publisher {append.publisher}"
@@ -147,6 +171,8 @@ def _outcome(append: Append, reply: Any) -> Appended | StreamleaseError:
             )
         case b"unknown":
             return no_stream(stream)
+        case b"foreign":
+            return foreign_entry(stream, reply[1].decode())
         case b"schema":
             return _wrong_schema(append, reply[1].decode())
         case b"old" | b"gap" | b"mismatch":

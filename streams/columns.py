@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.streams.entries import HEADERS, HeadersInput, as_bytes, pack_headers
+from streamlease.streams.messages import FIRST_TIME, LAST_TIME, beyond, check_beside, check_times
 from streamlease.streams.schemas import Schema
 from streamlease.streams.spaces import Space
 from streamlease.streams.typed import columns_of
@@ -17,9 +18,6 @@ from streamlease.streams.values import Values, check_values
 
 Payload = bytes | str | Mapping[str, Any]
 """Bytes or text; in a space with a schema, values by column."""
-
-LAST_TIME = 2**63
-"""Event times lie below it, in microseconds since 1970."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -45,15 +43,21 @@ def event_time(timestamp: datetime | int) -> int:
     """An event time in microseconds since 1970.
 
     Raises:
-        InvalidInput: it has no time zone, or is no time.
+        InvalidInput: it has no time zone, is no time, or lies beyond the years 1 to 9999.
     """
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
             raise InvalidInput(f"timestamp {timestamp} has no time zone: pass an aware datetime")
-        return (timestamp - _EPOCH) // _MICROSECOND
-    if isinstance(timestamp, int) and abs(timestamp) < LAST_TIME:
-        return timestamp
-    raise InvalidInput(f"timestamp {timestamp!r} is no time: pass a datetime or microseconds since 1970")
+        moment = (timestamp - _EPOCH) // _MICROSECOND
+    elif isinstance(timestamp, int) and not isinstance(timestamp, bool):
+        moment = timestamp
+    else:
+        raise InvalidInput(
+            f"timestamp {ascii(timestamp)[:80]} is no time: pass a datetime or microseconds since 1970"
+        )
+    if not FIRST_TIME <= moment < LAST_TIME:
+        raise beyond(moment)
+    return moment
 
 
 def batch_of(
@@ -87,6 +91,8 @@ def batch_of(
         arrays["key"] = _binary("key", keys)
     if headers is not None:
         packed = [pack_headers(one) for one in headers]
+        for one in packed:
+            check_beside(None, one)
         structs = [one and [{"key": title, "value": value} for title, value in one] for one in packed]
         arrays["headers"] = pa.array(structs, HEADERS)
     if timestamps is not None:
@@ -102,7 +108,7 @@ def _binary(what: str, values: Sequence[Any]) -> pa.Array:
     """
     try:
         return pa.array(values, pa.binary())
-    except (pa.ArrowException, TypeError):
+    except (pa.ArrowException, TypeError, ValueError):
         optional = what == "key"
         return pa.array(
             [None if optional and one is None else as_bytes(f"a {what}", one) for one in values], pa.binary()
@@ -113,7 +119,9 @@ def _times(timestamps: Sequence[datetime | int | None]) -> pa.Array:
     if not all(type(one) is int or one is None for one in timestamps):
         timestamps = [one if one is None else event_time(one) for one in timestamps]
     try:
-        return pa.array(timestamps, pa.int64())
+        times = pa.array(timestamps, pa.int64())
     except (pa.ArrowException, OverflowError):
-        wrong = next(one for one in timestamps if isinstance(one, int) and abs(one) >= LAST_TIME)
-        return pa.array([event_time(wrong)], pa.int64())
+        wrong = next(one for one in timestamps if isinstance(one, int) and not FIRST_TIME <= one < LAST_TIME)
+        raise beyond(wrong) from None
+    check_times(times)
+    return times

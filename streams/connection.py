@@ -16,7 +16,8 @@ from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError, Unsupported
 from streamlease.streams.cluster import Answer, AsyncCluster, BlockingCluster
-from streamlease.streams.urls import ANSWER_SECONDS, connect, connect_blocking, masked
+from streamlease.streams.url_parts import masked
+from streamlease.streams.urls import ANSWER_SECONDS, connect, connect_blocking
 from streamlease.streams.wire import (
     Argument,
     AsyncServer,
@@ -163,6 +164,29 @@ async def ask(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
         return good(client, await exchange(client, commands))
     except Indefinite as error:
         raise silent(client, error) from None
+
+
+async def ask_each(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
+    """:func:`ask`, where each command stands for itself.
+
+    Returns:
+        for each command its reply, or a ``StreamleaseError``: its server of a cluster does not answer
+        (``StoreUnavailable``), or refuses it (``StoreRefused``).
+
+    Raises:
+        StoreUnavailable: the only server does not answer, or no node of a cluster does.
+    """
+    try:
+        answers = await exchange_behind(client, (), commands, ())
+    except Indefinite as error:
+        raise silent(client, error) from None
+    return [_by_itself(client, answer.reply) for answer in answers]
+
+
+def _by_itself(client: AsyncRedis, reply: Any) -> Any:
+    if isinstance(reply, ResponseError):
+        return refusal(reply)
+    return silent(client, reply) if isinstance(reply, StreamleaseError) else reply
 
 
 def ask_blocking(client: BlockingRedis, commands: Sequence[Command]) -> list[Any]:

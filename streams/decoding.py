@@ -14,11 +14,26 @@ import pyarrow.compute as pc
 
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
-from streamlease.protocol.offsets import OffsetRange, parse_entry_id
+from streamlease.protocol.offsets import OffsetRange, entry_id, parse_entry_id
+from streamlease.streams import expanding
 from streamlease.streams.layout import Encoded, layout_of
-from streamlease.streams.messages import EPOCH, HEADERS, MESSAGE_SCHEMA, TIMESTAMP
+from streamlease.streams.messages import EPOCH, HEADERS, MESSAGE_SCHEMA, TIMESTAMP, whole_headers
 from streamlease.streams.schemas import Schema, Versions
 from streamlease.streams.typed import projected
+
+DAMAGE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    EOFError,
+    OSError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+    pa.ArrowException,
+)
+"""What reading bytes that nobody wrote so can end in."""
 
 TOPIC_INDEXED = pa.dictionary(pa.int32(), pa.string())
 _ALL = pa.ipc.IpcReadOptions(use_threads=False)
@@ -29,6 +44,29 @@ _FIRST = pa.scalar(0, pa.int32())
 
 Entry = tuple[bytes, Sequence[bytes]]
 """Id and flat fields, as XRANGE replies them."""
+
+
+class DamagedEntry(SchemaMismatch):
+    """Messages ``start <= offset < end`` of one entry cannot be read, now or later: the entry is damaged."""
+
+    def __init__(self, stream: str, id: str, start: int, end: int, cause: str) -> None:
+        which = f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"
+        super().__init__(
+            f"the entry {id} of stream {stream} is damaged or of an unknown form ({cause}), and {which} "
+            f"cannot be read: read it with the version that wrote it, or go on at offset {end}"
+        )
+        self.stream = stream
+        self.id = id
+        self.start = start
+        self.end = end
+        self.cause = cause
+
+    def behind(self, offset: int) -> DamagedEntry:
+        """The same of what is left of the entry from `offset` on."""
+        return DamagedEntry(self.stream, self.id, offset, self.end, self.cause)
+
+    def __reduce__(self) -> tuple[type[DamagedEntry], tuple[str, str, int, int, str]]:
+        return (DamagedEntry, (self.stream, self.id, self.start, self.end, self.cause))
 
 
 def prepare() -> None:
@@ -45,7 +83,7 @@ def decode_entry(
     """The messages of one entry whose offsets lie in ``start <= offset < end``, as ``MESSAGE_SCHEMA``.
 
     Raises:
-        SchemaMismatch: the entry has an unknown form or is damaged; the message names stream and offset.
+        DamagedEntry: the entry has an unknown form or is damaged; the message names stream and offset.
     """
     batches = decode_entries(stream, [(id, fields)], start, end)
     return batches[0] if batches else MESSAGE_SCHEMA.empty_table().to_batches()[0]
@@ -72,20 +110,25 @@ def decode_entries(
             all as they are there. What is not asked for is not made.
 
     Raises:
-        SchemaMismatch: an entry has an unknown form, is damaged, or is not of the schema.
+        DamagedEntry: the entry there has an unknown form, is damaged, or, in a space with a schema, is not
+            of it. All before it can be read, unless another one there is damaged too.
+        SchemaMismatch: the reader wants other columns than there are.
     """
     target = wanted if wanted is not None or versions is None else versions.newest
     batches: list[pa.RecordBatch] = []
     run: list[_Single] = []
     low = 0 if start is None else start
     for id, flat in entries:
+        offsets = OffsetRange(low, low + 1)
         try:
             offsets = parse_entry_id(id)
             high = offsets.end if end is None else end
-            if offsets.start < 0 or len(offsets) < 1 or len(flat) % 2:
+            if len(offsets) < 1 or len(flat) % 2:
                 raise ValueError("its id is not that of an entry")
             if max(offsets.start, low) >= min(offsets.end, high):
                 continue
+            if offsets.start < 0:
+                raise ValueError("its id is not that of an entry")
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             if b"b" in fields:
                 if run:
@@ -96,12 +139,13 @@ def decode_entries(
                 keep = min(high, offsets.end) - offsets.start - skip
                 batches.append(batch if keep == batch.num_rows else batch.slice(skip, keep))
             else:
-                _check_untyped(stream, offsets, target)
+                _check_untyped(stream, offsets, versions, target)
                 run.append(_single(offsets, fields))
-        except (ValueError, KeyError, TypeError, IndexError, EOFError, OSError, pa.ArrowException) as error:
-            raise SchemaMismatch(
-                f"the entry {_shown(id)} of stream {stream} is damaged or of an unknown form "
-                f"({_line(error)}): read it with the version that wrote it, or go on after it"
+        except SchemaMismatch:
+            raise
+        except DAMAGE as error:
+            raise DamagedEntry(
+                str(stream), _shown(id), max(offsets.start, low), offsets.end, _line(error)
             ) from None
     if run:
         batches.append(_run(stream, run, columns))
@@ -147,6 +191,24 @@ def _headers(packed: bytes | None) -> list[dict[str, Any]] | None:
 
 
 def _run(stream: StreamId, run: list[_Single], columns: frozenset[str] | None) -> pa.RecordBatch:
+    """The messages of `run` as one batch.
+
+    Raises:
+        DamagedEntry: the first of them that has a value which no column takes.
+    """
+    try:
+        return _columns_of(stream, run, columns)
+    except DAMAGE:
+        for one in run:
+            try:
+                _columns_of(stream, [one], columns)
+            except DAMAGE as error:
+                id, end = entry_id(one.offset, 1), one.offset + 1
+                raise DamagedEntry(str(stream), id, one.offset, end, _line(error)) from None
+        raise
+
+
+def _columns_of(stream: StreamId, run: list[_Single], columns: frozenset[str] | None) -> pa.RecordBatch:
     topics, keys, payloads, headers, offsets, times, appended = zip(*run, strict=True)
     rows = len(run)
     make: dict[str, Callable[[], pa.Array]] = {
@@ -199,7 +261,11 @@ def _whole(columns: frozenset[str] | None, target: Schema) -> pa.Schema:
     return pa.schema([*_fixed(columns), *target.arrow])
 
 
-def _check_untyped(stream: StreamId, offsets: OffsetRange, target: Schema | None) -> None:
+def _check_untyped(
+    stream: StreamId, offsets: OffsetRange, versions: Versions | None, target: Schema | None
+) -> None:
+    if versions is not None:
+        raise ValueError("it has no schema, and its space has one")
     if target is not None:
         raise SchemaMismatch(
             f"offset {offsets.start} of stream {stream} has no schema, and the reader wants typed columns: "
@@ -216,7 +282,7 @@ def _version_of(
     version = versions.find(fingerprint) if versions is not None else None
     if version is None:
         raise SchemaMismatch(
-            f"offset {offsets.start} of stream {stream} has the schema {_shown(fingerprint)}, "
+            f"offset {offsets.start} of stream {stream} has the schema {_shown(fingerprint)[:80]}, "
             f"which its space does not know: was the definition of the space lost?"
         )
     return version
@@ -228,6 +294,9 @@ def _stored(
     """The columns of an entry by name; if `needed` is given, of those that are there only these."""
     letters = fields[b"c"].decode("ascii")
     layout = layout_of(letters, version)
+    expanded = expanding.expanded_bytes(fields[b"b"])
+    if expanded > expanding.MOST_BYTES:
+        raise ValueError(f"its columns expand to {expanded} bytes, and at most {expanding.MOST_BYTES} may")
     # Not `read_record_batch`: it hands columns to other threads, which takes longer than to expand them.
     with pa.ipc.open_stream(
         pa.BufferReader(layout.header + fields[b"b"]), options=_reading(letters, version, needed)
@@ -273,7 +342,11 @@ def _cut(whole: bytes, lengths: pa.Array) -> pa.Array:
 
 
 def _topics(fields: dict[bytes, bytes], column: dict[str, pa.Array], rows: int) -> pa.DictionaryArray:
-    names = pa.array(fields[b"t"].decode().split("\0"), pa.string())
+    listed = fields[b"t"].decode().split("\0")
+    longest = max(map(len, listed))
+    if rows * longest > expanding.MOST_TOPIC_BYTES:
+        raise ValueError(f"{rows} messages with topics of up to {longest} characters")
+    names = pa.array(listed, pa.string())
     if "topic" not in column:
         return pa.DictionaryArray.from_arrays(pa.repeat(_FIRST, rows), names, safe=False)
     return pa.DictionaryArray.from_arrays(column["topic"].cast(pa.int32()), names)
@@ -318,8 +391,10 @@ def _decode_batch(
 ) -> pa.RecordBatch:
     version = _version_of(stream, offsets, fields, versions)
     if version is None:
-        _check_untyped(stream, offsets, target)
+        _check_untyped(stream, offsets, versions, target)
     rows = len(offsets)
+    if rows > expanding.MOST_MESSAGES:
+        raise ValueError(f"{rows} messages in one entry, and at most {expanding.MOST_MESSAGES} may be")
     column = _stored(fields, version, rows, _needed(columns, target))
     fixed = _fixed(columns)
     topics = _topics(fields, column, rows)
@@ -356,7 +431,7 @@ def _common(
         moments = pc.add(column["timestamp"].cast(pa.int64()), int(fields[b"e"])).cast(TIMESTAMP)
         return pc.coalesce(moments, appended) if moments.null_count else moments
     if name in column and (name != "payload" or b"s" not in fields):
-        return column[name]
+        return whole_headers(column[name]) if name == "headers" else column[name]
     return pa.nulls(rows, MESSAGE_SCHEMA.field(name).type)
 
 
@@ -365,4 +440,4 @@ def _shown(id: object) -> str:
 
 
 def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

@@ -14,15 +14,16 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from streamlease.protocol.errors import (
+    InvalidInput,
     InvalidOption,
     SchemaMismatch,
     SpaceConflict,
     UnknownSpace,
     Unsupported,
 )
-from streamlease.protocol.ids import StreamId
+from streamlease.protocol.ids import StreamId, check_name
 from streamlease.protocol.nearest import nearest
-from streamlease.protocol.topics import intersect, matches
+from streamlease.protocol.topics import check_filter, intersect, matches
 from streamlease.streams.durability import Durability
 from streamlease.streams.retention import Retention
 from streamlease.streams.schemas import Schema
@@ -187,15 +188,42 @@ def follows(space: Space, former: int, streams: int) -> bool:
 
 
 def parse_definition(name: str, text: bytes) -> Space:
+    """The space whose definition stands under `name`.
+
+    Raises:
+        Unsupported: it is damaged, or was written by another version; the message says where.
+    """
     try:
-        return Space.model_validate_json(text)
+        space = Space.model_validate_json(text)
+        _check_whole(name, space)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
-        raise Unsupported(
-            f"the definition of space {name} cannot be read ({where}: {problem['msg']}): "
-            f"use the version of Streamlease that wrote it"
-        ) from None
+        raise Unsupported(f"{where}: {problem['msg']}" if where else problem["msg"]) from None
+    except (InvalidInput, SchemaMismatch) as error:
+        raise Unsupported(str(error)) from None
+    return space
+
+
+def _check_whole(name: str, space: Space) -> None:
+    """What a definition that Streamlease wrote always satisfies, and its types do not say.
+
+    Raises:
+        InvalidInput: it does not.
+    """
+    if check_name("space", space.name) != name:
+        raise InvalidInput(f"it is that of space {space.name}")
+    for filter in space.topics:
+        check_filter(filter)
+    numbers = [one.number for one in space.generations]
+    if not space.topics or not numbers:
+        raise InvalidInput("it has no topics" if not space.topics else "it has no generations")
+    if numbers != sorted(set(numbers)) or numbers[0] < 0:
+        raise InvalidInput(f"its generations have the numbers {', '.join(map(str, numbers))[:80]}")
+    for one in (*space.dropping, *space.generations):
+        check_streams(name, one.streams)
+    for schema in space.schemas:
+        schema.arrow  # noqa: B018 - each of its types is one that exists
 
 
 def check_same(

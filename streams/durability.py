@@ -35,7 +35,6 @@ from streamlease.streams.connection import (
     address,
     exchange,
     identity,
-    refusal,
     servers,
 )
 
@@ -183,41 +182,6 @@ def not_durable(what: str, choice: Durability, why: str, stream: str, offset: in
         stream,
         offset,
     )
-
-
-async def make_durable(
-    client: AsyncRedis,
-    touch: Command,
-    what: str,
-    choices: Iterable[Durability],
-    seconds: float = WAIT_SECONDS,
-) -> None:
-    """Make everything written before as durable as all of `choices`.
-
-    Args:
-        touch: a write without effect, because the server waits for what *this* connection wrote.
-        what: what was written, for the message.
-
-    Raises:
-        NotDurable: it is there, but not as durable as that; safe to repeat.
-        StoreUnavailable, Indefinite: no answer; safe to repeat.
-    """
-    wanted = strongest(choices)
-    while wanted:
-        waits = Waits(client, wanted, seconds)
-        done, *replies = await exchange(client, [touch, *waits.commands])
-        if isinstance(done, ResponseError):
-            raise refusal(done)
-        if waits.missing(replies):
-            continue
-        for choice in wanted:
-            why = waits.failure(choice, replies)
-            if why:
-                raise NotDurable(
-                    f"{what} is written, but not as durably as {choice} demands: {why}; "
-                    f"it may still exist: look at the server, then repeat"
-                )
-        return
 
 
 async def check_durability(client: AsyncRedis, choice: Durability) -> None:

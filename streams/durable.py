@@ -43,14 +43,16 @@ def run_settled_blocking(
             return answers, waits
 
 
-async def run_durably(client: AsyncRedis, call: Call, choices: Sequence[Durability]) -> tuple[Any, str]:
+async def run_durably(
+    client: AsyncRedis, call: Call, choices: Sequence[Durability], seconds: float = WAIT_SECONDS
+) -> tuple[Any, str]:
     """Run one call; its reply, and why it is not as durable as all of `choices`, or an empty text.
 
     Raises:
         StoreUnavailable, StoreRefused: it did not run.
         Indefinite: it ran, or it did not.
     """
-    (answer,), waits = await run_settled(client, [call], choices)
+    (answer,), waits = await run_settled(client, [call], choices, seconds)
     if isinstance(answer.reply, ResponseError):
         raise refusal(answer.reply)
     if isinstance(answer.reply, StreamleaseError):

@@ -14,9 +14,9 @@ from streamlease.protocol.errors import NotDurable, StoreRefused, StreamSealed, 
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.buffer import ROW_BYTES, Buffer, size_of
 from streamlease.streams.lanes import Lane, Lanes
-from streamlease.streams.log import AsyncLog
+from streamlease.streams.log import AsyncLog, StreamPending
 from streamlease.streams.parts import Part
-from streamlease.streams.ranges import no_stream
+from streamlease.streams.ranges import lost_stream, no_stream
 from streamlease.streams.routes import Routes
 from streamlease.streams.schemas import Versions
 from streamlease.streams.sender import Sender
@@ -56,8 +56,9 @@ class Following:
         for name in {lane.stream.space: None for lane in held}:
             try:
                 space = await self._spaces.get(name)
-                if not space.settled:
-                    space = await self._spaces.settle(name)
+                stuck = [one for one in held if one.stream.space == name and _is_stuck(one, space)]
+                if stuck or not space.settled:
+                    space = await self._spaces.settle(name, again=bool(stuck))
             except NotDurable as error:
                 raise StoreRefused(f"the streams of space {name} are not changed yet: {error}") from None
             except UnknownSpace:
@@ -74,7 +75,9 @@ class Following:
         for lane in [one for one in self._lanes.by_stream.values() if one.stream.space == space.name]:
             if lane.stream.generation < space.newest.number:
                 self.move(lane, space)
-            elif isinstance(lane.refusal, StreamSealed | UnknownSpace):
+            elif isinstance(lane.refusal, UnknownSpace):
+                self._sender.fail_all(lane, lost_stream(lane.stream))
+            elif isinstance(lane.refusal, StreamSealed):
                 self._sender.fail_all(lane, lane.refusal)
             else:
                 self._sender.release(lane)
@@ -118,3 +121,9 @@ class Following:
             found.append(new)
         part.moved(found)
         self._buffer.wake()
+
+
+def _is_stuck(lane: Lane, space: Space) -> bool:
+    """Whether a stream waits for what the definition says was done: a failover lost that."""
+    newest = lane.stream.generation == space.newest.number
+    return space.settled and newest and isinstance(lane.refusal, StreamPending)

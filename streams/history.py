@@ -10,6 +10,7 @@ The search is a generator without I/O: it yields commands and is sent their repl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ from streamlease.streams.connection import AsyncRedis, BlockingRedis, Command, a
 from streamlease.streams.keys import stream_log, stream_meta
 from streamlease.streams.ranges import no_stream
 from streamlease.streams.scripts import load_script, run_many
+
+log = logging.getLogger(__name__)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -61,7 +64,7 @@ def _bounds(stream: StreamId, reply: Any, moment: int) -> tuple[int, int]:
     if reply[0] is None:
         raise no_stream(stream)
     floor = int(reply[1] or 0)
-    if moment < int(reply[2] or 0):
+    if reply[2] is not None and moment < int(reply[2]):
         raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, floor)
     return floor, int(reply[0])
 
@@ -102,12 +105,17 @@ def first_after(moments: Mapping[StreamId, int]) -> Steps:
 
 def _append_time(stream: StreamId, id: bytes, fields: list[bytes]) -> int:
     for name, value in zip(fields[::2], fields[1::2], strict=True):
-        if name == b"a" and value.isdigit():
-            return int(value)
+        if name == b"a" and (appended := _time_of(value)) is not None:
+            return appended
     raise SchemaMismatch(
         f"the entry {id.decode('ascii', 'backslashreplace')} of stream {stream} has no append time: "
         f"read it with the version that wrote it"
     )
+
+
+def _time_of(value: bytes) -> int | None:
+    """The append time in a field of an entry; None if it is none."""
+    return int(value) if value.isdigit() and len(value) < 20 else None
 
 
 async def offsets_after(redis: AsyncRedis, moments: Mapping[StreamId, int]) -> dict[StreamId, int]:
@@ -192,7 +200,7 @@ async def waiting(
 ) -> dict[tuple[StreamId, int], Waiting]:
     """What is to be known of lag, for any number of offsets of each stream, in one call for each place.
 
-    Streams that do not exist are left out.
+    Streams that do not exist, or are damaged, are left out.
 
     Raises:
         StoreUnavailable, StoreRefused.
@@ -211,8 +219,13 @@ async def waiting(
             raise StoreUnavailable(f"Redis does not answer: {error}") from None
         for place, reply in zip(page, replies, strict=True):
             if isinstance(reply, ResponseError):
-                raise refusal(reply)
-            if reply is not None:
+                if "WRONGTYPE" not in str(reply) and "user_script" not in str(reply):
+                    raise refusal(reply)
+                log.warning("stream %s is damaged: %s", place[0], reply, extra={"stream": str(place[0])})
+            elif reply is not None:
                 next, floor, since = reply
-                found[place] = Waiting(int(next), int(floor), int(since) if since.isdigit() else None)
+                if not (next.isdigit() and floor.isdigit()):
+                    log.warning("stream %s is damaged: %r", place[0], reply, extra={"stream": str(place[0])})
+                    continue
+                found[place] = Waiting(int(next), int(floor), _time_of(since))
     return found

@@ -9,8 +9,9 @@ The position of the last message moved stands in the streams themselves (``trans
 append and deletion adds nothing twice, and neither do two movers. A mark with a time limit only keeps hosts
 from doing the same work at once.
 
-An entry that can be no message, because its topic is missing or outside of the space, or its payload does
-not fit the schema, goes into ``sl:{inbox:SPACE}:refused`` with the reason, so that it holds up nothing.
+An entry that can be no message, because its topic is missing or outside of the space, its payload does not
+fit the schema, or its id is above what a position can be, goes into ``sl:{inbox:SPACE}:refused`` with the
+reason, so that it holds up nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from __future__ import annotations
 import logging
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch, StreamleaseError, UnknownSpace
-from streamlease.streams.connection import AsyncRedis, Command, ask
+from streamlease.streams.connection import AsyncRedis, Command, ask, ask_each
 from streamlease.streams.keys import inbox_mover, inbox_refused, space_inbox
-from streamlease.streams.plain import Entry, Mapping, PlainReader
+from streamlease.streams.plain import Entry, Mapping, PlainReader, fits
 from streamlease.streams.scripts import load_script
 from streamlease.streams.spaces import Space, SpaceStore
 from streamlease.streams.transfer import Item, Transfer
@@ -31,6 +32,9 @@ LOOK_SECONDS = 0.5
 MARK_MS = 10_000
 MOST_REFUSED = 10_000
 """About how many refused entries an inbox keeps."""
+
+KEPT_FIELDS = 2000
+"""How many fields of a refused entry are kept: a script cannot hand on more than some thousands at once."""
 
 log = logging.getLogger(__name__)
 
@@ -54,20 +58,28 @@ class InboxMover:
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: try again.
         """
-        spaces = [space for space in await self._spaces.list() if not space.ended]
+        spaces = [space for space in (await self._spaces.look()).listed if not space.ended]
         asked: list[Command] = [("XLEN", space_inbox(space.name)) for space in spaces]
-        lengths = await ask(self._redis, asked) if asked else []
+        lengths = await ask_each(self._redis, asked) if asked else []
         moved = 0
         for space, length in zip(spaces, lengths, strict=True):
-            if length and await self._mark(space.name):
+            if isinstance(length, StreamleaseError):
+                log.warning("inbox of space %s: %s", space.name, length)
+            elif length:
                 try:
-                    moved += await self.move(space)
+                    moved += await self._move_if_free(space)
                 except StreamleaseError as error:
                     log.warning("inbox of space %s: %s", space.name, error)
-                finally:
-                    await self._unmark(space.name)
         self._transfers = {space.name: one for space in spaces if (one := self._transfers.get(space.name))}
         return moved
+
+    async def _move_if_free(self, space: Space) -> int:
+        if not await self._mark(space.name):
+            return 0
+        try:
+            return await self.move(space)
+        finally:
+            await self._unmark(space.name)
 
     async def move(self, space: Space) -> int:
         """Move all entries that are in the inbox of `space`; how many."""
@@ -87,26 +99,34 @@ class InboxMover:
         moved = 0
         while entries := await reader.next():
             items: list[Item] = []
+            taken: list[bytes] = []
+            unfit: list[tuple[Entry, StreamleaseError]] = []
             for entry in entries:
                 try:
                     item = mapping.item(key, entry)
                     await transfer.check(item)
                     items.append(item)
+                    taken.append(entry.id)
                 except (InvalidInput, SchemaMismatch, UnknownSpace) as error:
-                    await self._refuse(space, entry, error)
+                    unfit.append((entry, error))
             await transfer.put(items)
-            taken: Command = ("XDEL", key, *(entry.id for entry in entries))
-            await ask(self._redis, [taken, ("PEXPIRE", inbox_mover(space.name), MARK_MS)])
+            commands: list[Command] = [("PEXPIRE", inbox_mover(space.name), MARK_MS)]
+            await ask(self._redis, [("XDEL", key, *taken), *commands] if taken else commands)
+            for entry, why in unfit:
+                await self._refuse(space, transfer, entry, why)
             moved += len(items)
         return moved
 
-    async def _refuse(self, space: Space, entry: Entry, error: StreamleaseError) -> None:
+    async def _refuse(self, space: Space, transfer: Transfer, entry: Entry, error: StreamleaseError) -> None:
         log.warning("inbox of space %s: %s", space.name, error)
-        fields = [part for pair in entry.fields for part in pair]
+        fields: list[bytes | str | int] = [part for pair in entry.fields[:KEPT_FIELDS] for part in pair]
+        if len(entry.fields) > KEPT_FIELDS:
+            fields += ["refused-fields-left-out", len(entry.fields) - KEPT_FIELDS]
+        behind = "" if fits(entry.position) else "{}-{}".format(*await transfer.newest(space.name))
         await load_script("streamlease.streams", "refuse").run(
             self._redis,
             [space_inbox(space.name), inbox_refused(space.name)],
-            [entry.id, MOST_REFUSED, str(error), *fields],
+            [entry.id, MOST_REFUSED, behind, str(error), *fields],
         )
 
     async def _mark(self, space: str) -> bool:

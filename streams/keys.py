@@ -7,7 +7,8 @@ key                       type    what
 ``sl:{flights.0.3}:log``  stream  the entries; an id is ``<last offset>-<count>``
 ``sl:{flights.0.3}:meta`` hash    next, state (pending, open, sealed), floor, last_append (us), bytes;
                                   of retention: trimmed_at, trim_term, held_by, held_since
-``sl:{flights.0.3}:pubs`` hash    publisher id -> ``incarnation sequence first count append_us``
+``sl:{flights.0.3}:pubs`` hash    publisher id -> ``incarnation sequence first count append_us``; of a
+                                  sink with two words more: tag of the decision, rows of the batch
 ``sl:{flights.0.3}:news`` channel each append publishes the new ``next`` here
 ``...:staged:TOKEN``      stream  entries of a sink's task that belong to no batch yet; expires
 ``sl:{sink:NAME}:state``  hash    newest batch of a sink and what it consists of: batch, version, plan

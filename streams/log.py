@@ -52,6 +52,7 @@ from streamlease.streams.durable import run_settled, run_settled_blocking
 from streamlease.streams.history import after_offset, microseconds, offsets_after, offsets_after_blocking
 from streamlease.streams.keys import stream_meta, stream_news, stream_publishers
 from streamlease.streams.ranges import (
+    ENOUGH_BYTES,
     ENOUGH_ROWS,
     RangeReader,
     StreamState,
@@ -89,10 +90,18 @@ def _sealed(stream: StreamId, reply: Any) -> int:
     return int(reply[1])
 
 
-def _states(streams: Sequence[StreamId], replies: list[Any]) -> dict[StreamId, StreamState]:
+def _states(
+    streams: Sequence[StreamId], replies: list[Any], damaged: dict[StreamId, StreamleaseError] | None = None
+) -> dict[StreamId, StreamState]:
     states = {}
     for stream, reply in zip(streams, replies, strict=True):
-        state = parse_meta(reply)
+        try:
+            state = parse_meta(stream, reply)
+        except StreamleaseError as error:
+            if damaged is None:
+                raise
+            damaged[stream] = error
+            continue
         if state is not None:
             states[stream] = state
     return states
@@ -305,9 +314,17 @@ class AsyncLog:
             wanted, await ask(self._redis, [meta_command(one) for one in wanted]) if wanted else []
         )
 
-    async def next_offsets(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
-        """The offset that the next message of each stream will get; unknown streams are left out."""
-        return {stream: state.next for stream, state in (await self.states(streams)).items()}
+    async def next_offsets(
+        self, streams: Iterable[StreamId], damaged: dict[StreamId, StreamleaseError] | None = None
+    ) -> dict[StreamId, int]:
+        """The offset that the next message of each stream will get; unknown streams are left out.
+
+        Args:
+            damaged: gets the errors of streams of which this cannot be read; None: one of them is raised.
+        """
+        wanted = list(streams)
+        replies = await ask(self._redis, [meta_command(stream) for stream in wanted]) if wanted else []
+        return {stream: state.next for stream, state in _states(wanted, replies, damaged).items()}
 
     async def floors(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
         """The lowest offset that each stream still keeps; unknown streams are left out."""
@@ -343,14 +360,16 @@ class AsyncLog:
         Args:
             end: None for the end of the stream.
             max_messages: stop early.
-            max_bytes: stop early, but not before one entry; counts bytes as stored.
+            max_bytes: stop early, but not before one entry; counts bytes as expanded.
             schema: the typed columns wanted, in a space with a schema; None for all.
 
         Returns:
-            batches of ``MESSAGE_SCHEMA``, with the typed columns behind, each of at most 65,536 rows.
+            batches of ``MESSAGE_SCHEMA``, with the typed columns behind, each of at most 65,536 rows and
+            32 MiB, but for a row that is larger.
 
         Raises:
             HistoryTruncated: `start` is no longer there, or (``MissingOffsets``) data was lost.
+            DamagedEntry: the messages from `start` on cannot be read; those before a damaged entry are given.
             UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
         """
         reader = RangeReader(
@@ -422,7 +441,8 @@ class BlockingLog:
         schema: Schema | None = None,
         columns: frozenset[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """All of ``start <= offset < end``, the same rows each time, in batches of at most 65,536 rows.
+        """All of ``start <= offset < end``, the same rows each time, in batches of at most 65,536 rows and
+        32 MiB, but for a row that is larger. See ``ranges`` for the memory that this takes.
 
         Redis is asked for the next entries before the messages of the last ones are handed out.
 
@@ -443,9 +463,13 @@ class BlockingLog:
             while asked is not None:
                 taken = reader.take(asked.replies())
                 asked = None if reader.done else Asked(self._redis, reader.commands)
-                waiting += reader.decode(taken)
-                ready, waiting = gather(waiting, last=reader.done, enough=ENOUGH_ROWS)
-                yield from ready
+                for part in reader.decode_parts(taken):
+                    waiting += part
+                    ready, waiting = gather(
+                        waiting, last=False, enough=ENOUGH_ROWS, enough_bytes=ENOUGH_BYTES
+                    )
+                    yield from ready
+            yield from gather(waiting, last=True, enough=ENOUGH_ROWS, enough_bytes=ENOUGH_BYTES)[0]
         finally:
             if asked is not None:
                 asked.drop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -37,6 +37,11 @@ MESSAGE_SCHEMA = pa.schema(
 )
 """The columns of every batch that a reader hands out."""
 
+FIRST_TIME = -62_135_596_800_000_000
+LAST_TIME = 253_402_300_800_000_000
+"""Event times are ``FIRST_TIME <= time < LAST_TIME``, in microseconds since 1970: the years 1 to 9999, which
+are the moments that a ``datetime`` can be."""
+
 _STORED = {
     "topic": pa.string(),
     "payload": pa.binary(),
@@ -66,7 +71,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message as it was read. The timestamps are aware datetimes in UTC."""
+    """One message as it was read. The timestamps are aware datetimes in UTC.
+
+    An event time beyond the years 1 to 9999, which no publisher of this package writes any more, is their
+    first or last moment; ``Batch.to_arrow`` has it exactly.
+    """
 
     topic: str
     key: bytes | None
@@ -99,35 +108,97 @@ def too_large(size: int) -> MessageTooLarge:
     )
 
 
+def check_beside(key: bytes | None, headers: Headers | None) -> None:
+    """Refuse a key and headers that together are larger than a payload may be.
+
+    Raises:
+        MessageTooLarge: above ``MAX_MESSAGE_BYTES``.
+    """
+    size = len(key or b"") + sum(len(name) + len(value) for name, value in headers or ())
+    if size > MAX_MESSAGE_BYTES:
+        raise _too_large_beside(size)
+
+
+def _too_large_beside(size: int) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"the key and the headers of a message have {size} bytes, and may have {MAX_MESSAGE_BYTES}: "
+        f"put that into the payload, or store it elsewhere and send where it is"
+    )
+
+
+def check_times(times: pa.Array) -> None:
+    """Refuse event times, in microseconds since 1970, that no ``datetime`` can be.
+
+    Raises:
+        InvalidInput: one lies beyond the years 1 to 9999.
+    """
+    extent = pc.min_max(times)
+    least, most = extent["min"].as_py(), extent["max"].as_py()
+    if least is not None and least < FIRST_TIME:
+        raise beyond(least)
+    if most is not None and most >= LAST_TIME:
+        raise beyond(most)
+
+
+def beyond(time: int) -> InvalidInput:
+    """The error for an event time that is no moment of the years 1 to 9999."""
+    shown = str(time) if abs(time) < 10**30 else "of more than 30 digits"
+    return InvalidInput(
+        f"timestamp {shown} lies beyond the years 1 to 9999: "
+        f"give microseconds since 1970, from {FIRST_TIME} to {LAST_TIME - 1}, or a datetime"
+    )
+
+
 def pack_headers(headers: HeadersInput | None) -> Headers | None:
     """Headers in their one form: pairs in the order given, values as bytes; None if there are none.
 
     Raises:
-        InvalidInput: a name is no string, or a value neither bytes nor a string.
+        InvalidInput: they are no pairs, a name is no string, or a value neither bytes nor a string.
     """
     if not headers:
         return None
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    packed = tuple((name, as_bytes(f"header {name}", value)) for name, value in pairs)
-    for name, _ in packed:
+    try:
+        pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+        named = [(name, value) for name, value in pairs]
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"headers are {ascii(headers)[:80]}: pass a mapping from names to values, or pairs of both"
+        ) from None
+    for name, _ in named:
         if not isinstance(name, str):
             raise InvalidInput(f"header name {name!r} is a {type(name).__name__}: pass a string")
-    return packed
+        utf8("a header name", name)
+    return tuple((name, as_bytes(f"header {ascii(name)[1:-1][:80]}", value)) for name, value in named)
 
 
 def as_bytes(what: str, value: bytes | str) -> bytes:
     """`value` as bytes, text as UTF-8.
 
     Raises:
-        InvalidInput: it is neither.
+        InvalidInput: it is neither, or a text that UTF-8 has no bytes for.
     """
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        return utf8(what, value)
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     raise InvalidInput(f"{what} is a {type(value).__name__}: pass bytes or a string")
+
+
+def utf8(what: str, text: str) -> bytes:
+    """`text` in UTF-8.
+
+    Raises:
+        InvalidInput: it has a lone surrogate, which UTF-8 has no bytes for.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(
+            f"{what}, {ascii(text)[:80]}, cannot be encoded as UTF-8 (lone surrogate): "
+            f"remove that character, or pass bytes"
+        ) from None
 
 
 def normalized(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -151,7 +222,21 @@ def normalized(batch: pa.RecordBatch) -> pa.RecordBatch:
     largest = pc.max(pc.binary_length(whole.column("payload"))).as_py() or 0
     if largest > MAX_MESSAGE_BYTES:
         raise too_large(largest)
+    for name in {"key", "headers"}.intersection(names):
+        _check_large(whole.column(name))
     return whole
+
+
+def _check_large(column: pa.Array) -> None:
+    """Refuse a key or headers that are too large; looked at closely only where together they could be."""
+    if column.nbytes <= MAX_MESSAGE_BYTES:
+        return
+    if pa.types.is_list(column.type):
+        largest = max((one.values.nbytes for one in column if one.is_valid), default=0)
+    else:
+        largest = pc.max(pc.binary_length(column)).as_py() or 0
+    if largest > MAX_MESSAGE_BYTES:
+        raise _too_large_beside(largest)
 
 
 def topics_of(batch: pa.RecordBatch) -> pa.Array:
@@ -176,43 +261,103 @@ def normalized_fixed(batch: pa.RecordBatch) -> pa.RecordBatch:
     for name, column in zip(names, batch.columns, strict=True):
         try:
             if name == "timestamp" and pa.types.is_timestamp(column.type):
-                column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)  # noqa: PLW2901
+                finer = column.type.unit == "ns"  # what is beyond microseconds is cut off
+                column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=not finer)  # noqa: PLW2901
             columns.append(column.cast(_STORED[name]))
         except pa.ArrowException as error:
             raise InvalidInput(
                 f"column {name} of the batch has the type {column.type}, not {_STORED[name]}: "
                 f"{' '.join(str(error).split())}"
             ) from None
+        if name == "timestamp":
+            check_times(columns[-1])
         if column.null_count and name in ("topic", "payload"):
             raise InvalidInput(
                 f"column {name} of the batch has {column.null_count} nulls: each message needs one"
             )
+        if name == "headers":
+            _check_headers(columns[-1])
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
+def _check_headers(column: pa.ListArray) -> None:
+    headers = column.flatten()
+    keys, values = headers.flatten()
+    for part, lacks in (
+        (headers, "that is null in row {}: leave it out"),
+        (keys, "without a key in row {}: give it one, or leave it out"),
+        (values, "without a value in row {}: give it one (which may be empty), or leave it out"),
+    ):
+        if part.null_count:
+            row = pc.list_parent_indices(column)[pc.index(part.is_null(), True).as_py()].as_py()
+            raise InvalidInput(f"column headers has a header {lacks.format(row)}")
+
+
+def whole_headers(column: pa.ListArray) -> pa.ListArray:
+    """Headers as a reader gets them, of an entry in which some are null, as no publisher writes it now.
+
+    A header that is null is left out, and a key or value that is null is empty.
+    """
+    headers = column.values
+    if not headers.null_count and not any(part.null_count for part in headers.flatten()):
+        return column
+    whole = [
+        None
+        if row is None
+        else [{"key": one["key"] or "", "value": one["value"] or b""} for one in row if one is not None]
+        for row in column.to_pylist()
+    ]
+    return pa.array(whole, HEADERS)
+
+
+def values_of(column: pa.Array) -> list[Any]:
+    """A column as Python values; a time that no ``datetime`` or ``date`` can be is the first or last one."""
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return [_value_of(scalar) for scalar in column]
+
+
+def _value_of(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        if pa.types.is_struct(scalar.type):
+            return {name: _value_of(one) for name, one in scalar.items()}
+        if pa.types.is_list(scalar.type):
+            return [_value_of(one) for one in scalar.values]
+        late = scalar.value > 0
+        if pa.types.is_date(scalar.type):
+            return date.max if late else date.min
+        moment = datetime.max if late else datetime.min
+        return moment if scalar.type.tz is None else moment.replace(tzinfo=UTC)
+
+
 @lru_cache(maxsize=65_536)
-def _selected(filter: str, topic: str) -> bool:
-    return matches(filter, topic)
+def _selected(filters: tuple[str, ...], topic: str) -> bool:
+    return any(matches(filter, topic) for filter in filters)
 
 
-def filter_batch(batch: pa.RecordBatch, filter: str) -> pa.RecordBatch:
-    """The rows of `batch` whose topic is matched by `filter`; `batch` itself if all are.
+def filter_batch(batch: pa.RecordBatch, *filters: str) -> pa.RecordBatch:
+    """The rows of `batch` whose topic is matched by one of `filters`; `batch` itself if all are.
 
-    The filter is evaluated once per distinct topic.
+    The filters are evaluated once per distinct topic.
     """
     if not batch.num_rows:
         return batch
     column = batch.column("topic")
     if pa.types.is_dictionary(column.type):
-        return _filter_indexed(batch, column, filter)
+        return _filter_indexed(batch, column, filters)
     first = column[0]
     if batch.num_rows == 1 or (first == column[-1] and pc.all(pc.equal(column, first)).as_py()):
-        return batch if _selected(filter, first.as_py()) else batch.slice(0, 0)
-    return _filter_indexed(batch, pc.dictionary_encode(column), filter)
+        return batch if _selected(filters, first.as_py()) else batch.slice(0, 0)
+    return _filter_indexed(batch, pc.dictionary_encode(column), filters)
 
 
-def _filter_indexed(batch: pa.RecordBatch, topics: pa.DictionaryArray, filter: str) -> pa.RecordBatch:
-    wanted = [_selected(filter, topic) for topic in topics.dictionary.to_pylist()]
+def _filter_indexed(
+    batch: pa.RecordBatch, topics: pa.DictionaryArray, filters: tuple[str, ...]
+) -> pa.RecordBatch:
+    wanted = [_selected(filters, topic) for topic in topics.dictionary.to_pylist()]
     if all(wanted):
         return batch
     if not any(wanted):
@@ -223,10 +368,11 @@ def _filter_indexed(batch: pa.RecordBatch, topics: pa.DictionaryArray, filter: s
 def to_messages(batch: pa.RecordBatch) -> list[Message]:
     """The rows of `batch`, a batch of ``MESSAGE_SCHEMA``, perhaps with typed columns behind, as messages."""
     fixed = len(MESSAGE_SCHEMA)
-    if batch.num_columns > fixed:
-        typed: Iterable[dict[str, Any] | None] = batch.select(range(fixed, batch.num_columns)).to_pylist()
-    else:
-        typed = repeat(None, batch.num_rows)
+    columns = [values_of(column) for column in batch.columns]
+    names = batch.schema.names[fixed:]
+    typed: Iterable[dict[str, Any] | None] = repeat(None, batch.num_rows)
+    if names:
+        typed = (dict(zip(names, row, strict=True)) for row in zip(*columns[fixed:], strict=True))
     return [
         Message(
             topic,
@@ -241,6 +387,6 @@ def to_messages(batch: pa.RecordBatch) -> list[Message]:
             values,
         )
         for topic, key, payload, headers, stream, offset, timestamp, appended, epoch, values in zip(
-            *(column.to_pylist() for column in batch.columns[:fixed]), typed, strict=True
+            *columns[:fixed], typed, strict=True
         )
     ]

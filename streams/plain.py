@@ -23,6 +23,9 @@ CHUNK_BYTES = 4 * 1024 * 1024
 LARGEST = 2**53 - 1
 """Lua, which compares positions, holds larger numbers not exactly."""
 
+LAST_ID: Position = (2**64 - 1, 2**64 - 1)
+"""The highest id that Redis knows: there is none behind it."""
+
 LAST_MOMENT = 253_402_300_799_999
 """Milliseconds: the end of the year 9999. Later ids are no times."""
 
@@ -70,23 +73,24 @@ class PlainReader:
         if isinstance(reply, ResponseError):
             return (0, 0)
         facts = dict(zip(reply[::2], reply[1::2], strict=True))
-        return position_of(facts[b"last-generated-id"], self.key)
+        return checked_position(_position(facts[b"last-generated-id"]), self.key)
 
     async def length(self) -> int:
         """How many entries are there."""
         return int((await ask(self._redis, [("XLEN", self.key)]))[0])
 
     async def next(self) -> list[Entry]:
-        """The next entries; none if there are no more now.
+        """The next entries; none if there are no more now. Whether an id can be a position is not looked at.
 
         Raises:
-            InvalidInput: an id is too large.
             StoreUnavailable, StoreRefused.
         """
+        if self.after >= LAST_ID:
+            return []
         start = f"({self.after[0]}-{self.after[1]}" if self.after[0] >= 0 else "-"
         (reply,) = await ask(self._redis, [("XRANGE", self.key, start, "+", "COUNT", self._count)])
         entries = [
-            Entry(id, position_of(id, self.key), list(zip(flat[::2], flat[1::2], strict=True)))
+            Entry(id, _position(id), list(zip(flat[::2], flat[1::2], strict=True)))
             for id, flat in reply
             if flat is not None
         ]
@@ -107,17 +111,26 @@ class PlainReader:
             raise StoreUnavailable(str(error)) from None
 
 
-def position_of(id: bytes, key: str) -> Position:
-    """The position that an entry id means.
+def _position(id: bytes) -> Position:
+    first, _, second = id.partition(b"-")
+    return int(first), int(second)
+
+
+def fits(position: Position) -> bool:
+    """Whether scripts can hold that position."""
+    return max(position) <= LARGEST
+
+
+def checked_position(position: Position, key: str) -> Position:
+    """The position of an entry of that key.
 
     Raises:
-        InvalidInput: Lua could not hold it.
+        InvalidInput: scripts could not hold it.
     """
-    first, _, second = id.partition(b"-")
-    position = int(first), int(second)
-    if max(position) > LARGEST:
+    if not fits(position):
         raise InvalidInput(
-            f"entry {id.decode()} of {ascii(key)[:80]} has an id above {LARGEST}: copy it under another id"
+            f"entry {position[0]}-{position[1]} of {ascii(key)[:80]} has an id above {LARGEST}: "
+            f"copy it under another id"
         )
     return position
 
@@ -152,8 +165,9 @@ class Mapping:
         """The message.
 
         Raises:
-            InvalidInput: a field is missing, or no text where one is needed.
+            InvalidInput: a field is missing, or no text where one is needed; the id is too large.
         """
+        checked_position(entry.position, key)
         where = f"entry {entry.id.decode()} of {ascii(key)[:80]}"
         left = list(entry.fields)
         topic = self.topic

@@ -6,8 +6,8 @@ part, so batches grow with the load and no one waits for a timer. One task sends
 What is held is bounded (``buffer``): beyond the bound, ``submit`` waits. When a space gets a new generation,
 what waits goes to its new streams (``following``).
 
-Messages of one stream are written in the order in which they were submitted. Not promised: after a part
-failed, the later ones still go out.
+Messages of one topic are written in the order in which they were sent or submitted, also by calls that wait
+side by side (``turns``). Not promised: after a part failed, the later ones still go out.
 
 ``submit`` is called once per message, so the usual case, a payload of bytes for a topic that is known,
 touches nothing but the open part of its lane; everything else takes the way through ``_place``.
@@ -34,9 +34,10 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId, Token, random_token
+from streamlease.protocol.topics import check_topic
 from streamlease.streams import metrics, traces
 from streamlease.streams.buffer import ROW_BYTES, Buffer, size_of
-from streamlease.streams.columns import LAST_TIME, Payload, batch_of, event_time, typed_values
+from streamlease.streams.columns import Payload, batch_of, event_time, typed_values
 from streamlease.streams.connection import AsyncRedis
 from streamlease.streams.entries import (
     CODECS,
@@ -52,13 +53,14 @@ from streamlease.streams.entries import (
 from streamlease.streams.following import Following
 from streamlease.streams.lanes import Lane, Lanes
 from streamlease.streams.log import AsyncLog
-from streamlease.streams.messages import topics_of
+from streamlease.streams.messages import FIRST_TIME, LAST_TIME, check_beside, topics_of
 from streamlease.streams.parts import Part, Placed, PlacedRange, Receipt
 from streamlease.streams.routes import Route, Routes
 from streamlease.streams.schemas import Schema
 from streamlease.streams.sender import Sender
 from streamlease.streams.spaces import Space, SpaceStore
 from streamlease.streams.splitting import split
+from streamlease.streams.turns import Turn, Turns
 from streamlease.streams.typed import check_size, normalized_typed
 
 __all__ = ["Payload", "Placed", "PlacedRange", "Publisher", "Receipt", "check_batching"]
@@ -66,6 +68,9 @@ __all__ = ["Payload", "Placed", "PlacedRange", "Publisher", "Receipt", "check_ba
 MAX_LINGER_MS = 10_000
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 """Redis takes no value above 512 MiB."""
+
+NO_ROOM = 2**63
+"""More than any part has room for."""
 
 MANY = 16_384
 """So many messages of a list become columns at once."""
@@ -93,7 +98,7 @@ class Publisher:
         spaces: shared lookups of definitions; own ones if None.
         max_buffer_bytes: how much may wait to be sent; ``submit`` waits beyond it.
         max_batch_messages, max_batch_bytes: where a part is full.
-        delivery_timeout: seconds for which a part is tried.
+        delivery_timeout: seconds for which the space of a topic is looked up, and for which a part is tried.
         linger_ms: for how many milliseconds a part that is not full waits for more messages; 0 for none: a
             part waits only while one is in flight before it.
         compression: ``zstd``, ``lz4`` or ``none``; readers need not know it.
@@ -122,7 +127,7 @@ class Publisher:
             ("max_batch_bytes", max_batch_bytes),
             ("delivery_timeout", delivery_timeout),
         ):
-            if value <= 0:
+            if not value > 0:  # nor is what is no number
                 raise InvalidOption(f"{name} is {value}: it must be above 0")
         check_batching(linger_ms, max_batch_bytes, compression)
         self.id = f"~{token()}"
@@ -131,6 +136,9 @@ class Publisher:
         self._spaces = spaces or SpaceStore(redis)
         self._max_messages = max_batch_messages
         self._buffer = Buffer(max_buffer_bytes)
+        self._timeout = delivery_timeout
+        self._turns = Turns()
+        self._busy = self._turns.queues
         self._first_error: StreamleaseError | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -202,7 +210,8 @@ class Publisher:
 
         Args:
             payload: bytes or text; in a space with a schema, a mapping from its columns to values.
-            timestamp: event time, an aware datetime or microseconds since 1970; None for the append time.
+            timestamp: event time in the years 1 to 9999, an aware datetime or microseconds since 1970;
+                None for the append time.
 
         Raises:
             InvalidTopic, InvalidInput, MessageTooLarge: the message cannot be published.
@@ -237,14 +246,15 @@ class Publisher:
             and (part := lane.open) is not None
             and type(payload) is bytes
             and headers is None
-            and (timestamp is None or (type(timestamp) is int and -LAST_TIME <= timestamp < LAST_TIME))
+            and topic not in self._busy
+            and (timestamp is None or (type(timestamp) is int and FIRST_TIME <= timestamp < LAST_TIME))
         ):
             if key is None:
                 size = ROW_BYTES + len(payload)
             elif type(key) is bytes:
                 size = ROW_BYTES + len(payload) + len(key)
             else:
-                size = LAST_TIME
+                size = NO_ROOM
             place = part.count
             buffer = self._buffer
             if size <= part.room and place < self._max_messages and buffer.held + size <= buffer.limit:
@@ -270,33 +280,23 @@ class Publisher:
         self._check_open()
         if self._traces is not None:
             headers = self._traces.carried(headers)
-        route = await self._routes.of(topic)
-        schema = route.space.newest_schema
-        values = None
-        if schema is None and (isinstance(payload, bytes | str) or not isinstance(payload, Mapping)):
-            content = as_bytes("the payload", payload)
-            check_payload(content)
-        else:
-            values, content = typed_values(route.space, payload), b""
-            check_size(values)
-        name = None if key is None else as_bytes("the key", key)
-        row = Row(
-            topic,
-            content,
-            name,
-            pack_headers(headers) if headers else None,
-            timestamp if timestamp is None else event_time(timestamp),
-            values,
-        )
-        size = size_of(row)
-        if self._buffer.is_full_for(size):
-            await self._wait_for_space(size)
-        self._buffer.held += size
-        lane = self._routes.lane_of(route, topic, name)
-        if lane.queue and not self._lanes.has_room(lane, size, schema):
-            await self._let_sender_run(size)
-            lane = self._routes.lane_of(route, topic, name)
-        part, place = self._lanes.add(lane, row, size, schema, sent=sent)
+        if type(topic) is not str:
+            topic = check_topic(topic)
+        with self._turns.draw((topic,)) as turn:
+            route = await self._routes.of(topic, self._loop.time() + self._timeout)
+            row = _row_of(route.space, topic, payload, key, headers, timestamp)
+            await turn.come()
+            self._check_open()
+            size = size_of(row)
+            if self._buffer.is_full_for(size):
+                await self._wait_for_space(size)
+            self._buffer.held += size
+            lane = self._routes.lane_of(route, topic, row.key)
+            schema = route.space.newest_schema
+            if lane.queue and not self._lanes.has_room(lane, size, schema):
+                await self._let_sender_run(size)
+                lane = self._routes.lane_of(route, topic, row.key)
+            part, place = self._lanes.add(lane, row, size, schema, sent=sent)
         if self._traces is not None:
             self._traces.join(part)
         return part, place
@@ -366,22 +366,25 @@ class Publisher:
         for name, column in columns.items():
             if column is not None and len(column) != rows:
                 raise InvalidInput(f"there are {len(column)} {name} for {rows} payloads: give one for each")
-        routes = await self._routes_of([topics] if isinstance(topics, str) else dict.fromkeys(topics))
-        schema = _one_schema(routes.values())
-        spaces = {name: route.space for name, route in routes.items()}
-        futures = []
-        for first in range(0, rows, MANY):
-            part = slice(first, first + MANY)
-            batch = batch_of(
-                topics if isinstance(topics, str) else topics[part],
-                payloads[part],
-                keys and keys[part],
-                headers and headers[part],
-                timestamps and timestamps[part],
-                schema,
-                spaces,
-            )
-            futures += await self._enqueue_rows(batch, routes, watched)
+        self._check_open()
+        names = dict.fromkeys([topics] if isinstance(topics, str) else topics)
+        with self._turns.draw(names) as turn:
+            routes = await self._routes_of(names)
+            schema = _one_schema(routes.values())
+            spaces = {name: route.space for name, route in routes.items()}
+            futures = []
+            for first in range(0, rows, MANY):
+                part = slice(first, first + MANY)
+                batch = batch_of(
+                    topics if isinstance(topics, str) else topics[part],
+                    payloads[part],
+                    keys and keys[part],
+                    headers and headers[part],
+                    timestamps and timestamps[part],
+                    schema,
+                    spaces,
+                )
+                futures += await self._enqueue_rows(batch, routes, watched, turn)
         return futures
 
     async def send_batch(self, topic: str, batch: pa.RecordBatch) -> list[PlacedRange]:
@@ -420,22 +423,25 @@ class Publisher:
             raise InvalidInput("the batch has a column topic: name it as the topic, or leave it out")
         else:
             titled = batch.append_column("topic", pa.repeat(topic, batch.num_rows))
-        routes = await self._routes_of(pc.unique(topics_of(titled)).to_pylist())
-        return await self._enqueue_rows(titled, routes, watched)
+        names = pc.unique(topics_of(titled)).to_pylist()
+        with self._turns.draw(names) as turn:
+            return await self._enqueue_rows(titled, await self._routes_of(names), watched, turn)
 
     async def _routes_of(self, topics: Iterable[str]) -> dict[str, Route]:
-        return {name: await self._routes.of(name) for name in topics}
+        deadline = self._loop.time() + self._timeout
+        return {name: await self._routes.of(name, deadline) for name in topics}
 
     async def _enqueue_rows(
-        self, batch: pa.RecordBatch, routes: Mapping[str, Route], watched: bool
+        self, batch: pa.RecordBatch, routes: Mapping[str, Route], watched: bool, turn: Turn
     ) -> list[asyncio.Future[list[PlacedRange]]]:
-        self._check_open()
         if self._traces is not None:
             batch = self._traces.carried_rows(batch)
         by_key = any(route.lane is None for route in routes.values())
         schema = _one_schema(routes.values())
         rows = normalized(batch) if schema is None else normalized_typed(batch, schema)
         homes: dict[StreamId, Space] = {}
+        await turn.come()
+        self._check_open()
 
         def place(name: str, key: bytes | None) -> StreamId:
             space = routes[name].space
@@ -488,6 +494,8 @@ class Publisher:
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidInput("the publisher is closed: make a new one")
+        if self._sender.error is not None:
+            raise self._sender.error
 
     async def _wait_for_space(self, size: int) -> None:
         with self._sender.hurried():
@@ -530,6 +538,32 @@ class Publisher:
             await self._sender.close()
         with contextlib.suppress(StreamleaseError):  # the server forgets by itself, only later
             await self._log.forget(self.id, self._lanes.left.union(self._lanes.by_stream))
+
+
+def _row_of(
+    space: Space,
+    topic: str,
+    payload: Payload,
+    key: bytes | str | None,
+    headers: HeadersInput | None,
+    timestamp: datetime | int | None,
+) -> Row:
+    """A message for `space`, checked.
+
+    Raises:
+        InvalidInput, MessageTooLarge, SchemaMismatch: it cannot be published.
+    """
+    values = None
+    if space.newest_schema is None and (isinstance(payload, bytes | str) or not isinstance(payload, Mapping)):
+        content = as_bytes("the payload", payload)
+        check_payload(content)
+    else:
+        values, content = typed_values(space, payload), b""
+        check_size(values)
+    name = None if key is None else as_bytes("the key", key)
+    packed = pack_headers(headers) if headers else None
+    check_beside(name, packed)
+    return Row(topic, content, name, packed, None if timestamp is None else event_time(timestamp), values)
 
 
 def _one_schema(routes: Iterable[Route]) -> Schema | None:

@@ -2,39 +2,59 @@
 
 One step asks for the stream's meta and then for a chunk of entries, in this order, so that everything
 below the ``next`` of the meta is in the chunk, or is gone. The chunk's COUNT starts small and follows the
-size of the entries seen. What arrives must begin with the offset asked for and go on without a hole;
-anything else is ``HistoryTruncated``. So a reader never gets silently less.
+size that the entries seen have when they are expanded. What arrives must begin with the offset asked for and
+go on without a hole; anything else is ``HistoryTruncated``. So a reader never gets silently less.
+
+Sizes are those of expanded messages, whatever the codec made of them (``expanding``). The memory of one who
+reads a range, whatever waits in the stream, is bounded by the sum of
+
+* the entries of a step as stored: 4 MiB; if they are suddenly larger than those before them, 128 entries;
+* 4 MiB of expanded entries, or one entry, which has at most 256 MiB;
+* a batch that is handed out, 32 MiB, and the rows that wait to become the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from streamlease.protocol.errors import HistoryTruncated, UnknownSpace
+from streamlease.protocol.errors import HistoryTruncated, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
 from streamlease.streams.connection import Command
+from streamlease.streams.decoding import DamagedEntry
 from streamlease.streams.entries import Entry, decode_entries
+from streamlease.streams.expanding import expanded_entry_bytes
 from streamlease.streams.keys import stream_log, stream_meta
 from streamlease.streams.schemas import Schema, Versions, load_versions
 
 BATCH_ROWS = 65_536
 """Most rows of one batch that a reader hands out."""
 
+BATCH_BYTES = 32 * 1024 * 1024
+"""Most bytes of one batch of several rows. Arrow cannot join columns of texts above 2 GiB."""
+
 ENOUGH_ROWS = 4096
 """So many rows are worth a batch of their own on the way to Spark: joining them to others would copy them."""
+
+ENOUGH_BYTES = 1024 * 1024
+"""The same in bytes."""
+
+ROW_BYTES = 40
+"""What a message takes beside its own values: its offset, its times, and where its values begin."""
 
 FIRST_COUNT = 8
 MOST_FIRST_COUNT = 64
 """More entries are not asked for before their size is known: each may have a MiB and more."""
 
-MOST_COUNT = 16_384
+MOST_COUNT = 128
+"""Most entries of a step. More would not be read faster, and the next ones may each be much larger than those
+before them."""
+
 CHUNK_BYTES = 4 * 1024 * 1024
-"""How many bytes of entries a step aims at, once it knows how large they are."""
+"""How many bytes of expanded entries a step aims at, once it knows how large they are."""
 
 
 class MissingOffsets(HistoryTruncated):
@@ -43,15 +63,14 @@ class MissingOffsets(HistoryTruncated):
     So after a failover that lost acknowledged writes. `oldest` is where the stream goes on.
     """
 
-    def __init__(self, stream: str, asked: int, oldest: int) -> None:
-        super().__init__(stream, asked, oldest)
-        self.args = (
-            f"stream {stream} has nothing at offsets {asked} to {oldest - 1}: "
-            f"acknowledged messages were lost, as in a failover of Redis; go on from offset {oldest}",
+    def _loss(self) -> str:
+        return (
+            f"stream {self.stream} has nothing at offsets {self.asked} to {self.oldest - 1}: "
+            f"acknowledged messages were lost, as in a failover of Redis"
         )
 
-    def __reduce__(self) -> tuple[type[MissingOffsets], tuple[str, int | datetime, int]]:
-        return (MissingOffsets, (self.stream, self.asked, self.oldest))
+    def _usual_remedy(self) -> str:
+        return f"go on from offset {self.oldest}"
 
 
 class StreamState(NamedTuple):
@@ -77,18 +96,31 @@ def meta_command(stream: StreamId) -> Command:
     return ("HMGET", stream_meta(stream), "next", "floor", "state", "last_append", "bytes")
 
 
-def parse_meta(reply: Any) -> StreamState | None:
-    """The reply to :func:`meta_command`; None if there is no such stream."""
+def parse_meta(stream: StreamId, reply: Any) -> StreamState | None:
+    """The reply to :func:`meta_command`; None if there is no such stream.
+
+    Raises:
+        StreamleaseError: it is damaged.
+    """
     if reply[0] is None:
         return None
     next, floor, state, last_append = reply[:4]
-    return StreamState(
-        int(next),
-        int(floor or 0),
-        state == b"sealed",
-        int(last_append or 0),
-        state == b"pending",
-        int(reply[4] or 0) if len(reply) > 4 else 0,
+    try:
+        return StreamState(
+            int(next),
+            int(floor or 0),
+            state == b"sealed",
+            int(last_append or 0),
+            state == b"pending",
+            int(reply[4] or 0) if len(reply) > 4 else 0,
+        )
+    except ValueError:
+        raise damaged_stream(stream) from None
+
+
+def damaged_stream(stream: StreamId) -> StreamleaseError:
+    return StreamleaseError(
+        f"what is kept about stream {stream} is damaged: restore key {stream_meta(stream)} from a backup"
     )
 
 
@@ -100,6 +132,15 @@ def no_stream(stream: StreamId) -> UnknownSpace:
     )
 
 
+def lost_stream(stream: StreamId) -> UnknownSpace:
+    """The error for a stream without meta whose space is there."""
+    return UnknownSpace(
+        f"space {stream.space} has no stream {stream} any more, though its definition names it: "
+        f"Redis lost it, as in a failover; give the space new streams: "
+        f"streamlease space alter {stream.space} --rotate"
+    )
+
+
 class Taken(NamedTuple):
     """The entries of one step that are wanted, as they came: ``start <= offset < end`` of the stream."""
 
@@ -107,6 +148,8 @@ class Taken(NamedTuple):
     start: int
     end: int
     versions: Versions | None
+    sizes: list[int]
+    """Of each entry, expanded."""
 
 
 class RangeReader:
@@ -117,7 +160,8 @@ class RangeReader:
 
     Args:
         end: None for what is there when the first step runs.
-        max_messages, max_bytes: stop early; at least one message is read if one is there.
+        max_messages, max_bytes: stop early; at least one message is read if one is there. Counted are the
+            bytes that an entry has once it is expanded.
         whole: a range that reaches past the stream's end is an error, not an early end.
         schema: the typed columns that the reader wants; None for all that there are.
         columns: the columns of every message that the reader wants; None for all.
@@ -138,7 +182,7 @@ class RangeReader:
         count: int = FIRST_COUNT,
     ) -> None:
         self.stream = stream
-        self.position = start
+        self.position = self._start = start
         self.state: StreamState | None = None
         self._end = end
         self._until = end
@@ -167,10 +211,21 @@ class RangeReader:
     def feed(self, replies: list[Any]) -> list[pa.RecordBatch]:
         """The messages that a step brought, in order; none if the stream has no more now.
 
+        Unless the `whole` range is wanted, a damaged entry ends it: what is before it is handed out, and
+        the next reader, which begins with it, raises.
+
         Raises:
             UnknownSpace, HistoryTruncated, MissingOffsets, SchemaMismatch: see `take` and `decode`.
         """
-        return self.decode(self.take(replies))
+        taken = self.take(replies)
+        while True:
+            try:
+                return self.decode(taken)
+            except DamagedEntry as damaged:
+                if self._whole or damaged.start == self._start:
+                    raise
+                taken = taken._replace(end=damaged.start)
+                self.position, self.done = damaged.start, True
 
     def take(self, replies: list[Any]) -> Taken:
         """What a step brought, and the reader stands behind it; nothing if the stream has no more now.
@@ -182,7 +237,7 @@ class RangeReader:
             SchemaMismatch: the space has other columns than the reader wants.
         """
         meta, found = replies
-        state = parse_meta(meta)
+        state = parse_meta(self.stream, meta)
         if state is None:
             raise no_stream(self.stream)
         self.state = state
@@ -193,11 +248,12 @@ class RangeReader:
         begin = self.position
         sizes = self._take(entries, state)
         if sizes:
-            rows = sum(len(parse_entry_id(id)) for id, _ in entries[: len(sizes)])
+            held = (parse_entry_id(id) for id, _ in entries[: len(sizes)])
+            rows = sum(offsets.end - offsets.start for offsets in held)
             self._seen = (len(sizes), rows, sum(sizes))
             room = CHUNK_BYTES if self._bytes_left is None else min(CHUNK_BYTES, self._bytes_left)
             self._count = max(1, min(MOST_COUNT, room * len(sizes) // max(1, sum(sizes))))
-        return Taken(entries[: len(sizes)], begin, self.position, self._versions)
+        return Taken(entries[: len(sizes)], begin, self.position, self._versions, sizes)
 
     def decode(self, taken: Taken) -> list[pa.RecordBatch]:
         """The messages in what was taken, in order.
@@ -205,9 +261,22 @@ class RangeReader:
         Raises:
             SchemaMismatch: an entry is damaged or of an unknown form, or not what the reader wants.
         """
+        return [batch for part in self.decode_parts(taken) for batch in part]
+
+    def decode_parts(self, taken: Taken) -> Iterator[list[pa.RecordBatch]]:
+        """The same, bit by bit: what is handed out together has ``CHUNK_BYTES``, or is of one entry."""
+        begin = size = 0
+        for place, expanded in enumerate(taken.sizes):
+            if size and size + expanded > CHUNK_BYTES:
+                yield self._decoded(taken, begin, place)
+                begin, size = place, 0
+            size += expanded
+        yield self._decoded(taken, begin, len(taken.sizes))
+
+    def _decoded(self, taken: Taken, begin: int, end: int) -> list[pa.RecordBatch]:
         return decode_entries(
             self.stream,
-            taken.entries,
+            taken.entries[begin:end],
             taken.start,
             taken.end,
             versions=taken.versions,
@@ -224,7 +293,10 @@ class RangeReader:
         return max(1, min(MOST_FIRST_COUNT, wanted, CHUNK_BYTES * entries // max(1, size)))
 
     def _look_at_schema(self, text: bytes | None) -> None:
-        versions = load_versions(text) if text is not None else None
+        try:
+            versions = load_versions(text) if text is not None else None
+        except (ValueError, TypeError, RecursionError):
+            raise damaged_stream(self.stream) from None
         if versions is not None and versions is not self._versions and self._schema is not None:
             versions.newest.check_wanted(self._schema, f"space {self.stream.space}")
         self._versions = versions
@@ -236,7 +308,7 @@ class RangeReader:
         return self._versions is None or self._versions.find(fields[3]) is None
 
     def _take(self, entries: list[Entry], state: StreamState) -> list[int]:
-        """Move the position over the entries that are wanted; their sizes in bytes."""
+        """Move the position over the entries that are wanted; their sizes in bytes, when expanded."""
         asked = self._count
         sizes: list[int] = []
         for id, fields in entries:
@@ -246,7 +318,7 @@ class RangeReader:
                 raise MissingOffsets(str(self.stream), self.position, offsets.start)
             if self._is_newer(offsets.start, fields, state):
                 return sizes
-            size = sum(map(len, fields))
+            size = expanded_entry_bytes(fields) + ROW_BYTES * (offsets.end - offsets.start)
             if self._bytes_left is not None and sizes and size > self._bytes_left:
                 self.done = True
                 return sizes
@@ -267,32 +339,59 @@ class RangeReader:
 
 
 def gather(
-    batches: list[pa.RecordBatch], *, last: bool, enough: int = BATCH_ROWS
+    batches: list[pa.RecordBatch],
+    *,
+    last: bool,
+    enough: int = BATCH_ROWS,
+    enough_bytes: int = BATCH_BYTES,
 ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
-    """Join small neighbours into batches of at most ``BATCH_ROWS`` rows.
+    """Join small neighbours into batches of at most ``BATCH_ROWS`` rows and ``BATCH_BYTES``; cut large ones.
 
     Args:
-        enough: so many rows are a batch of their own, and are not copied.
+        enough, enough_bytes: so many rows, or bytes, are a batch of their own, and are not copied.
 
     Returns:
         what is ready to be handed out, and what waits for more; nothing waits if `last`.
     """
     ready: list[pa.RecordBatch] = []
     group: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for whole in batches:
-        for begin in range(0, whole.num_rows, BATCH_ROWS):
-            batch = whole if whole.num_rows <= BATCH_ROWS else whole.slice(begin, BATCH_ROWS)
-            alone = rows >= enough or batch.num_rows >= enough
-            if group and (alone or rows + batch.num_rows > BATCH_ROWS or batch.schema != group[0].schema):
+        for batch, bytes in _pieces(whole):
+            fits = rows + batch.num_rows <= BATCH_ROWS and size + bytes <= BATCH_BYTES
+            alone = rows >= enough or batch.num_rows >= enough or max(size, bytes) >= enough_bytes
+            if group and (alone or not fits or batch.schema != group[0].schema):
                 ready.append(_joined(group))
-                group, rows = [], 0
+                group, rows, size = [], 0, 0
             group.append(batch)
             rows += batch.num_rows
-    if group and (last or rows >= enough):
+            size += bytes
+    if group and (last or rows >= enough or size >= enough_bytes):
         ready.append(_joined(group))
         group = []
     return ready, group
+
+
+def _pieces(whole: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """`whole` in pieces that may be handed out, each of one row at least, with their sizes."""
+    rows, size = whole.num_rows, _size(whole)
+    if rows <= 1 or (rows <= BATCH_ROWS and size <= BATCH_BYTES):
+        if rows:
+            yield whole, size
+        return
+    step = max(1, min(BATCH_ROWS, rows * BATCH_BYTES // max(1, size), rows - 1))
+    for begin in range(0, rows, step):
+        yield from _pieces(whole.slice(begin, step))
+
+
+def _size(batch: pa.RecordBatch) -> int:
+    """Bytes of `batch` with its dictionaries expanded, as Spark has it."""
+    size: int = batch.nbytes
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type):
+            names = column.dictionary
+            size += batch.num_rows * names.nbytes // max(1, len(names))
+    return size
 
 
 def _joined(group: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from streamlease.streams.connection import AsyncRedis, exchange, good, silent
 from streamlease.streams.ranges import RangeReader, gather
 
 READ_BYTES = 32 * 1024 * 1024
-"""Most bytes, as stored, that are read of a stream at once, but for one entry that is larger."""
+"""Most bytes, as expanded, that are read of a stream at once, but for one entry that is larger."""
 
 Outcome = list[pa.RecordBatch] | StreamleaseError
 

@@ -14,6 +14,7 @@ The bytes of a stream are the fields and values of its entries. The scripts of a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -24,10 +25,12 @@ from redis.exceptions import ResponseError
 from streamlease.protocol.errors import Fenced, InvalidOption, StoreRefused, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.quantities import MOST, format_duration, format_size
-from streamlease.streams.connection import AsyncRedis, Command, ask, refusal
+from streamlease.streams.connection import AsyncRedis, Command, exchange, refusal
 from streamlease.streams.keys import stream_log, stream_meta
-from streamlease.streams.ranges import no_stream
-from streamlease.streams.scripts import Call, load_script, run_many
+from streamlease.streams.ranges import damaged_stream, no_stream
+from streamlease.streams.scripts import Call, load_script, run_each
+
+log = logging.getLogger(__name__)
 
 GROUP_EXPIRY_MS = 7 * 86_400_000
 """After so much idle time a group stops holding data, unless its space or itself says otherwise."""
@@ -170,6 +173,8 @@ class Trim:
 
 
 def _outcome(trim: Trim, reply: Any) -> Trimmed | StreamleaseError:
+    if isinstance(reply, StreamleaseError):
+        return reply
     if isinstance(reply, ResponseError):
         return refusal(reply)
     match reply[0]:
@@ -187,11 +192,13 @@ def _outcome(trim: Trim, reply: Any) -> Trimmed | StreamleaseError:
 async def trim_many(redis: AsyncRedis, trims: Sequence[Trim]) -> list[Trimmed | StreamleaseError]:
     """One bounded call for each of `trims` in one write; outcomes in order, each on its own.
 
+    A server of a cluster that fails is an outcome of its own streams only.
+
     Raises:
         StoreUnavailable: nothing was done.
         Indefinite: each was done or not; safe to repeat.
     """
-    replies = await run_many(redis, [trim.call() for trim in trims]) if trims else []
+    replies = await run_each(redis, [trim.call() for trim in trims]) if trims else []
     return [_outcome(trim, reply) for trim, reply in zip(trims, replies, strict=True)]
 
 
@@ -257,15 +264,24 @@ def newer_than(
 
 
 async def kept(redis: AsyncRedis, streams: Sequence[StreamId]) -> dict[StreamId, Kept]:
-    """What `streams` hold, in one round trip; those that do not exist are left out."""
+    """What `streams` hold, in one round trip; those that do not exist, or are damaged, are left out."""
     commands: list[Command] = [
         ("HMGET", stream_meta(one), "next", "floor", "bytes", "trimmed_at", "held_by", "held_since")
         for one in streams
     ]
+    replies = await exchange(redis, commands) if commands else []
     found: dict[StreamId, Kept] = {}
-    for stream, reply in zip(streams, await ask(redis, commands) if commands else [], strict=True):
-        if reply[0] is not None:
-            next, floor, size, trimmed_at, since = (int(value or 0) for value in (*reply[:4], reply[5]))
-            by = None if reply[4] is None else reply[4].decode()
+    for stream, reply in zip(streams, replies, strict=True):
+        if isinstance(reply, ResponseError):
+            if not str(reply).startswith("WRONGTYPE"):
+                raise refusal(reply)
+            log.warning("%s", damaged_stream(stream))
+        elif reply[0] is not None:
+            try:
+                next, floor, size, trimmed_at, since = (int(value or 0) for value in (*reply[:4], reply[5]))
+            except ValueError:
+                log.warning("%s", damaged_stream(stream))
+                continue
+            by = None if reply[4] is None else reply[4].decode("utf-8", "replace")
             found[stream] = Kept(next, floor, size, trimmed_at, by, since or None)
     return found

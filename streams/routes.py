@@ -1,14 +1,23 @@
-"""Where the messages of a topic go: its space, and the lane of its stream."""
+"""Where the messages of a topic go: its space, and the lane of its stream.
+
+A look-up that Redis does not answer is repeated with growing waits until its deadline, as a write is.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import random
 from typing import NamedTuple
 
-from streamlease.protocol.errors import StreamSealed
+from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, StreamSealed
 from streamlease.streams.lanes import Lane, Lanes
 from streamlease.streams.spaces import Space, SpaceStore
 
 MOST_ROUTES = 100_000
+FIRST_WAIT = 0.05
+LONGEST_WAIT = 2.0
+LEAST_ATTEMPT = 1.0
+"""Seconds that an attempt may take, also right before the deadline."""
 
 
 class Route(NamedTuple):
@@ -46,16 +55,36 @@ class Routes:
         """The route of `topic`, if it was looked up."""
         return self._found.get(topic)
 
-    async def of(self, topic: str) -> Route:
+    async def of(self, topic: str, deadline: float) -> Route:
         """The route of `topic`.
+
+        Args:
+            deadline: until when it is looked up, by the event loop's clock.
 
         Raises:
             InvalidTopic, UnknownSpace: there is none.
             StreamSealed: its space takes no more messages.
             StoreUnavailable, StoreRefused: Redis did not say.
         """
-        route = self._found.get(topic)
-        return route if route is not None else await self._find(topic)
+        clock = asyncio.get_running_loop().time
+        wait = FIRST_WAIT
+        while True:
+            route = self._found.get(topic)
+            if route is not None:
+                return route
+            try:
+                async with asyncio.timeout(max(LEAST_ATTEMPT, deadline - clock())):
+                    return await self._find(topic)
+            except TimeoutError:
+                raise StoreUnavailable(
+                    f"Redis did not say in time to which space topic {topic[:80]!a} belongs: "
+                    f"nothing was sent; publish it again"
+                ) from None
+            except StreamleaseError as error:
+                if not error.retriable or clock() + wait >= deadline:
+                    raise
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+            wait = min(LONGEST_WAIT, 2 * wait)
 
     def lane_of(self, route: Route, topic: str, key: bytes | None) -> Lane:
         """Where a message goes now: after a wait, `route` may be of a former generation."""

@@ -173,6 +173,27 @@ class Schema(BaseModel):
         for column in newer.columns:
             if self.named(column.name) is None and not column.nullable:
                 raise _no_change(f"the new column {column.name} is not nullable, and older messages lack it")
+        newer.check_case(self)
+
+    def check_case(self, before: Schema | None = None) -> None:
+        """Whether the columns that `before` lacks have names that differ in more than case from all others.
+
+        Spark and many databases take names that differ in case only for one.
+
+        Raises:
+            InvalidOption: one does not.
+        """
+        names = [*RESERVED, *(column.name for column in self.columns)]
+        others: dict[str, set[str]] = {}
+        for name in names:
+            others.setdefault(name.lower(), set()).add(name)
+        for column in self.columns:
+            alike = others[column.name.lower()] - {column.name}
+            if alike and (before is None or before.named(column.name) is None):
+                raise InvalidOption(
+                    f"columns {min(alike)} and {column.name} differ in case only, and Spark takes them for "
+                    f"one: choose another name, such as {column.name}_"
+                )
 
     def check_wanted(self, wanted: Schema, where: str) -> None:
         """Whether a reader that wants the columns `wanted` gets them from data of this schema.

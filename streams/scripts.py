@@ -7,6 +7,12 @@ everything first and writes afterwards, because Lua in Redis does not roll back.
 A script runs by its digest; the first call of a client loads it in the same write. A server that was
 restarted or flushed its scripts answers NOSCRIPT, which means that it did not run: it is loaded and called
 again.
+
+A Redis at its `maxmemory` refuses a script at its first write if that could need memory, and lets one that
+has written already go on (so do 6.2, 7, 8 and Valkey). A script that must run all the same, because memory is
+freed by it or by what it makes possible, and that writes little, begins with a write that needs no memory
+and changes nothing: ``HDEL`` of the field with an empty name. Appends never do so
+(`docs/decisions/0145-what-runs-without-memory.md`).
 """
 
 from __future__ import annotations
@@ -101,6 +107,19 @@ async def run_many(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
         Indefinite: the connection failed after sending; each of them ran, or did not.
     """
     return _replies(await run_waiting(client, calls, ()))
+
+
+async def run_each(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
+    """:func:`run_many`, where each call stands for itself.
+
+    Returns:
+        for each call its reply, an error reply as ``ResponseError``, or what came of it if its server of a
+        cluster failed: ``StoreUnavailable`` or ``Indefinite``.
+
+    Raises:
+        StoreUnavailable, Indefinite: the only server failed, or all of a cluster did.
+    """
+    return [answer.reply for answer in await run_waiting(client, calls, ())]
 
 
 async def run_waiting(client: AsyncRedis, calls: Sequence[Call], waits: Sequence[Command]) -> list[Answer]:

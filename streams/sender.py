@@ -37,7 +37,7 @@ from streamlease.streams.durability import WAIT_SECONDS
 from streamlease.streams.lanes import Lane
 from streamlease.streams.log import Appended, AsyncLog, OutOfSequence, StreamPending
 from streamlease.streams.parts import Part
-from streamlease.streams.tasks import stop
+from streamlease.streams.tasks import Supervisor
 
 FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
@@ -91,7 +91,10 @@ class Sender:
         self._flights: list[_Flight] = []
         self._work = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._run(), name=f"sender of publisher {publisher}")
+        self.error: StreamleaseError | None = None
+        """Why it ended by itself; it sends nothing more."""
+        self._tasks = Supervisor(f"publisher {publisher}", lambda _, error: self._ended(error))
+        self._tasks.start("sending", self._run(), endless=True)
 
     @property
     def in_flight(self) -> list[Part]:
@@ -100,7 +103,9 @@ class Sender:
 
     def offer(self, lane: Lane) -> None:
         """`lane` has a part to send."""
-        if lane.refusal is None:
+        if self.error is not None:
+            self._loop.call_soon(self.fail_all, lane, self.error)  # once whoever offers it has put it there
+        elif lane.refusal is None:
             self._ready[lane.stream] = lane
             self._work.set()
 
@@ -108,7 +113,7 @@ class Sender:
         """`lane` does not hold still any more."""
         lane.refusal = None
         self._held.pop(lane.stream, None)
-        if lane.queue:
+        if lane.queue and self.error is None:
             self.offer(lane)
         else:
             self._ready.pop(lane.stream, None)
@@ -126,15 +131,25 @@ class Sender:
 
     async def close(self) -> None:
         """Stop at once. Parts that are still there fail: those in flight as ``Indefinite``."""
-        await stop([self._task])
+        await self._tasks.close()
         why = "the publisher was closed before"
         for lane, part in self._flights:
             self._fail(lane, part, Indefinite(f"{why} an answer came: it was written, or it was not"))
+        self._flights = []
         for lane in {**self._ready, **self._held}.values():
             for part in lane.queue:
                 self._fail(lane, part, StoreUnavailable(f"{why} it was sent: publish it again"))
             lane.queue.clear()
             lane.open = None
+
+    def _ended(self, error: StreamleaseError) -> None:
+        """The task that sends ended by a defect: nothing that is here will be sent."""
+        self.error = error
+        for lane, part in self._flights:
+            self._fail(lane, part, Indefinite(f"{error}; the message was written, or it was not"))
+        self._flights = []
+        for lane in {**self._ready, **self._held}.values():
+            self.fail_all(lane, error)
 
     async def _run(self) -> None:
         while True:
@@ -163,6 +178,11 @@ class Sender:
         elif part.written and part.error is not None:
             self._fail(lane, part, part.error)
             return
+        if isinstance(refusal, StreamPending) and part.born + self._timeout <= self._loop.time():
+            self._fail(lane, part, refusal)
+            if lane.queue:
+                self.offer(lane)
+            return
         lane.queue.appendleft(part)
         lane.refusal = refusal
         self._ready.pop(lane.stream, None)
@@ -181,9 +201,14 @@ class Sender:
                     self._work.clear()
                     await self._work.wait()
             return
+        pending = any(isinstance(lane.refusal, StreamPending) for lane in self._held.values())
         try:
             await self._follow([*self._held.values()])
-            self._follow_wait = FIRST_WAIT
+            if pending:  # should it stay so, look again after a pause
+                self._follow_at = self._loop.time() + self._follow_wait
+                self._follow_wait = min(LONGEST_WAIT, self._follow_wait * 2)
+            else:
+                self._follow_wait = FIRST_WAIT
         except Exception as error:
             known = error if isinstance(error, StreamleaseError) else None
             if known is None:
@@ -250,7 +275,7 @@ class Sender:
                 part.encoded()
             except StreamleaseError as error:
                 self._fail(lane, part, error)
-            except (pa.ArrowException, TypeError, ValueError) as error:
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 self._fail(lane, part, InvalidInput(f"a message cannot be stored: {error}"))
             else:
                 flights.append((lane, part))

@@ -16,38 +16,42 @@ not yet done, `settle` does: the command itself, and every publisher that meets 
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import (
     Indefinite,
+    InvalidInput,
     InvalidOption,
+    NotDurable,
     SpaceConflict,
     StoreRefused,
     StreamleaseError,
     StreamSealed,
     UnknownSpace,
+    Unsupported,
 )
 from streamlease.protocol.ids import StreamId, check_name
 from streamlease.protocol.topics import check_filter, check_topic
-from streamlease.streams.connection import AsyncRedis, BlockingRedis, Command, ask, ask_blocking
+from streamlease.streams.connection import AsyncRedis, BlockingRedis, Command, ask, ask_blocking, servers
+from streamlease.streams.damaged import number
 from streamlease.streams.definitions import (
     MAX_STREAMS,
     Generation,
     ShardBy,
     Space,
     Spaces,
-    check_disjoint,
     check_same,
     check_streams,
     follows,
-    no_space,
-    parse_definition,
     streams_of,
 )
-from streamlease.streams.durability import WAIT_SECONDS, Durability, check_durability, make_durable
+from streamlease.streams.durability import WAIT_SECONDS, Durability, check_durability, strongest
+from streamlease.streams.durable import run_durably
 from streamlease.streams.keys import (
     SPACE_DEFINITIONS,
     SPACE_GENERATIONS,
@@ -58,23 +62,31 @@ from streamlease.streams.keys import (
     stream_meta,
     stream_publishers,
 )
+from streamlease.streams.known import Known, read_definitions
 from streamlease.streams.log import AsyncLog
 from streamlease.streams.retention import Retention
 from streamlease.streams.schemas import Schema, SchemaLike, Versions
 from streamlease.streams.scripts import load_script
 
-__all__ = ["MAX_STREAMS", "Generation", "ShardBy", "Space", "SpaceStore", "Spaces", "streams_of"]
+__all__ = ["MAX_STREAMS", "Generation", "Known", "ShardBy", "Space", "SpaceStore", "Spaces", "streams_of"]
 
 CACHE_SECONDS = 1.0
 """How long a lookup that succeeds may use what was read before."""
 
 _ATTEMPTS = 50
 
+Streams = list[StreamId]
+
 
 class _Table(NamedTuple):
-    version: int
-    spaces: dict[str, Space]
+    version: int | None
+    """None: it was read by somebody who changes nothing."""
+    known: Known
     read_at: float
+
+    @property
+    def spaces(self) -> Mapping[str, Space]:
+        return self.known.spaces
 
 
 class SpaceStore:
@@ -89,15 +101,16 @@ class SpaceStore:
         self._wait_seconds = wait_seconds
         self._log = AsyncLog(redis)
         self._table: _Table | None = None
+        self._reading: asyncio.Future[_Table] | None = None
+        """What is being read now, for all who look for the space of a topic."""
 
     async def refresh(self) -> None:
         """Read all definitions anew.
 
         Raises:
             StoreUnavailable, StoreRefused: Redis does not answer, or with an error.
-            Unsupported: a definition was written by another version of Streamlease.
         """
-        await self._read()
+        await self.look()
 
     def forget(self) -> None:
         """Let the next lookup read anew; for whoever found that a definition is out of date."""
@@ -148,7 +161,9 @@ class SpaceStore:
                 same = check_same(existing, filters, streams, shard_by, retention, promised, typed)
                 await self._make_durable(same)
                 return same
-            check_disjoint(name, filters, table.spaces.values())
+            for one in typed:
+                one.check_case()
+            table.known.check_free(name, filters)
             generation = Generation(number=used + 1, streams=streams)
             space = Space(
                 name=name,
@@ -179,9 +194,7 @@ class SpaceStore:
         """
         for _ in range(_ATTEMPTS):
             table, used = await self._read(name)
-            space = table.spaces.get(name)
-            if space is None:
-                raise no_space(name, table.spaces)
+            space = table.known.get(name)
             wanted = change(space)
             if wanted == space or await self._write(table, name, wanted.model_dump_json(), used):
                 return await self._make_durable(wanted)
@@ -189,9 +202,14 @@ class SpaceStore:
 
     async def _make_durable(self, space: Space) -> Space:
         """A definition is as durable as the space's messages."""
-        touch: Command = ("INCRBY", SPACE_VERSION, 0)
-        what = f"the definition of space {space.name}"
-        await make_durable(self._redis, touch, what, [space.promised], self._wait_seconds)
+        touch = load_script("streamlease.streams", "touch").call([SPACE_DEFINITIONS, SPACE_VERSION])
+        wanted = strongest([space.promised])
+        _, why = await run_durably(self._redis, touch, wanted, self._wait_seconds) if wanted else (None, "")
+        if why:
+            raise NotDurable(
+                f"the definition of space {space.name} is written, but not as durably as {space.promised} "
+                f"demands: {why}; it may still exist: look at the server, then repeat"
+            )
         return space
 
     async def get(self, name: str) -> Space:
@@ -199,15 +217,38 @@ class SpaceStore:
 
         Raises:
             UnknownSpace: there is none.
+            Unsupported: its definition is damaged, or was written by another version of Streamlease.
             StoreUnavailable, StoreRefused.
         """
-        table, _ = await self._read()
-        return _existing(table, name)
+        return (await self.look()).get(name)
 
     async def list(self) -> Spaces:
-        """All spaces by name, as they are now."""
-        table, _ = await self._read()
-        return sorted(table.spaces.values(), key=lambda space: space.name)
+        """All spaces by name, as they are now; for who needs every one of them, else see `look`.
+
+        Raises:
+            Unsupported: a definition is damaged, or was written by another version of Streamlease.
+            StoreUnavailable, StoreRefused.
+        """
+        known = await self.look()
+        for damaged in known.damaged.values():
+            raise damaged.error
+        return known.listed
+
+    async def look(self) -> Known:
+        """All spaces, as they are now, and apart from them those whose definitions cannot be read.
+
+        The streams of a damaged space are still there: whoever forgets what no space names keeps those.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        return (await self._read_all()).known
+
+    async def _read_all(self) -> _Table:
+        asked_at = time.monotonic()
+        (definitions,) = await ask(self._redis, [("HGETALL", SPACE_DEFINITIONS)])
+        self._table = _Table(None, read_definitions(definitions), asked_at)
+        return self._table
 
     async def alter_schema(self, name: str, schema: SchemaLike) -> Space:
         """Give a space with a schema the next version of it: the same columns, and more nullable ones.
@@ -231,20 +272,44 @@ class SpaceStore:
             await self._log.set_schemas(space.streams(), Versions(space.schemas))
 
     async def delete(self, name: str) -> None:
-        """Delete a space with all its messages.
+        """Delete a space with all its messages, also one whose definition is damaged.
 
         Raises:
-            UnknownSpace: there is none.
+            UnknownSpace: there is no such space.
             StoreUnavailable, StoreRefused, Indefinite: the space may be gone, some of its memory not yet.
         """
         for _ in range(_ATTEMPTS):
             table, used = await self._read(name)
-            space = _existing(table, name)
-            if await self._write(table, name, "", max(used, space.newest.number)):
-                await self._unmake(streams_of(name, (*space.dropping, *space.generations)))
+            damaged = table.known.damaged.get(name)
+            space = table.known.get(name) if damaged is None else None
+            highest = used if space is None else max(used, space.newest.number)
+            # Which streams a damaged one has, only their keys say; looked for while they have a definition.
+            streams = (
+                await self._streams_by_key(name)
+                if space is None
+                else streams_of(name, (*space.dropping, *space.generations))
+            )
+            highest = max((highest, *(stream.generation for stream in streams)))
+            if await self._write(table, name if damaged is None else damaged.key, "", highest):
+                await self._unmake(streams)
                 await ask(self._redis, [("UNLINK", space_inbox(name), inbox_refused(name))])
                 return
         raise _too_busy(name)
+
+    async def _streams_by_key(self, name: str) -> Streams:
+        """The streams of a space that have keys, whatever its definition says."""
+        found: set[StreamId] = set()
+        for server in await servers(self._redis):
+            cursor = b"0"
+            while True:
+                pattern = f"sl:{{{_literally(name)}.*"
+                ((cursor, page),) = await ask(server, [("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)])
+                for key in page:
+                    with suppress(InvalidInput):  # what is of no stream
+                        found.add(StreamId.parse(key.decode("utf-8", "replace")[4:].partition("}")[0]))
+                if cursor == b"0":
+                    break
+        return sorted(stream for stream in found if stream.space == name)
 
     async def alter(
         self, name: str, *, streams: int | None = None, rotate: bool = False, expected: int | None = None
@@ -271,7 +336,7 @@ class SpaceStore:
         made: list[StreamId] = []
         for _ in range(_ATTEMPTS):
             table, used = await self._read(name)
-            space = _existing(table, name)
+            space = table.known.get(name)
             if space.ended:
                 raise StreamSealed(f"space {name} is sealed and takes no more messages: create another space")
             newest, wanted = space.newest, streams or space.newest.streams
@@ -285,7 +350,7 @@ class SpaceStore:
                     f"streams; look at it with 'streamlease space show {name}', and repeat if still wanted"
                 )
             if wanted == newest.streams and not rotate:
-                return await self.settle(name)
+                return await self.settle(name, again=True)
             if not space.settled:
                 await self.settle(name)
                 continue
@@ -307,7 +372,7 @@ class SpaceStore:
         """
         for _ in range(_ATTEMPTS):
             table, used = await self._read(name)
-            space = _existing(table, name)
+            space = table.known.get(name)
             ended = space.model_copy(update={"ended": True}).model_dump_json()
             if space.ended or await self._write(table, name, ended, max(used, space.newest.number)):
                 return await self.settle(name)
@@ -325,7 +390,7 @@ class SpaceStore:
         """
         for _ in range(_ATTEMPTS):
             table, used = await self._read(name)
-            space = _existing(table, name)
+            space = table.known.get(name)
             gone = tuple(one for one in space.generations if one.number == number)
             if gone and (not gone[0].sealed or gone[0] is space.newest):
                 raise SpaceConflict(
@@ -340,10 +405,14 @@ class SpaceStore:
                 return await self.settle(name)
         raise _too_busy(name)
 
-    async def settle(self, name: str) -> Space:
+    async def settle(self, name: str, *, again: bool = False) -> Space:
         """Do what the definition says and is not yet done; the space, settled. Safe to repeat.
 
         All of it is as durable then as the messages of the space.
+
+        Args:
+            again: also seal and begin what the definition says is sealed and begun, for whoever met a pending
+                stream of a settled space: a failover of the server that keeps the stream lost that.
 
         Raises:
             UnknownSpace: there is no such space.
@@ -352,17 +421,19 @@ class SpaceStore:
         """
         for _ in range(_ATTEMPTS):
             table, used = await self._read(name)
-            space = _existing(table, name)
-            if space.settled:
+            space = table.known.get(name)
+            if space.settled and not again:
                 return await self._make_durable(space)
             ending = space.generations if space.ended else space.generations[:-1]
             # In this order each step is durable before the next one begins.
             await self._make_durable(space)
-            sealing = streams_of(name, (one for one in ending if not one.sealed))
+            sealing = streams_of(name, (one for one in ending if again or not one.sealed))
             await self._log.seal_all(sealing, space.promised)
             if not space.ended:
                 await self.tell_schemas(space)
                 await self._log.open(streams_of(name, (space.newest,)), "begin", space.promised)
+            if space.settled:
+                return space
             await self._bequeath(space)
             await self._unmake(streams_of(name, space.dropping))
             sealed = tuple(one.model_copy(update={"sealed": True}) for one in ending)
@@ -398,42 +469,67 @@ class SpaceStore:
         Raises:
             InvalidTopic: `topic` is malformed.
             UnknownSpace: no space covers it.
+            Unsupported: the definition of the space that covers it is damaged.
             StoreUnavailable, StoreRefused.
         """
         check_topic(topic)
-        for table in (self._fresh(), None):
-            spaces = (table or (await self._read())[0]).spaces
-            for space in spaces.values():
-                if space.covers(topic):
-                    return space
-        raise UnknownSpace(
-            f"no space has topics that match {topic!a}; "
-            f"create one: streamlease space create NAME --topics ..."
-        )
+        fresh = self._fresh()
+        if fresh is not None:
+            with suppress(UnknownSpace, Unsupported):
+                return fresh.known.for_topic(topic)
+        called = time.monotonic()
+        while True:
+            table = await self._read_together()
+            try:
+                return table.known.for_topic(topic)
+            except (UnknownSpace, Unsupported):
+                if table.read_at >= called:
+                    raise  # else it was asked for before, and may not have what was there then
 
-    async def for_filter(self, filter: str) -> Spaces:
+    async def for_filter(self, filter: str, *, partly: bool = False) -> Spaces:
         """The spaces, by name, that have topics which `filter` matches.
+
+        Args:
+            partly: leave out spaces that cannot be read, as long as there are others.
 
         Raises:
             InvalidTopic: `filter` is malformed.
             UnknownSpace: no space has such topics.
+            Unsupported: a space that has such topics cannot be read, so some would be missing.
             StoreUnavailable, StoreRefused.
         """
         check_filter(filter)
-        found = [space for space in await self.list() if space.intersects(filter)]
-        if not found:
-            raise UnknownSpace(
-                f"no space has topics that match the filter {filter!a}; "
-                f"create one: streamlease space create NAME --topics ..."
-            )
-        return found
+        return (await self.look()).for_filter(filter, partly=partly)
 
     def _fresh(self) -> _Table | None:
         table = self._table
         return table if table is not None and time.monotonic() - table.read_at < CACHE_SECONDS else None
 
-    async def _read(self, name: str = "") -> tuple[_Table, int]:
-        """All definitions, and the highest generation that `name` ever used, -1 if none.
+    async def _read_together(self) -> _Table:
+        """All definitions; whoever wants them while they are being read gets the same answer, or error."""
+        while (reading := self._reading) is not None:
+            try:
+                return await asyncio.shield(reading)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not reading.cancelled() or (task is not None and task.cancelling()):
+                    raise  # else it was the reader who was cancelled
+        reading = self._reading = asyncio.get_running_loop().create_future()
+        try:
+            table = await self._read_all()
+        except StreamleaseError as error:
+            reading.set_exception(error)
+            reading.exception()  # looked at: perhaps nobody else waits
+            raise
+        else:
+            reading.set_result(table)
+            return table
+        finally:
+            self._reading = None
+            reading.cancel()
+
+    async def _read(self, name: str) -> tuple[_Table, int]:
+        """All definitions with their version, and the highest generation that `name` ever used, -1 if none.
 
         The version is read first: a definition written in between makes it too old, never too new.
         """
@@ -444,13 +540,12 @@ class SpaceStore:
         ]
         asked_at = time.monotonic()
         version, definitions, used = await ask(self._redis, commands)
-        texts = zip(definitions[::2], definitions[1::2], strict=True)
-        spaces = {key.decode(): parse_definition(key.decode(), text) for key, text in texts}
-        self._table = _Table(int(version or 0), spaces, asked_at)
-        return self._table, -1 if used is None else int(used)
+        self._table = _Table(number(SPACE_VERSION, version), read_definitions(definitions), asked_at)
+        return self._table, number(SPACE_GENERATIONS, used, -1)
 
-    async def _write(self, table: _Table, name: str, text: str, generation: int) -> bool:
+    async def _write(self, table: _Table, name: str | bytes, text: str, generation: int) -> bool:
         """Write a definition; False if another one changed meanwhile."""
+        assert table.version is not None
         reply: Any = await load_script("streamlease.streams", "define").run(
             self._redis,
             [SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION],
@@ -458,13 +553,6 @@ class SpaceStore:
         )
         self._table = None
         return bool(reply[0] == b"written")
-
-
-def _existing(table: _Table, name: str) -> Space:
-    space = table.spaces.get(name)
-    if space is None:
-        raise no_space(name, table.spaces)
-    return space
 
 
 def _several(topics: Iterable[str]) -> Iterable[str]:
@@ -475,13 +563,25 @@ def _too_busy(name: str) -> StreamleaseError:
     return StoreRefused(f"space {name} was not written: others kept changing definitions; try again")
 
 
-def read_spaces_blocking(redis: BlockingRedis) -> dict[str, Space]:
-    """The definitions of all spaces by name, as they are now.
+def _literally(name: str) -> str:
+    """`name` in a pattern of Redis."""
+    return re.sub(r"([\\*?\[\]^-])", r"\\\1", name)
+
+
+def look_blocking(redis: BlockingRedis) -> Known:
+    """`SpaceStore.look` of a blocking client.
 
     Raises:
-        Unsupported: a definition was written by another version of Streamlease.
         StoreUnavailable, StoreRefused.
     """
     (found,) = ask_blocking(redis, [("HGETALL", SPACE_DEFINITIONS)])
-    names = [name.decode() for name in found[::2]]
-    return {name: parse_definition(name, text) for name, text in zip(names, found[1::2], strict=True)}
+    return read_definitions(found)
+
+
+def read_spaces_blocking(redis: BlockingRedis) -> dict[str, Space]:
+    """The definitions of all spaces by name, as they are now, without those that are damaged.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    return dict(look_blocking(redis).spaces)

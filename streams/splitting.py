@@ -7,9 +7,14 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamlease.protocol.errors import MessageTooLarge
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.expanding import MOST_BYTES
 
 MAX_PIECE_ROWS = 65_536
+
+LARGER = 4
+"""A piece is cut in two if it is so many times as large as wanted."""
 
 
 def split(
@@ -20,6 +25,9 @@ def split(
     Args:
         place: gives the stream of a topic and a key; must know all topics of the batch.
         by_key: whether the key matters to `place`.
+
+    Raises:
+        MessageTooLarge: a row is larger than what is read again.
     """
     if not batch.num_rows:
         return []
@@ -51,4 +59,18 @@ def split(
 
 def _pieces(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
     rows = max(1, min(MAX_PIECE_ROWS, max_bytes * batch.num_rows // max(1, batch.nbytes)))
-    return [batch.slice(begin, rows) for begin in range(0, batch.num_rows, rows)]
+    pieces = (batch.slice(begin, rows) for begin in range(0, batch.num_rows, rows))
+    return [part for piece in pieces for part in _halves(piece, LARGER * max_bytes)]
+
+
+def _halves(piece: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
+    """`piece`, halved as long as it is too large: a few of its rows may be far above the average."""
+    rows = piece.num_rows
+    if rows > 1 and piece.nbytes > max_bytes:
+        return _halves(piece.slice(0, rows // 2), max_bytes) + _halves(piece.slice(rows // 2), max_bytes)
+    if piece.nbytes > MOST_BYTES:
+        raise MessageTooLarge(
+            f"a message with its key and headers has {piece.nbytes} bytes, and at most {MOST_BYTES} are read "
+            f"again: store it elsewhere and send where it is"
+        )
+    return [piece]

@@ -19,7 +19,7 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -30,7 +30,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.connection import AsyncRedis, address, unavailable
 from streamlease.streams.keys import stream_news
 from streamlease.streams.log import AsyncLog
-from streamlease.streams.tasks import stop
+from streamlease.streams.tasks import Supervisor, stop
 
 POLL_SECONDS = 1.0
 POLL_SHARE = 250
@@ -86,9 +86,11 @@ class Tails:
         self._pushed = False
         """Whether the news of all streams are pushed."""
         self._resubscribe = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Supervisor("tails", self._ended)
+        self._again: dict[str, asyncio.TimerHandle] = {}
         self.error: StreamleaseError | None = None
         """Why the last poll failed; None while all is well."""
+        self._told: set[StreamId] = set()
         self.lowered: set[StreamId] = set()
         """Streams of which Redis lost the end; who has looked at one takes it out."""
         self.polls = 0
@@ -108,14 +110,24 @@ class Tails:
     def start(self) -> None:
         """Begin to watch, on the running event loop. A second call does nothing."""
         if not self._tasks:
-            self._tasks = [asyncio.create_task(self._forever("poll", self._poll))]
+            self._begin("poll")
             if self._push:
-                self._tasks.append(asyncio.create_task(self._forever("push", self._listen)))
+                self._begin("push")
+
+    def _begin(self, loop: str) -> None:
+        work = self._poll if loop == "poll" else self._listen
+        self._tasks.start(loop, self._forever(loop, work), endless=True)
+
+    def _ended(self, loop: str, error: StreamleaseError) -> None:
+        """It goes on for ever, whatever ended it."""
+        self.error = error
+        self._again[loop] = asyncio.get_running_loop().call_later(LONGEST_WAIT, self._begin, loop)
 
     async def close(self) -> None:
         """Stop watching. A second call does nothing."""
-        await stop(self._tasks)
-        self._tasks = []
+        await self._tasks.close()
+        for timer in self._again.values():
+            timer.cancel()
 
     def set_streams(self, streams: Iterable[StreamId]) -> None:
         """Watch just these from now on; new ones are polled at once."""
@@ -200,7 +212,9 @@ class Tails:
             asked = self._asked()
             self._due.difference_update(asked)  # after a failure all are read
             before = {stream: self._next.get(stream) for stream in asked}
-            found = await self._log.next_offsets(asked)
+            damaged: dict[StreamId, StreamleaseError] = {}
+            found = await self._log.next_offsets(asked, damaged)
+            self._tell(damaged)
             self.error = None
             self.polls += 1
             for stream in asked:
@@ -212,10 +226,17 @@ class Tails:
                 async with asyncio.timeout(self._interval):
                     await self._poll_now.wait()
 
+    def _tell(self, damaged: Mapping[StreamId, StreamleaseError]) -> None:
+        """Say once of each stream that it cannot be watched; the others are."""
+        for stream in damaged.keys() - self._told:
+            _logger.error("tails: %s", damaged[stream], extra={"stream": str(stream)})
+        self._told = {*damaged}
+
     async def _listen(self) -> None:
         """One life of the push connection: read news, while a second task subscribes."""
         pubsub: Any = self._redis.pubsub()
         subscribed = asyncio.Event()
+        # Looked at in every turn of the loop below, which ends with it.
         subscribing = asyncio.create_task(self._subscribe(pubsub, subscribed))
         try:
             while True:

@@ -36,12 +36,13 @@ from streamlease.protocol.errors import (
     StreamleaseError,
     StreamSealed,
     UnknownSpace,
+    Unsupported,
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.connection import AsyncRedis
 from streamlease.streams.entries import Codec, Encoded, encode_rows, encode_typed_rows
 from streamlease.streams.log import Append, Appended, AsyncLog, Position, ProgressMoved, StreamPending
-from streamlease.streams.messages import Headers, Row, check_payload
+from streamlease.streams.messages import Headers, Row, check_beside, check_payload
 from streamlease.streams.spaces import Space, SpaceStore
 from streamlease.streams.typed import check_size
 from streamlease.streams.values import check_values, value_size
@@ -102,6 +103,8 @@ class Transfer:
         self._patience = patience
         self._known: dict[str, Space] = {}
         self._positions: dict[StreamId, Position] = {}
+        self._stuck = False
+        """Whether a stream was pending: its space is settled once more, in case a failover lost that."""
         self._of_topic: dict[str, Space] = {}
 
     async def put(self, items: Sequence[Item]) -> int:
@@ -137,6 +140,7 @@ class Transfer:
             if loop.time() >= deadline or not isinstance(trouble, (*_PASSING, *_CHANGED)):
                 raise trouble
             if isinstance(trouble, (*_CHANGED, ProgressMoved)):
+                self._stuck = isinstance(trouble, StreamPending)
                 self._forget()
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(LONGEST_WAIT, 2 * wait)
@@ -148,6 +152,16 @@ class Transfer:
             As ``put``.
         """
         _row(self._of_topic.get(item.topic) or await self._space(item), item)
+
+    async def newest(self, space: str) -> Position:
+        """The highest position of this source in any stream of that space; (0, 0) if there is none.
+
+        Raises:
+            UnknownSpace, StreamSealed, StoreUnavailable, StoreRefused, Indefinite.
+        """
+        self._forget()
+        await self._load(space)
+        return max([(0, 0), *self._positions.values()])
 
     def _forget(self) -> None:
         self._known.clear()
@@ -184,7 +198,12 @@ class Transfer:
         return place
 
     async def _space(self, item: Item) -> Space:
-        space = await self._spaces.for_topic(item.topic)
+        try:
+            space = await self._spaces.for_topic(item.topic)
+        except Unsupported as error:
+            if self._only is None:
+                raise
+            raise UnknownSpace(str(error)) from None  # not in the one that may be
         if self._only is not None and space.name != self._only:
             raise UnknownSpace(
                 f"topic {ascii(item.topic)[:80]} of {item.where or 'a message'} belongs to space "
@@ -199,8 +218,9 @@ class Transfer:
     async def _load(self, name: str) -> Space:
         """The space as it is, with all former generations sealed, and the positions in its streams."""
         space = await self._spaces.get(name)
-        if not space.settled:
-            space = await self._spaces.settle(name)
+        if self._stuck or not space.settled:
+            space = await self._spaces.settle(name, again=self._stuck)
+            self._stuck = False
         if space.ended:
             raise SpaceEnded(f"space {name} is sealed and takes no more messages: use another space")
         await self._spaces.tell_schemas(space)
@@ -277,6 +297,7 @@ def weight(item: Item) -> int:
 def _row(space: Space, item: Item) -> Row:
     schema, payload = space.newest_schema, item.payload
     try:
+        check_beside(item.key, item.headers)
         if schema is None:
             if not isinstance(payload, bytes):
                 raise SchemaMismatch(f"space {space.name} has no schema: give payloads")

@@ -9,7 +9,7 @@
 =============================================================== ==============================================
 
 ``rediss+cluster`` and ``rediss+sentinel`` are the same over TLS. Further options stand behind a ``?``, with
-the names of redis-py: ``ssl_ca_certs``, ``ssl_certfile``, ``ssl_keyfile``, ``ssl_check_hostname``, ``db``.
+the names of redis-py (``url_parts.OPTIONS``): ``ssl_ca_certs``, ``ssl_certfile``, ``db`` and others.
 User and password belong to the data servers; those of the Sentinels are ``sentinel_username`` and
 ``sentinel_password``.
 """
@@ -17,23 +17,23 @@ User and password belong to the data servers; those of the Sentinels are ``senti
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit
+from typing import Any
+from urllib.parse import urlencode
 
 import redis
 import redis.asyncio
+from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.cluster import Address, AsyncCluster, BlockingCluster
+from streamlease.streams.url_parts import UrlParts, take_apart
 from streamlease.streams.wire import AsyncServer, BlockingServer
 
 CONNECT_SECONDS = 5.0
@@ -45,18 +45,11 @@ MOST_CONNECTIONS = 10_000
 
 HEALTH_CHECK_SECONDS = 30
 READ_BYTES = 256 * 1024
+GOODBYE_SECONDS = 0.5
+"""How long the other side of a TLS connection may take to answer that it is closed."""
+
 SENTINEL_SECONDS = 1.0
 """How long a Sentinel may take before the next one is asked."""
-
-_KINDS = {"cluster", "sentinel"}
-_SENTINEL_PORT = 26379
-_PORT = 6379
-
-
-def masked(url: str) -> str:
-    """`url` without its password, as it may stand in a message or a log."""
-    hidden = re.sub(r"(//[^/@:]*):[^/]*@", r"\1:***@", str(url))
-    return re.sub(r"(password=)[^&]*", r"\1***", hidden)
 
 
 def connect(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> AsyncServer | AsyncCluster:
@@ -70,43 +63,69 @@ def connect(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> AsyncServer 
         InvalidOption: `url` is malformed.
     """
     options = {**_options(answer_seconds), "retry": AsyncRetry(NoBackoff(), 0)}
-    parts = _parts(url)
-    try:
-        if parts.kind == "cluster":
-            return AsyncCluster(
-                parts.hosts, lambda at: redis.asyncio.Redis.from_url(parts.at(at), **options), parts.shown
-            )
-        if parts.kind == "sentinel":
-            own = {**_sentinel_options(parts), "retry": AsyncRetry(NoBackoff(), 0)}
-            manager = _AsyncSentinels(list(parts.hosts), sentinel_kwargs=own)
-            client: AsyncServer = manager.master_for(
-                parts.service, redis_class=AsyncPrimary, **_plain(parts), **options
-            )
-            return client
-        return redis.asyncio.Redis.from_url(url, **options)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _malformed(url, error) from None
+    parts = take_apart(url)
+    if parts.kind == "cluster":
+        return AsyncCluster(
+            parts.hosts,
+            lambda at: _leaving(redis.asyncio.Redis.from_url(_at(parts, at), **options)),
+            parts.shown,
+        )
+    if parts.kind == "sentinel":
+        own = {**_sentinel_options(parts), "retry": AsyncRetry(NoBackoff(), 0)}
+        manager = _AsyncSentinels(list(parts.hosts), sentinel_kwargs=own)
+        client: AsyncServer = manager.master_for(
+            parts.service, redis_class=AsyncPrimary, **_plain(parts), **options
+        )
+        for sentinel in manager.sentinels:
+            _leaving(sentinel)
+        return _leaving(client)
+    return _leaving(redis.asyncio.Redis.from_url(url, **options))
 
 
 def connect_blocking(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> BlockingServer | BlockingCluster:
     """The blocking twin of :func:`connect`."""
     options = {**_options(answer_seconds), "retry": Retry(NoBackoff(), 0)}
-    parts = _parts(url)
-    try:
-        if parts.kind == "cluster":
-            return BlockingCluster(
-                parts.hosts, lambda at: redis.Redis.from_url(parts.at(at), **options), parts.shown
-            )
-        if parts.kind == "sentinel":
-            own = {**_sentinel_options(parts), "retry": Retry(NoBackoff(), 0)}
-            manager = _Sentinels(list(parts.hosts), sentinel_kwargs=own)
-            client: BlockingServer = manager.master_for(  # type: ignore[no-untyped-call]
-                parts.service, redis_class=BlockingPrimary, **_plain(parts), **options
-            )
-            return client
-        return redis.Redis.from_url(url, **options)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _malformed(url, error) from None
+    parts = take_apart(url)
+    if parts.kind == "cluster":
+        return BlockingCluster(
+            parts.hosts, lambda at: redis.Redis.from_url(_at(parts, at), **options), parts.shown
+        )
+    if parts.kind == "sentinel":
+        own = {**_sentinel_options(parts), "retry": Retry(NoBackoff(), 0)}
+        manager = _Sentinels(list(parts.hosts), sentinel_kwargs=own)
+        client: BlockingServer = manager.master_for(  # type: ignore[no-untyped-call]
+            parts.service, redis_class=BlockingPrimary, **_plain(parts), **options
+        )
+        return client
+    return redis.Redis.from_url(url, **options)
+
+
+class _Leaving(SSLConnection):
+    """A connection over TLS that does not wait for long until the other side says goodbye as well.
+
+    redis-py waits for that as long as for a connection, and then raises an error from closing. What was asked
+    was answered by then, so nobody needs to know.
+    """
+
+    async def disconnect(self, nowait: bool = False, *about: Any, **more: Any) -> None:
+        """Close the connection."""
+        writer = self._writer
+        if nowait or writer is None or asyncio.current_task() is None:
+            await super().disconnect(nowait, *about, **more)
+            return
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await super().disconnect(nowait, *about, **more)
+        except (TimeoutError, RedisTimeoutError):
+            writer.transport.abort()
+
+
+def _leaving(client: AsyncServer) -> AsyncServer:
+    """`client`, whose connections over TLS are closed in time."""
+    pool: Any = client.connection_pool
+    if issubclass(pool.connection_class, SSLConnection):
+        pool.connection_class = type("Leaving", (_Leaving, pool.connection_class), {})
+    return client
 
 
 class _AsyncSentinels(AsyncSentinel):
@@ -158,62 +177,17 @@ class BlockingPrimary(redis.Redis):
             sentinel.close()
 
 
-class _Parts(NamedTuple):
-    """A URL, taken apart."""
-
-    kind: str
-    scheme: str
-    login: str
-    hosts: tuple[Address, ...]
-    service: str
-    query: Mapping[str, str]
-    shown: str
-
-    def at(self, address: Address) -> str:
-        """The URL of one node, with login and options as in the whole one."""
-        host, port = address
-        query = f"?{urlencode(self.query)}" if self.query else ""
-        return f"{self.scheme}://{self.login}{f'[{host}]' if ':' in host else host}:{port}/0{query}"
-
-
-def _parts(url: str) -> _Parts:
-    try:
-        split = urlsplit(url)
-        scheme, _, kind = split.scheme.partition("+")
-        if not kind:
-            return _Parts("", scheme, "", (), "", {}, masked(url))
-        if kind not in _KINDS or scheme not in ("redis", "rediss"):
-            raise ValueError(f"scheme {split.scheme} is unknown")
-        return _many(split, scheme, kind, masked(url))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _malformed(url, error) from None
-
-
-def _many(split: SplitResult, scheme: str, kind: str, shown: str) -> _Parts:
-    login, at, where = split.netloc.rpartition("@")
-    port = _PORT if kind == "cluster" else _SENTINEL_PORT
-    hosts = tuple(_host(text, port) for text in where.split(","))
-    query = {name: values[-1] for name, values in parse_qs(split.query, strict_parsing=False).items()}
-    service = split.path.strip("/")
-    if kind == "cluster":
-        if service not in ("", "0") or query.get("db", "0") != "0":
-            raise ValueError("a cluster has database 0 only")
-        service = ""
-    elif not service or "/" in service:
-        raise ValueError("the path must be the name of the service that the Sentinels watch")
-    return _Parts(kind, scheme, login + at, hosts, service, query, shown)
-
-
-def _host(text: str, port: int) -> Address:
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/]+))(?::(\d{1,5}))?", text)
-    if found is None:
-        raise ValueError(f"{text!a} is not HOST:PORT")
-    return found.group(1) or found.group(2), int(found.group(3) or port)
+def _at(parts: UrlParts, address: Address) -> str:
+    """The URL of one node, with login and options as in the whole one."""
+    host, port = address
+    query = f"?{urlencode(parts.query)}" if parts.query else ""
+    return f"{parts.scheme}://{parts.login}{f'[{host}]' if ':' in host else host}:{port}/0{query}"
 
 
 def _options(answer_seconds: float) -> dict[str, Any]:
     return {
         "decode_responses": False,
+        "driver_info": None,  # it would tell the server its name on each connection, which needs a right
         "protocol": 2,
         "socket_connect_timeout": CONNECT_SECONDS,
         "socket_timeout": answer_seconds,
@@ -223,7 +197,7 @@ def _options(answer_seconds: float) -> dict[str, Any]:
     }
 
 
-def _plain(parts: _Parts, only: str = "") -> dict[str, Any]:
+def _plain(parts: UrlParts, only: str = "") -> dict[str, Any]:
     """Login and options for redis-py, as it reads them from a URL; `only` keeps those names."""
     query = {name: value for name, value in parts.query.items() if not name.startswith("sentinel_")}
     text = f"{parts.scheme}://{parts.login}host:1?{urlencode(query)}"
@@ -235,7 +209,7 @@ def _plain(parts: _Parts, only: str = "") -> dict[str, Any]:
     return {name: value for name, value in found.items() if name.startswith(only)}
 
 
-def _sentinel_options(parts: _Parts) -> dict[str, Any]:
+def _sentinel_options(parts: UrlParts) -> dict[str, Any]:
     own = {
         name.removeprefix("sentinel_"): value
         for name, value in parts.query.items()
@@ -243,10 +217,3 @@ def _sentinel_options(parts: _Parts) -> dict[str, Any]:
     }
     timeouts = {"socket_connect_timeout": SENTINEL_SECONDS, "socket_timeout": SENTINEL_SECONDS}
     return {**_plain(parts, "ssl"), **timeouts, **own}
-
-
-def _malformed(url: str, error: BaseException) -> InvalidOption:
-    return InvalidOption(
-        f"'{masked(url)}' is not the URL of a Redis ({error}): write redis://HOST:PORT/DB, "
-        f"redis+cluster://HOST:PORT or redis+sentinel://HOST:PORT/SERVICE"
-    )

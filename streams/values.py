@@ -44,7 +44,7 @@ def check_values(schema: Schema, values: Mapping[str, Any], *, text: bool = Fals
         else:
             try:
                 checked[name] = convert(value)
-            except (ValueError, TypeError, ArithmeticError) as error:
+            except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
                 column = schema.named(name)
                 raise SchemaMismatch(
                     f"column {name} is {column.type if column else 'unknown'}, and {ascii(value)[:80]} "

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import redis
 import redis.asyncio
@@ -33,7 +34,14 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
+from streamlease.protocol.errors import (
+    Indefinite,
+    InvalidInput,
+    InvalidOption,
+    StoreRefused,
+    StoreUnavailable,
+    StreamleaseError,
+)
 
 AsyncServer = redis.asyncio.Redis
 BlockingServer = redis.Redis
@@ -51,6 +59,13 @@ MANY = 64
 
 LARGE = 6000
 """Bytes of an argument that is not to be copied."""
+
+AT_ONCE = 16
+"""So many exchanges of one client with one server are under way at once. More would make each of them slower,
+and thousands would be more connections than a server takes; the others wait, in order."""
+
+WAITING = frozenset({"XREAD", "XREADGROUP", "BLPOP", "WAIT", "WAITAOF"})
+"""The last command of an exchange that Redis may answer late on purpose: it takes no room from the others."""
 
 QUICK = frozenset({"HMGET", "HGETALL", "HGET", "GET", "EXISTS", "XRANGE", "XREVRANGE"})
 """Commands that only read, and for which nobody waits in Redis."""
@@ -84,10 +99,15 @@ def indefinite(where: str, error: BaseException) -> Indefinite:
     )
 
 
+def out_of_memory(error: ResponseError) -> bool:
+    """Whether Redis refused a write because it is at its `maxmemory`."""
+    return isinstance(error, OutOfMemoryError) or "OOM" in str(error)
+
+
 def refusal(error: ResponseError) -> StreamleaseError:
     """What an error reply of Redis means to the user; nothing was done."""
     text = " ".join(str(error).split())
-    if isinstance(error, OutOfMemoryError) or "OOM" in text:
+    if out_of_memory(error):
         return StoreRefused(
             f"Redis is out of memory ({text}): raise maxmemory, or shorten the retention of a space"
         )
@@ -102,6 +122,21 @@ def no_login(where: str, error: BaseException) -> StoreRefused:
     """The error for a login that the server refused."""
     return StoreRefused(
         f"Redis at {where} refused the login ({reason(error)}): put user and password into the URL"
+    )
+
+
+def _no_text(error: UnicodeEncodeError) -> InvalidInput:
+    """The error for a value that cannot be sent; nothing was."""
+    return InvalidInput(
+        f"{ascii(error.object)[:80]} cannot be encoded as UTF-8 (lone surrogate): remove that character"
+    )
+
+
+def _no_text_in_url() -> InvalidOption:
+    """The same for a login; which is not shown."""
+    return InvalidOption(
+        "the URL of Redis has a user, password or host that cannot be encoded as UTF-8 (lone surrogate): "
+        "remove that character, or write it as %XX"
     )
 
 
@@ -155,6 +190,57 @@ async def _many(connection: Any, commands: Sequence[Command]) -> list[Any]:
     return replies
 
 
+class _Gate:
+    """Lets ``AT_ONCE`` exchanges at a time through to one server."""
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._left = 0
+        """How many have gone through."""
+
+    async def enter(self, where: str, seconds: float | None) -> None:
+        """Wait for room, as long as others go through.
+
+        Raises:
+            StoreUnavailable: for `seconds`, none did: nothing was sent.
+        """
+        while True:
+            left = self._left
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._room.acquire()
+                return
+            except TimeoutError as error:
+                if left == self._left:
+                    raise unavailable(where, error) from None
+
+    def leave(self) -> None:
+        """Make room for the next."""
+        self._left += 1
+        self._room.release()
+
+
+_GATES: WeakKeyDictionary[Any, _Gate] = WeakKeyDictionary()
+"""By the pool of connections to a server."""
+
+
+@asynccontextmanager
+async def _through(client: AsyncServer, commands: Sequence[Command]) -> AsyncIterator[None]:
+    """Take part in what a client does with its server at once."""
+    if commands and commands[-1][0] in WAITING:
+        yield
+        return
+    pool: Any = client.connection_pool
+    gate = _GATES.get(pool)
+    if gate is None:
+        gate = _GATES[pool] = _Gate()
+    await gate.enter(address(client), pool.connection_kwargs.get("socket_timeout"))
+    try:
+        yield
+    finally:
+        gate.leave()
+
+
 async def exchange_one(client: AsyncServer, commands: Sequence[Command]) -> list[Any]:
     """Send `commands` in one write, not as a transaction; their replies in order.
 
@@ -165,6 +251,11 @@ async def exchange_one(client: AsyncServer, commands: Sequence[Command]) -> list
         StoreUnavailable: no connection; nothing was sent.
         Indefinite: the connection failed after sending began.
     """
+    async with _through(client, commands):
+        return await _exchange(client, commands)
+
+
+async def _exchange(client: AsyncServer, commands: Sequence[Command]) -> list[Any]:
     pool: Any = client.connection_pool
     try:
         connection = await pool.get_connection()
@@ -174,6 +265,8 @@ async def exchange_one(client: AsyncServer, commands: Sequence[Command]) -> list
         raise unavailable(address(client), error) from None
     except ResponseError as error:
         raise refusal(error) from None
+    except UnicodeEncodeError:
+        raise _no_text_in_url() from None
     whole = False
     try:
         quick = len(commands) > 1 and all(command[0] in QUICK for command in commands)
@@ -182,6 +275,8 @@ async def exchange_one(client: AsyncServer, commands: Sequence[Command]) -> list
         return replies
     except LOGIN as error:
         raise no_login(address(client), error) from None
+    except UnicodeEncodeError as error:
+        raise _no_text(error) from None
     except (*FAILURES, RedisError) as error:
         if isinstance(error, BusyLoadingError) and len(commands) == 1:
             raise unavailable(address(client), error) from None
@@ -213,6 +308,8 @@ class Begun:
             raise unavailable(address(client), error) from None
         except ResponseError as error:
             raise refusal(error) from None
+        except UnicodeEncodeError:
+            raise _no_text_in_url() from None
         with self._attempt():
             self._connection.send_packed_command(_packed(self._connection, commands), check_health=False)
 
@@ -244,6 +341,8 @@ class Begun:
             self._give_back(whole=False)
             if isinstance(error, LOGIN):
                 raise no_login(address(self._client), error) from None
+            if isinstance(error, UnicodeEncodeError):
+                raise _no_text(error) from None
             if isinstance(error, (*FAILURES, RedisError)):
                 if isinstance(error, BusyLoadingError) and len(self._commands) == 1:
                     raise unavailable(address(self._client), error) from None

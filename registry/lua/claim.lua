@@ -1,12 +1,20 @@
 -- Become the leader of a shared subscription that has none: nobody ever led it, or the last one resigned.
 -- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, history)
+-- KEYS[2] declaration of the group (string); left out for what is no group, such as the claim on retention
 -- ARGV[1] host  ARGV[2] mailbox  ARGV[3] ttl in ms  ARGV[4] the new term must be above this one
 -- ARGV[5] by how much the term rises if Redis may have lost terms that were issued (see registry/leadership.py)
--- Replies: {1, term, history} claimed; {0, term} somebody leads, or led and did not resign: see take_over
+-- Replies: {1, term, history} claimed; {0, term} somebody leads, or led and did not resign: see take_over;
+--          {2, term} it is not declared, and nothing was changed: what is forgotten gets no record again
 local held = redis.call('HMGET', KEYS[1], 'term', 'host', 'history')
 local term = tonumber(held[1] or '0')
+if not term then
+  return {0, 0}  -- damaged: nobody knows which terms were issued
+end
 if held[2] and held[2] ~= '' then
   return {0, term}
+end
+if KEYS[2] and redis.call('EXISTS', KEYS[2]) == 0 then
+  return {2, term}
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -21,6 +29,7 @@ if floor > term or (held[1] and history ~= (held[3] or '')) or (not held[1] and 
   term, step = math.max(term, floor), tonumber(ARGV[5])
 end
 term = term + step
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
 redis.call('HSET', KEYS[1], 'term', string.format('%.0f', term), 'host', ARGV[1], 'mailbox', ARGV[2],
   'renewed_at', string.format('%.0f', now), 'ttl', ARGV[3], 'history', history)
 return {1, term, history}

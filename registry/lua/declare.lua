@@ -1,19 +1,28 @@
--- Declare a shared subscription unless it is declared already, and note that somebody wants it.
+-- Declare a shared subscription, or take the declaration that was read for the one that holds, and note that
+-- somebody wants it.
 -- KEYS[1] declaration (string)  KEYS[2] progress (hash)  KEYS[3] counter of sessions
--- ARGV[1] declaration (JSON)  ARGV[2] the counter must not be below this one
--- Replies: the declaration that holds now
+-- KEYS[4] set of all subscriptions; on a cluster it lies in another slot and is left out
+-- ARGV[1] the declaration that was read; empty if there was none  ARGV[2] the one that holds from now on
+-- ARGV[3] the counter must not be below this one  ARGV[4] the subscription, as it stands in the set
+-- Replies: 1 it holds; 0 another one, or none, stands there, and nothing was changed: read it again
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then
+  return 0
+end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-local held = redis.call('GET', KEYS[1])
-local joined = tonumber(redis.call('HGET', KEYS[2], '@joined') or '0')
-local arrivals = tonumber(redis.call('GET', KEYS[3]) or '0')
-if not held then
-  redis.call('SET', KEYS[1], ARGV[1])
+local joined = tonumber(redis.call('HGET', KEYS[2], '@joined') or '0') or 0
+local arrivals = tonumber(redis.call('GET', KEYS[3]) or '0') or 0
+redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/scripts.py
+if KEYS[4] then
+  redis.call('SADD', KEYS[4], ARGV[4])
 end
-if arrivals < tonumber(ARGV[2]) then
-  redis.call('SET', KEYS[3], ARGV[2])
+if ARGV[1] == '' then
+  redis.call('SET', KEYS[1], ARGV[2])
+end
+if arrivals < tonumber(ARGV[3]) then
+  redis.call('SET', KEYS[3], ARGV[3])
 end
 -- By the clock, so that no number comes a second time after the group was forgotten.
 joined = math.max(joined + 1, time[1] * 1000000 + time[2])
 redis.call('HSET', KEYS[2], '@active', now, '@joined', string.format('%.0f', joined))
-return held or ARGV[1]
+return 1

@@ -4,7 +4,10 @@
 -- Replies: {host, description, host, description, ...}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local alive = redis.call('ZRANGEBYSCORE', KEYS[1], string.format('%.0f', now - tonumber(ARGV[1])), '+inf')
+local limit = tonumber(ARGV[1])
+-- Who is alive shows it by the clock as it is now: a time far in the future is from before it went back.
+local alive = redis.call('ZRANGEBYSCORE', KEYS[1],
+  string.format('%.0f', now - limit), string.format('%.0f', now + limit))
 local reply = {}
 for _, host in ipairs(alive) do
   reply[#reply + 1] = host

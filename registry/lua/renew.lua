@@ -5,7 +5,7 @@
 --          {0, term} another term or host stands there: stop
 local held = redis.call('HMGET', KEYS[1], 'term', 'host')
 if held[1] ~= ARGV[2] or held[2] ~= ARGV[1] then
-  return {0, tonumber(held[1] or '0')}
+  return {0, tonumber(held[1] or '0') or 0}
 end
 local info = ARGV[3] ~= '' and redis.pcall('INFO', 'replication')
 if type(info) == 'string' then
@@ -16,5 +16,6 @@ if type(info) == 'string' then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
 redis.call('HSET', KEYS[1], 'renewed_at', string.format('%.0f', now))
 return {1, now}

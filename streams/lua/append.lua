@@ -22,6 +22,7 @@
 --   {'mismatch',  count of the original}        the last sequence again, with another count
 --   {'fenced',    current incarnation}          a higher incarnation was here
 --   {'schema', fingerprint, or ''}              the stream takes another schema, or none
+--   {'foreign', entry id}                       somebody else put that entry behind the end of the log
 --   {'sealed'}                                  the stream takes no more
 --   {'pending'}                                 it takes nothing before its predecessors are sealed
 --   {'unknown'}                                 there is no such stream
@@ -41,7 +42,7 @@ end
 local last = -1
 local record = redis.call('HGET', KEYS[2], ARGV[1])
 if record then
-  local was, seq, first, many, at = string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local was, seq, first, many, at = string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+)')
   was = tonumber(was)
   if incarnation < was then
     return {'fenced', was}
@@ -82,6 +83,12 @@ if schema ~= (ARGV[8] == 's' and ARGV[9] or '') then
   return {'schema', schema}
 end
 
+-- What others put into the log lies where the next entries belong, and would be read as one of them.
+local foreign = redis.call('XRANGE', KEYS[3], meta[1] .. '-0', '+', 'COUNT', 1)[1]
+if foreign then
+  return {'foreign', foreign[1]}
+end
+
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local newest = tonumber(meta[3]) or 0
@@ -101,7 +108,7 @@ if not record then
     local all = redis.call('HGETALL', KEYS[2])
     for i = 1, #all, 2 do
       if string.sub(all[i], 1, 1) == '~' then
-        local at = tonumber(string.match(all[i + 1], '(%d+)$'))
+        local at = tonumber(string.match(all[i + 1], '^%d+ %d+ %d+ %d+ (%d+)'))
         if now - at > 86400000000 then
           silent[#silent + 1] = all[i]
         end

@@ -1,23 +1,35 @@
 -- Append all entries that were staged for a stream in some keys, at once, and remove these keys.
 --
--- KEYS  1 meta (hash)  2 publishers (hash)  3 log (stream)  4... staged (streams; an id is <index>-<messages>)
+-- KEYS  1 meta (hash)  2 publishers (hash)  3 log (stream)
+--       4... staged (streams; an id is <index>-<messages>): those of this part, and with part 0 those of all
+--            other parts behind them
 -- ARGV  1 publisher id
 --       2 batch     number of the batch, 0, 1, 2, ...; it may leap forward
 --       3 part      0, 1, 2, ... of this batch in this stream
 --       4 news channel
+--       5 tag       of what was decided about the batch: another decision has another one
+--       6 keys      how many of the staged keys are of this part
+--       7... entries, messages   that the decision names for each staged key
 --
 -- Replies
 --   {'appended', first offset, messages}
 --   {'duplicate'}                  this part, or a later one of this batch, is there already
+--   {'other', messages}            so many of this batch are there, of another decision, which was lost
 --   {'gap', last part, or -1}      the part before is not there
 --   {'fenced', newest batch}       a later batch was there
---   {'missing'}                    nothing is staged: it was lost, or expired
+--   {'missing', key, entries}      staged key number 1, 2, ... is not what was decided, it has so many entries:
+--                                  Redis lost some of it, or it expired
 --   {'schema', fingerprint, or ''} the stream takes another schema, or none
+--   {'foreign', entry id}          somebody else put that entry behind the end of the log
 --   {'sealed'}                     the stream takes no more
 --   {'pending'}                    it takes nothing before its predecessors are sealed
 --   {'unknown'}                    there is no such stream
 --
--- The rules for the log, its meta and its publishers are those of append.lua.
+-- Part 0 is only appended if the keys of all parts are complete. They are on one server, so what loses one of
+-- them later, such as a failover, has lost the append before.
+--
+-- The rules for the log, its meta and its publishers are those of append.lua. The record of the publisher has
+-- two words more: the tag, and how many messages of the batch are there.
 
 local meta = redis.call('HMGET', KEYS[1], 'next', 'state', 'last_append', 'bytes')
 if not meta[1] then
@@ -26,6 +38,7 @@ end
 local batch = tonumber(ARGV[2])
 local part = tonumber(ARGV[3])
 local last = -1
+local before = 0
 local record = redis.call('HGET', KEYS[2], ARGV[1])
 if record then
   local was, seq = string.match(record, '^(%d+) (%d+) ')
@@ -33,7 +46,12 @@ if record then
     return {'fenced', tonumber(was)}
   end
   if batch == tonumber(was) then
+    local tag, rows = string.match(record, ' (%S+) (%d+)$')
+    if tag ~= ARGV[5] then
+      return {'other', tonumber(rows)}
+    end
     last = tonumber(seq)
+    before = tonumber(rows)
     if part <= last then
       -- A write, so that WAIT or WAITAOF behind a repetition covers the append of the former connection.
       redis.call('HSET', KEYS[2], ARGV[1], record)
@@ -51,23 +69,44 @@ if meta[2] ~= 'open' then
   return {'sealed'}
 end
 
-local schema = redis.call('HGET', KEYS[1], 'schema') or ''
+local own = tonumber(ARGV[6])
 local entries = {}
 local total = 0
-for i = 4, #KEYS do
-  local staged = redis.call('XRANGE', KEYS[i], '-', '+')
-  if #staged == 0 then
-    return {'missing'}
+for key = 1, #KEYS - 3 do
+  local named = tonumber(ARGV[5 + 2 * key])
+  local there = redis.call('XLEN', KEYS[3 + key])
+  if there ~= named then
+    return {'missing', key, there}
   end
-  for j = 1, #staged do
-    local fields = staged[j][2]
-    if schema ~= (fields[1] == 's' and fields[2] or '') then
-      return {'schema', schema}
+  if key <= own then
+    local staged = redis.call('XRANGE', KEYS[3 + key], '-', '+')
+    local messages = 0
+    for j = 1, named do
+      local index, count = string.match(staged[j][1], '^(%d+)%-(%d+)$')
+      if tonumber(index) ~= j then
+        return {'missing', key, j - 1}
+      end
+      messages = messages + tonumber(count)
+      entries[#entries + 1] = {tonumber(count), staged[j][2]}
     end
-    local count = tonumber(string.match(staged[j][1], '%-(%d+)$'))
-    entries[#entries + 1] = {count, fields}
-    total = total + count
+    if messages ~= tonumber(ARGV[6 + 2 * key]) then
+      return {'missing', key, there}
+    end
+    total = total + messages
   end
+end
+local schema = redis.call('HGET', KEYS[1], 'schema') or ''
+for i = 1, #entries do
+  local fields = entries[i][2]
+  if schema ~= (fields[1] == 's' and fields[2] or '') then
+    return {'schema', schema}
+  end
+end
+
+-- What others put into the log lies where the next entries belong, and would be read as one of them.
+local foreign = redis.call('XRANGE', KEYS[3], meta[1] .. '-0', '+', 'COUNT', 1)[1]
+if foreign then
+  return {'foreign', foreign[1]}
 end
 
 local time = redis.call('TIME')
@@ -93,7 +132,11 @@ for i = 1, #entries do
 end
 local after = string.format('%.0f', next)
 redis.call('HSET', KEYS[1], 'next', after, 'last_append', stamp, 'bytes', string.format('%.0f', size))
-redis.call('HSET', KEYS[2], ARGV[1], string.format('%.0f %.0f %.0f %.0f %s', batch, part, first, total, stamp))
-redis.call('UNLINK', unpack(KEYS, 4))
+local what = string.format('%.0f %.0f %.0f %.0f %s', batch, part, first, total, stamp)
+redis.call('HSET', KEYS[2], ARGV[1], what .. string.format(' %s %.0f', ARGV[5], before + total))
+-- Not all at once: `unpack` knows some 8,000 values at most.
+for from = 4, 3 + own, 1000 do
+  redis.call('UNLINK', unpack(KEYS, from, math.min(from + 999, 3 + own)))
+end
 redis.call('PUBLISH', ARGV[4], after)
 return {'appended', first, total}

@@ -2,6 +2,7 @@
 --
 -- An entry is surplus if it is older than the age, or lies wholly below the newest `messages`, or the stream
 -- holds more than `bytes`. Entries go from the oldest on, whole, and only if they lie wholly below the limit.
+-- One whose append time cannot be read (it is damaged) goes with the next one: times rise from entry to entry.
 --
 -- KEYS  1 meta (hash)  2 log (stream)
 -- ARGV  1 limit      nothing at or above this offset is removed
@@ -18,7 +19,8 @@
 --   {'fenced', term}      a caller with a higher term was here
 --   {'unknown'}           there is no such stream
 
-local meta = redis.call('HMGET', KEYS[1], 'next', 'floor', 'bytes', 'trimmed_at', 'trim_term', 'held_by')
+local meta = redis.call('HMGET', KEYS[1], 'next', 'floor', 'bytes', 'trimmed_at', 'trim_term', 'held_by',
+  'last_append')
 if not meta[1] then
   return {'unknown'}
 end
@@ -40,7 +42,9 @@ local next = tonumber(meta[1])
 local floor = tonumber(meta[2]) or 0
 local size = tonumber(meta[3]) or 0
 local trimmed_at = tonumber(meta[4]) or 0
+local latest = tonumber(meta[7]) or 0
 local entries, messages, more, held = 0, 0, 0, 0
+local undated = {entries = 0, messages = 0, size = 0}
 
 local function surplus(last, appended)
   return (age >= 0 and now - appended > age) or (keep >= 0 and last < next - keep) or (most >= 0 and size > most)
@@ -60,18 +64,26 @@ while true do
         appended = tonumber(fields[f + 1])
       end
     end
-    if not surplus(last, appended or now) then
+    if appended and not (appended >= 0 and appended <= latest) then
+      appended = nil
+    end
+    if surplus(last, appended or now) then
+      if last >= limit then
+        stop, held = true, 1
+        break
+      end
+      entries, messages = entries + 1 + undated.entries, messages + many + undated.messages
+      size = math.max(0, size - own - undated.size)
+      floor = math.max(floor, last + 1)
+      trimmed_at = math.max(trimmed_at, appended or 0)
+      undated = {entries = 0, messages = 0, size = 0}
+    elseif appended or age < 0 or last >= limit then
       stop = true
       break
+    else
+      undated = {entries = undated.entries + 1, messages = undated.messages + many, size = undated.size + own}
     end
-    if last >= limit then
-      stop, held = true, 1
-      break
-    end
-    entries, messages, seen = entries + 1, messages + many, seen + own
-    size = math.max(0, size - own)
-    floor = math.max(floor, last + 1)
-    trimmed_at = math.max(trimmed_at, appended or 0)
+    seen = seen + own
     from = '(' .. page[i][1]
   end
   if stop then
@@ -86,6 +98,7 @@ while true do
   count = math.max(1, math.min(256, entries_left, math.floor(262144 * #page / math.max(1, seen))))
 end
 
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
 if entries > 0 then
   redis.call('XTRIM', KEYS[2], 'MINID', string.format('%.0f-0', floor))
 end

@@ -8,8 +8,9 @@ import pytest
 
 from streamlease.protocol.errors import ActRefused, UnknownGroup
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import keys
+from streamlease.registry import keys, leadership
 from streamlease.registry.groups import Groups
+from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.connection import AsyncRedis, ask
 from streamlease.streams.spaces import SpaceStore
 
@@ -95,3 +96,43 @@ async def test_a_session_that_joined_before_stays_older_than_the_next_one(groups
     await groups.forget(SHARED)
     await groups.join(SHARED, arrival=arrivals[-1])
     assert await groups.arrive(SHARED) > arrivals[-1]
+
+
+async def test_who_still_looks_for_its_leader_brings_no_record_of_a_forgotten_group_back(
+    groups: Groups, redis: AsyncRedis
+) -> None:
+    """Its last clients and candidates have seen terms of it, and do not know yet that it was deleted."""
+    await groups.declare(SHARED, "earliest")
+    late = candidate()
+    late.observe(await leadership.read(redis, SHARED.id), 0)
+    await groups.forget(SHARED)
+    assert not await leadership.witness(redis, SHARED.id, 7)
+    with pytest.raises(UnknownGroup, match="g/a/# is not declared, or was deleted"):
+        await late.attempt(redis)
+    assert await kept(redis) == []
+    await groups.declare(SHARED, "earliest")
+    assert await leadership.witness(redis, SHARED.id, 7)
+    late.observe(await leadership.read(redis, SHARED.id), 0)
+    term = await late.attempt(redis)
+    assert term is not None
+    assert term > 7
+
+
+async def test_a_record_without_a_declaration_still_learns_of_a_higher_term(
+    groups: Groups, redis: AsyncRedis
+) -> None:
+    """A failover lost the declaration: whoever leads in a term that was followed ends all the same."""
+    await groups.declare(SHARED, "earliest")
+    leader = candidate()
+    leader.observe(await leadership.read(redis, SHARED.id), 0)
+    assert await leader.attempt(redis) == 1
+    await ask(redis, [("DEL", keys.definition(SHARED.id))])
+    assert await leadership.witness(redis, SHARED.id, 7)
+    record = await leadership.read(redis, SHARED.id)
+    assert (record.term, record.held) == (7, False)
+    with pytest.raises(UnknownGroup):
+        await candidate().attempt(redis)
+
+
+def candidate() -> Candidacy:
+    return Candidacy(SHARED.id, "h", "h", LeadershipConfig(), declared=True)

@@ -7,12 +7,18 @@ from dataclasses import replace
 
 import pytest
 from rq import Queue
+from rq.serializers import JSONSerializer
 
+from streamlease.protocol.errors import StoreRefused, StoreUnavailable
+from streamlease.protocol.messages import SpawnWanted
 from streamlease.registry import hosts, keys, spawn
 from streamlease.registry.hosts import SILENCE_MS, HostInfo
+from streamlease.registry.keys import JOB, QUEUE
 from streamlease.registry.leadership import NOBODY, Candidacy, LeadershipConfig
-from streamlease.registry.spawn import QUEUE, WINDOW_MS, job_id
+from streamlease.registry.mailbox import Mailbox
+from streamlease.registry.spawn import WINDOW_MS, job_id
 from streamlease.streams.connection import AsyncRedis, BlockingRedis, ask, connect_blocking
+from tests.conftest import MakeServer
 
 GROUP = "g/a"
 
@@ -38,6 +44,14 @@ async def test_a_beat_forgets_the_silent_ones_for_good(redis: AsyncRedis) -> Non
     assert await hosts.beat(redis, HostInfo(host="h2")) == 1
     known, described = await ask(redis, [("ZCARD", keys.HOSTS_ALIVE), ("HLEN", keys.HOSTS_INFO)])
     assert (known, described) == (1, 1)
+
+
+async def test_a_host_that_died_before_the_clock_of_redis_went_back_is_forgotten(redis: AsyncRedis) -> None:
+    await hosts.beat(redis, HostInfo(host="h1"))
+    await silence(redis, "h1", -3_600_000)
+    assert await hosts.alive(redis) == []
+    assert await hosts.beat(redis, HostInfo(host="h2")) == 1
+    assert await ask(redis, [("HLEN", keys.HOSTS_INFO)]) == [1]
 
 
 async def test_a_host_that_leaves_is_not_counted(redis: AsyncRedis) -> None:
@@ -91,8 +105,8 @@ async def test_all_that_miss_the_same_leader_make_one_job(blocking: BlockingRedi
     assert await spawn.spawn(blocking, GROUP, record)
     assert not await spawn.spawn(blocking, GROUP, record)
     assert not await spawn.spawn(blocking, GROUP, replace(record, read_at=record.read_at + 1))
-    (job,) = Queue(QUEUE, connection=blocking).jobs
-    assert (job.func_name, job.args) == (spawn.JOB, (GROUP,))
+    (job,) = Queue(QUEUE, connection=blocking, serializer=JSONSerializer).jobs
+    assert (job.func_name, job.args) == (JOB, [GROUP, 0])
     assert job.id == job_id(GROUP, 1, record.read_at)
 
 
@@ -104,17 +118,49 @@ async def test_a_job_that_a_dying_host_took_is_followed_by_another(
     assert await spawn.spawn(blocking, GROUP, replace(record, read_at=record.read_at + WINDOW_MS))
     assert await spawn.spawn(blocking, GROUP, replace(record, term=1))
     assert await spawn.spawn(blocking, "g/other", record)
-    assert len(Queue(QUEUE, connection=blocking).jobs) == 4
+    assert len(Queue(QUEUE, connection=blocking, serializer=JSONSerializer).jobs) == 4
 
 
 async def test_without_a_record_the_clock_of_redis_decides_the_window(
     blocking: BlockingRedis,
 ) -> None:
     assert await spawn.spawn(blocking, GROUP, NOBODY)
-    (job,) = Queue(QUEUE, connection=blocking).jobs
+    (job,) = Queue(QUEUE, connection=blocking, serializer=JSONSerializer).jobs
     seconds, microseconds = blocking.time()
     now = seconds * 1000 + microseconds // 1000
     assert job.id in {job_id(GROUP, 1, now), job_id(GROUP, 1, now - WINDOW_MS)}
+
+
+async def test_a_queue_that_does_not_answer_or_refuses_is_our_own_error(
+    make_redis_server: MakeServer,
+) -> None:
+    server = make_redis_server()
+    client = connect_blocking(server.url)
+    client.execute_command("ACL", "SETUSER", "default", "resetkeys", "~sl:*")  # type: ignore[union-attr]
+    with pytest.raises(StoreRefused, match="does not let this user"):
+        await spawn.spawn(client, GROUP, replace(NOBODY, read_at=1))  # type: ignore[arg-type]
+    server.stop()
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        await spawn.spawn(client, GROUP, replace(NOBODY, read_at=1))  # type: ignore[arg-type]
+    client.close()
+
+
+async def test_all_that_miss_a_leader_ask_the_same_few_hosts(redis: AsyncRedis) -> None:
+    boxes = {f"h{n}": Mailbox(redis, f"h{n}", 1) for n in range(9)}
+    for box in boxes.values():
+        await box.open()
+    record = replace(NOBODY, read_at=10 * WINDOW_MS)
+    found = spawn.Found(record, len(boxes), tuple(boxes))
+    for agent in ("a", "b"):
+        assert await spawn.ask_hosts(redis, agent, GROUP, found, above=4)
+    heard = {name: [letter.message for letter in await box.receive()] for name, box in boxes.items()}
+    asked = {name for name, messages in heard.items() if messages}
+    assert len(asked) == spawn.ASKED
+    assert all(heard[name] == [SpawnWanted(group=GROUP, above=4)] * 2 for name in asked)
+    alone = spawn.Found(record, 1, ("h1",))
+    assert await spawn.ask_hosts(redis, "a", GROUP, alone)
+    await boxes["h1"].close()
+    assert not await spawn.ask_hosts(redis, "a", GROUP, alone)
 
 
 async def test_find_tells_the_leader_and_how_many_hosts_could_be_one(redis: AsyncRedis) -> None:

@@ -145,6 +145,33 @@ async def test_a_take_over_waits_for_the_candidate_s_own_clock_as_well(redis: As
     assert (await leadership.read(redis, GROUP)).mailbox == "box-h2"
 
 
+async def test_a_leader_that_died_before_the_clock_of_redis_went_back_is_followed(redis: AsyncRedis) -> None:
+    """Its record is of the future: it must not hold the group until the clock is there again.
+
+    The simulation sets its clock back by seconds only, and a record of so near a future is awaited.
+    """
+    await claim(redis, "h1")
+    await age(redis, -3_600_000)
+    record = await leadership.read(redis, GROUP)
+    candidacy = Candidacy(GROUP, "h2", "box-h2", CONFIG)
+    assert not candidacy.observe(record, 0)
+    assert candidacy.observe(record, TTL)
+    assert await candidacy.attempt(redis) == 2
+    assert (await leadership.read(redis, GROUP)).host == "h2"
+
+
+async def test_a_leader_that_lives_stays_when_the_clock_of_redis_goes_back(redis: AsyncRedis) -> None:
+    await claim(redis, "h1")
+    await age(redis, -3_600_000)
+    candidacy = Candidacy(GROUP, "h2", "box-h2", CONFIG)
+    candidacy.observe(await leadership.read(redis, GROUP), 0)
+    await leadership.renew(redis, GROUP, "h1", 1)
+    assert not candidacy.observe(await leadership.read(redis, GROUP), 100 * TTL)
+    assert await candidacy.attempt(redis) is None
+    await age(redis, 10 - TTL)  # clocks of two servers differ a little
+    assert not (await leadership.read(redis, GROUP)).expired
+
+
 async def test_a_renewal_in_between_starts_the_watch_again(redis: AsyncRedis) -> None:
     await claim(redis, "h1")
     await age(redis, 3 * TTL)

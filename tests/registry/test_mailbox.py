@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 import pytest
 
+from streamlease.protocol.errors import StoreRefused
 from streamlease.protocol.messages import Ping, encode
 from streamlease.registry import keys, mailbox
 from streamlease.registry.mailbox import Letter, Mailbox
-from streamlease.streams.connection import AsyncRedis, ask
+from streamlease.streams.connection import AsyncRedis, ask, connect
+from tests.servers import RedisServer
 
 
 def ping(n: int) -> Ping:
@@ -123,3 +128,47 @@ async def test_a_mailbox_that_nobody_reads_is_bounded(
     assert letters[-1].message == ping(1000)
     terms = [letter.message.term for letter in letters if isinstance(letter.message, Ping)]
     assert terms == sorted(terms)
+
+
+async def test_an_owner_hears_again_when_the_clock_of_redis_went_back(redis: AsyncRedis) -> None:
+    """A mailbox that expired, or was lost with a failover, is made anew, and its ids begin below those read.
+
+    The simulation has mailboxes of its own, whose ids only rise.
+    """
+    box = Mailbox(redis, "me", block_ms=20)
+    await box.open()
+    future = 2**44  # the clock was far ahead
+    await ask(redis, [("XADD", keys.mailbox("me"), f"{future}-0", "f", "you", "m", encode([ping(1)]))])
+    assert [letter.message for letter in await received(box, 1)] == [ping(1)]
+    await ask(redis, [("DEL", keys.mailbox("me"))])
+    await box.open()
+    heard: list[Letter] = []
+    for number in range(2, 6):  # the first of them is lost
+        await mailbox.send(redis, "you", [("me", ping(number))])
+        heard += await box.receive()
+    assert heard
+    await mailbox.send(redis, "you", [("me", ping(100))])
+    assert [letter.message for letter in await received(box, 1)][-1] == ping(100)
+
+
+@pytest.mark.parametrize("kind", ["embedded", "redis7"])
+async def test_a_mailbox_that_takes_no_letters_is_made_anew(
+    make_redis_server: Callable[..., RedisServer], kind: str
+) -> None:
+    """By a stranger: something else stands under its name, or its last id is the last there is."""
+    redis = connect(make_redis_server(kind).url)
+    box = Mailbox(redis, "me", block_ms=20)
+    name = keys.mailbox("me")
+    await box.open()
+    for spoil in (
+        [("DEL", name), ("SET", name, "no stream")],
+        [("XADD", name, "18446744073709551615-18446744073709551615", "f", "", "m", "[]")],
+        [("DEL", name), ("XADD", name, "1-18446744073709551615", "f", "", "m", "[]")],
+    ):
+        await ask(redis, spoil)
+        with contextlib.suppress(StoreRefused):
+            await box.receive()
+        await box.open()
+        await mailbox.send(redis, "you", [("me", ping(1))])
+        assert [letter.message for letter in await received(box, 1)] == [ping(1)]
+    await redis.aclose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Iterator
 
@@ -57,6 +58,70 @@ def test_a_password_is_masked() -> None:
     assert connection.masked("redis://me:geheim@host/0") == "redis://me:***@host/0"
     assert connection.masked("redis://:geheim@host/0") == "redis://:***@host/0"
     assert connection.masked("unix:///x?password=geheim&db=1") == "unix:///x?password=***&db=1"
+    assert connection.masked("redis://h:1,[::1]:2/s?sentinel_password=geheim") == (
+        "redis://h:1,[::1]:2/s?sentinel_password=***"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis://user:ge/heim@host:1/0", "percent-encoded"),
+        ("redis://user:12/geheim@host", "percent-encoded"),
+        ("redis://:ge?heim@host", "percent-encoded"),
+        ("redis://u:12?heim@host", "percent-encoded"),
+        ("redis://u:ge#heim@host", "%23"),
+        ("redis://:geheim", "not HOST:PORT"),
+        ("redis://u:geheim@", "not HOST:PORT"),
+        ("redis://u:pw@ho st", "not HOST:PORT"),
+        ("redis://u:pw@host:99999", "not HOST:PORT"),
+        ("redis:u:geheim@host", "does not begin with a scheme"),
+        ("u:geheim@host:6379", "does not begin with a scheme"),
+        (":geheim@host", "does not begin with a scheme"),
+        ("redis:/u:geheim@host", "does not begin with a scheme"),
+        ("localhost:6379", "does not begin with a scheme"),
+        ("redsi://u:geheim@host", "scheme is unknown, nearest: redis"),
+        ("redis://u:geheim@host/x", "number of a database"),
+        ("redis://h,i", "several are of"),
+        ("unix://x?password=geheim", "names no path"),
+        ("rediss://h?ssl_ca_cert=/geheim", "option 'ssl_ca_cert', which is unknown, nearest: ssl_ca_certs"),
+        ("redis://h?passwort=geheim", "option 'passwort', which is unknown, nearest: password"),
+        ("redis://h?password", "NAME=VALUE"),
+        ("redis://h?decode_responses=true", "option 'decode_responses', which is unknown"),
+        ("redis://h?ssl_ca_certs=/x", "write rediss://"),
+        ("rediss://h?ssl_check_hostname=flase", "must be true or false"),
+        ("rediss://h?ssl_cert_reqs=never", "none, optional or required"),
+        ("redis://h?db=x", "option db must be a number"),
+        ("redis://h?socket_timeout=0", "seconds above 0"),
+        ("redis://h?sentinel_password=geheim", "for redis+sentinel"),
+        ("redis+sentinel://h:1/s?sentinel_pasword=geheim", "nearest: sentinel_password"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said_without_any_part_of_a_secret(url: str, why: str) -> None:
+    for make in (connect, connect_blocking):
+        with pytest.raises(InvalidOption) as caught:
+            make(url)
+        text = str(caught.value)
+        assert why in text
+        assert not re.search(r"geheim|heim|\bge\b|:12", text), text
+        assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:ge%2Fhe%40im@host:1/3",
+        "redis://me:ge@heim@host",
+        "rediss://h?ssl_check_hostname=false&ssl_cert_reqs=none&ssl_ca_certs=%2Fx%20y",
+        "unix:///tmp/a@b.sock?db=2",
+        "unix://me:pw@/tmp/x.sock",
+        "redis://[::1]:7000",
+        "redis+sentinel://u:p@h,i:2/main?sentinel_password=a%40b&db=1",
+    ],
+)
+async def test_what_is_right_is_taken_as_it_is(url: str) -> None:
+    await connect(url).aclose()
+    connect_blocking(url).close()
 
 
 async def test_tls_and_sockets_pass_through() -> None:

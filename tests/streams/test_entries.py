@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import re
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from streamlease.protocol.errors import InvalidInput, MessageTooLarge, SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import entry_id
-from streamlease.streams import messages
+from streamlease.streams import expanding, messages, splitting
 from streamlease.streams.entries import (
+    HEADERS,
     MESSAGE_SCHEMA,
     Codec,
     Encoded,
@@ -25,11 +28,15 @@ from streamlease.streams.entries import (
     decode_entry,
     encode_batch,
     encode_message,
+    encode_normalized,
     encode_rows,
     filter_batch,
     pack_headers,
     to_messages,
 )
+from streamlease.streams.layout import layout_of
+from streamlease.streams.ranges import RangeReader
+from streamlease.streams.splitting import split
 
 STREAM = StreamId("flights", 0, 3)
 APPENDED = 1_763_700_000_000_000
@@ -287,6 +294,78 @@ def test_a_flipped_byte_gives_an_error_or_whole_messages(place: int, change: int
     assert batch.num_rows == 20
 
 
+def bomb(codec: Codec, size: int, rows: int = 1) -> list[bytes]:
+    """Fields as an encoder would not write them: payloads of zeros, very many of them."""
+    payload = pa.array([b"\0" * (size // rows)] * rows, pa.binary())
+    layout = layout_of("p", None)
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
+    with pa.ipc.new_stream(sink, layout.schema, options=options) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([payload], schema=layout.schema))
+    body = sink.getvalue().to_pybytes()[len(layout.header) : -8]
+    return [b"a", b"%d" % APPENDED, b"t", b"a/x", b"c", b"p", b"b", body]
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_what_would_expand_to_too_much_is_not_expanded(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = bomb(codec, 2**20)
+    assert len(decode_entry(STREAM, b"0-1", fields)["payload"][0].as_py()) == 2**20
+    monkeypatch.setattr(expanding, "MOST_BYTES", 2**19)
+    monkeypatch.setattr(pa.ipc, "open_stream", None)  # not even begun
+    with pytest.raises(SchemaMismatch, match=r"flights\.0\.3 is damaged.*expand to 1048[0-9]{3} bytes"):
+        decode_entry(STREAM, b"0-1", fields)
+
+
+def test_an_entry_without_columns_cannot_have_any_number_of_messages() -> None:
+    rows = 2**40
+    fields = [b"a", b"1", b"t", b"a/x", b"c", b"", b"b", b"\0" * 64]
+    with pytest.raises(SchemaMismatch, match=f"{rows} messages in one entry"):
+        decode_entry(STREAM, entry_id(0, rows).encode(), fields)
+
+
+def test_topics_cannot_take_any_memory() -> None:
+    rows = 40_000
+    _, fields = stored(encode_rows([Row("t", b"")] * rows), 0)
+    fields[fields.index(b"t") + 1] = b"t" * 50_000
+    with pytest.raises(SchemaMismatch, match="40000 messages with topics of up to 50000 characters"):
+        decode_entry(STREAM, entry_id(0, rows).encode(), fields)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    codec=st.sampled_from(["zstd", "lz4", "none"]),
+    payloads=st.lists(st.binary(max_size=400), min_size=2, max_size=60),
+    keys=st.booleans(),
+    cut=st.integers(0, 400),
+)
+def test_how_large_an_entry_becomes_is_known_before(
+    codec: Codec, payloads: list[bytes], keys: bool, cut: int
+) -> None:
+    rows = [Row(f"a/{n % 3}", one, one if keys else None, None, n) for n, one in enumerate(payloads)]
+    fields = encode_rows(rows, codec).fields
+    body = fields[fields.index(b"b") + 1]
+    layout = layout_of(fields[fields.index(b"c") + 1].decode(), None)
+    batch = pa.ipc.open_stream(layout.header + body).read_next_batch()
+    buffers = [one for column in batch.columns for one in column.buffers() if one is not None]
+    # Of a column without nulls, no validity is stored; Arrow pads each buffer.
+    least = sum(one.size for one in buffers) - 8 * len(buffers)
+    assert least <= expanding.expanded_bytes(body) <= least + 72 * len(buffers)
+    assert expanding.expanded_entry_bytes(fields) >= sum(map(len, fields))
+    with contextlib.suppress(expanding.Unreadable):
+        expanding.expanded_bytes(body[:cut])
+    with contextlib.suppress(expanding.Unreadable):
+        expanding.expanded_bytes(os.urandom(cut))
+
+
+def test_a_read_stops_where_the_expanded_messages_are_enough() -> None:
+    fields = bomb("zstd", 2**20)
+    state = [b"8", b"0", b"open", b"1", b"1", None]
+    entries = [(entry_id(number, 1).encode(), fields) for number in range(8)]
+    reader = RangeReader(STREAM, 0, 8, max_bytes=3 * 2**20)
+    (batch, *more) = reader.feed([state, entries])
+    assert (reader.position, reader.done, batch.num_rows + sum(one.num_rows for one in more)) == (2, True, 2)
+
+
 def test_a_filter_selects_by_topic() -> None:
     rows = [Row(topic, b"") for topic in ("a/b", "a/c", "a/b", "d", "$s/b")]
     id, fields = stored(encode_rows(rows), 0)
@@ -306,3 +385,78 @@ def test_headers_have_one_form() -> None:
     assert pack_headers({}) is None
     with pytest.raises(InvalidInput, match="header a is a int"):
         pack_headers({"a": 5})  # type: ignore[dict-item]
+
+
+HOLES = pa.array(
+    [
+        [{"key": "k", "value": b"v"}],
+        [None, {"key": "a", "value": b"1"}],
+        None,
+        [{"key": None, "value": b"2"}, {"key": "b", "value": None}],
+        [],
+    ],
+    HEADERS,
+)
+
+
+def with_headers(headers: pa.Array) -> pa.RecordBatch:
+    rows = len(headers)
+    columns = {"topic": pa.array(["a"] * rows), "payload": pa.array([b"p"] * rows), "headers": headers}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (1, "a header that is null in row 1: leave it out"),
+        (3, "a header without a key in row 3: give it one, or leave it out"),
+        (4, "a header without a value in row 4: give it one (which may be empty), or leave it out"),
+    ],
+)
+def test_headers_that_are_null_are_not_stored(row: int, said: str) -> None:
+    whole = pa.array(
+        [[], [None], None, [{"key": None, "value": b"2"}], [{"key": "b", "value": None}]], HEADERS
+    )
+    batch = with_headers(pa.concat_arrays([whole.slice(0, 1)] * row + [whole.slice(row, 1)]))
+    behind = with_headers(pa.concat_arrays([whole, batch.column("headers")])).slice(len(whole))
+    for some in (batch, behind):
+        with pytest.raises(InvalidInput, match=re.escape(f"column headers has {said}")):
+            encode_batch(some)
+    encode_batch(with_headers(whole).slice(2, 1))
+    encode_batch(with_headers(whole).slice(0, 1))
+
+
+@pytest.mark.parametrize("columns", [None, frozenset(["headers"])])
+def test_headers_that_are_null_are_read(columns: frozenset[str] | None) -> None:
+    """A sink took them, and every reader in Python ended with a TypeError, again and again."""
+    batch = with_headers(HOLES)
+    entry = encode_normalized(batch.cast(batch.schema))
+    (read,) = decode_entries(STREAM, [stored(entry, 7)], columns=columns)
+    assert read.column("headers").to_pylist() == [
+        [{"key": "k", "value": b"v"}],
+        [{"key": "a", "value": b"1"}],
+        None,
+        [{"key": "", "value": b"2"}, {"key": "b", "value": b""}],
+        [],
+    ]
+    if columns is None:
+        assert [message.headers for message in to_messages(read)] == [
+            (("k", b"v"),),
+            (("a", b"1"),),
+            (),
+            (("", b"2"), ("b", b"")),
+            (),
+        ]
+
+
+def test_large_rows_beside_small_ones_are_cut_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [2**20] * 40 + [1] * 4000
+    batch = pa.record_batch(
+        {"topic": pa.array(["t"] * len(sizes)), "payload": pa.array([b"x" * size for size in sizes])}
+    )
+    pieces = [piece for _, piece in split(batch, lambda topic, key: STREAM, False, 2**20)]
+    assert max(piece.nbytes for piece in pieces) <= 4 * 2**20
+    assert pa.Table.from_batches(pieces).equals(pa.Table.from_batches([batch]))
+    monkeypatch.setattr(splitting, "MOST_BYTES", 2**19)
+    with pytest.raises(MessageTooLarge, match="at most 524288"):
+        split(batch, lambda topic, key: STREAM, False, 2**20)

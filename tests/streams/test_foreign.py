@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from hashlib import blake2b
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.connection import AsyncRedis
 from streamlease.streams.entries import to_messages
 from streamlease.streams.inbox import InboxMover
 from streamlease.streams.log import AsyncLog
+from streamlease.streams.publisher import Publisher
 from streamlease.streams.spaces import SpaceStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,3 +93,41 @@ async def test_the_documented_choice_of_the_stream_is_the_one_of_this_package(
     assert space.stream_for(topic).shard == number
     assert f"| `{topic}` | {number} |" in PAGE
     assert number == shard
+
+
+@pytest.mark.parametrize(
+    ("id", "removed"), [("*", False), ("25-1", False), ("3-0", False), ("*", True), ("25-1", True)]
+)
+async def test_an_entry_that_somebody_put_into_a_log_is_named_and_new_streams_take_its_place(
+    redis: AsyncRedis, id: str, removed: bool
+) -> None:
+    """One that is a little ahead is met by the next long batch, which would stand before and behind it."""
+    spaces = SpaceStore(redis)
+    space = await spaces.create("flights", ["flights/#"])
+    (stream,) = space.streams()
+    log = f"sl:{{{stream}}}:log"
+    async with Publisher(redis, delivery_timeout=20) as publisher:
+        await publisher.send_many("flights/JFK", ["one", "two", "three"])
+        entry = (await redis.xadd(log, {"payload": "by hand"}, id=id)).decode()
+        if removed:
+            await redis.xdel(log, entry)
+        named = "an entry, removed since," if removed else f"entry {entry},"
+        began = asyncio.get_running_loop().time()
+        for count in (1,) if removed else (1, 100):
+            with pytest.raises(StreamleaseError) as raised:
+                await publisher.send_many("flights/JFK", [str(number) for number in range(count)])
+            assert f"stream {stream} takes no messages any more: {log} was given {named}" in str(raised.value)
+            assert "streamlease space alter flights --rotate" in str(raised.value)
+        assert asyncio.get_running_loop().time() - began < 15, "it is tried again in vain"
+        if not removed:
+            assert f"XDEL {log} {entry}" in str(raised.value)
+            await redis.xdel(log, entry)
+        space = await spaces.alter("flights", rotate=True)
+        await publisher.send("flights/JFK", "four")
+    found = [
+        message.payload
+        for one in space.streams()
+        for batch in await AsyncLog(redis).read(one, 0)
+        for message in to_messages(batch)
+    ]
+    assert found == [b"one", b"two", b"three", b"four"]

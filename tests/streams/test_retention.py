@@ -89,6 +89,28 @@ async def test_age_goes_by_the_clock_of_the_server(
     assert (await state(redis, stream)).trimmed_at == int(first[1][b"a"]) - 7_200_000_000
 
 
+async def test_an_entry_without_a_time_goes_with_the_next_one(
+    redis: AsyncRedis, log: AsyncLog, stream: StreamId
+) -> None:
+    """It is damaged; it must neither stop retention for good, nor go before its time."""
+    await fill(log, stream, [1] * 7)
+    hour = Retention(age_ms=3_600_000)
+    entries = await redis.xrange(stream_log(stream))
+    now = int(entries[0][1][b"a"])
+    old = b"%d" % (now - 7_200_000_000)
+    await redis.delete(stream_log(stream))
+    times = [b"yesterday", old, b"9" * 30, None, old, b"-7", b"%d" % now]
+    for (id, fields), at in zip(entries, times, strict=True):
+        kept = {name: value for name, value in fields.items() if name != b"a"}
+        await redis.xadd(stream_log(stream), kept if at is None else {**kept, b"a": at}, id=id)
+    done = await trim(redis, Trim(stream, hour, 7))
+    assert (done.floor, done.entries, done.messages, done.held) == (5, 5, 5, False)
+    assert (await state(redis, stream)).trimmed_at == int(old)
+    assert [id for id, _ in await redis.xrange(stream_log(stream))] == [id for id, _ in entries[5:]]
+    assert (await trim(redis, Trim(stream, hour, 7))).floor == 5
+    assert (await trim(redis, Trim(stream, Retention(messages=1), 7))).floor == 6
+
+
 async def test_nothing_goes_at_or_above_the_limit(redis: AsyncRedis, log: AsyncLog, stream: StreamId) -> None:
     await fill(log, stream, [2, 4, 2])
     keep = Retention(messages=1)

@@ -81,7 +81,7 @@ async def test_polls_read_a_share_where_news_are_pushed(
     async with Tails(redis, poll_interval=0.02) as tails:
         next_offsets = tails._log.next_offsets
 
-        async def count(streams: list[StreamId]) -> dict[StreamId, int]:
+        async def count(streams: list[StreamId], *damaged: object) -> dict[StreamId, int]:
             asked.append(len(streams))
             return await next_offsets(streams)
 

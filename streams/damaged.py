@@ -1,0 +1,95 @@
+"""Records in Redis that cannot be read: told in one line, and kept from hurting others.
+
+A number that is none is an error that names its key. Whoever looks at many things asks for all of them at
+once, and only if that fails for what one of them holds, for ever smaller parts: what is left over is damaged,
+and the others are seen all the same (`readable`). A Redis that does not answer is no damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
+
+from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError, Unsupported
+
+Item = TypeVar("Item", bound=Hashable)
+Result = TypeVar("Result")
+
+DAMAGE = (StreamleaseError, ValueError, TypeError, LookupError, ArithmeticError, OSError, RecursionError)
+"""What comes of values that nobody wrote on purpose."""
+
+
+def number(key: str, held: bytes | None, none: int = 0) -> int:
+    """A number that Redis holds under `key`; `none` if it holds nothing.
+
+    Raises:
+        Unsupported: it is no number.
+    """
+    try:
+        return none if held is None else int(held)
+    except ValueError:
+        raise Unsupported(
+            f"key {key} holds {held!r:.80}, which is no number: restore it from a backup"
+        ) from None
+
+
+async def readable(
+    items: Sequence[Item], work: Callable[[Sequence[Item]], Awaitable[Mapping[Item, Result]]]
+) -> tuple[dict[Item, Result], dict[Item, str]]:
+    """What `work` gives for `items`, and of those that cannot be read, why.
+
+    Raises:
+        StoreUnavailable, Indefinite: Redis does not answer.
+        What `work` raises for all of several items alike: then none of them is at fault.
+    """
+    try:
+        return (dict(await work(items)) if items else {}), {}
+    except (StoreUnavailable, Indefinite):
+        raise
+    except DAMAGE as error:
+        found, damaged = await _halves(items, work, error)
+        if len(items) > 1 and len(damaged) == len(items) and len(set(damaged.values())) == 1:
+            raise
+        return found, damaged
+
+
+async def _halves(
+    items: Sequence[Item],
+    work: Callable[[Sequence[Item]], Awaitable[Mapping[Item, Result]]],
+    failed: BaseException,
+) -> tuple[dict[Item, Result], dict[Item, str]]:
+    if len(items) == 1:
+        return {}, {items[0]: why(failed)}
+    found: dict[Item, Result] = {}
+    damaged: dict[Item, str] = {}
+    middle = len(items) // 2
+    for part in (items[:middle], items[middle:]):
+        try:
+            found |= await work(part)
+        except (StoreUnavailable, Indefinite):
+            raise
+        except DAMAGE as error:
+            good, bad = await _halves(part, work, error)
+            found |= good
+            damaged |= bad
+    return found, damaged
+
+
+async def attempt(work: Awaitable[Result]) -> tuple[Result | None, str]:
+    """What one look gives, or why it cannot be had.
+
+    Raises:
+        StoreUnavailable, Indefinite: Redis does not answer.
+    """
+    try:
+        return await work, ""
+    except (StoreUnavailable, Indefinite):
+        raise
+    except DAMAGE as error:
+        return None, why(error)
+
+
+def why(error: BaseException) -> str:
+    """An error as one line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, StreamleaseError) else f"{type(error).__name__}: {text}"
