@@ -3,6 +3,9 @@
 It finds leaders on behalf of its borrowers, has them spawned where leader hosts are registered, and leads
 itself where there are none (`embedded`). Commands leave first-in-first-out with one batch in flight; a late
 message for a borrower that has ended is dropped and counted.
+
+None of its tasks ends in silence: when one ends by a defect, the agent is over, and all its sessions end
+with that as the reason, rather than hold streams and consume nothing. The client makes a new agent then.
 """
 
 from __future__ import annotations
@@ -13,10 +16,8 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
-
-from redis import Redis
 
 from streamlease.agent import metrics
 from streamlease.leader.host import HostConfig, LeaderHost
@@ -29,7 +30,7 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.errors import NotLeader as NobodyLeads
-from streamlease.protocol.ids import random_token
+from streamlease.protocol.ids import HIGHEST_TOLD, random_token
 from streamlease.protocol.messages import (
     Command,
     CommandReply,
@@ -54,12 +55,16 @@ from streamlease.protocol.messages import (
 from streamlease.registry import leadership, mailbox, spawn
 from streamlease.registry.leadership import LeaderRecord
 from streamlease.registry.mailbox import Mailbox
-from streamlease.streams.connection import AsyncRedis, is_cluster
-from streamlease.streams.tasks import stop
+from streamlease.streams.connection import AsyncRedis
+from streamlease.streams.per_server import PerServer
+from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
+MAIL_SECONDS = 0.25
+"""How long mail for other servers of a cluster waits for one that does not answer."""
+
 RETRY_SECONDS = 0.2
 
 SPAWN_SILENCE_SHARE = 0.5
@@ -74,6 +79,7 @@ WATCHES = 20
 
 Receive = Callable[[FromLeader | CutRead], None]
 LeaderFound = Callable[[str, int], None]
+End = Callable[[StreamleaseError], None]
 Wish = tuple[Callable[[], bool], Callable[[], Awaitable[None]]]
 """Whether a group is still wanted; declares it."""
 
@@ -96,11 +102,21 @@ class Agent:
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._searches: dict[str, asyncio.Task[None]] = {}
+        self.error: StreamleaseError | None = None
+        """Why the agent is over, unless it was closed."""
+        self._tasks = Supervisor(f"agent {self.id}", self._ended)
+        self._mailing = PerServer(redis, self._tasks, mailbox.key_of, self._mail, MAIL_SECONDS)
+        self._searching = Supervisor(f"agent {self.id}, leader of", self._search_ended)
+        self._searches: set[str] = set()
+        self._sessions: dict[End, str] = {}
+        self._lost: str = ""
+        """Why what was sent last was lost; empty while letters leave."""
+        self._not_found: dict[str, str] = {}
+        """Group -> why its leader was not found, when it was looked for last."""
         self._finders: dict[str, list[LeaderFound]] = {}
         self._host: LeaderHost | None = None
-        self._queue_redis: Redis | None = None
+        """The embedded one, if it works."""
+        self._hosting = asyncio.Lock()
         self._seen: dict[str, int] = {}
         """The highest term of each group that any message here carried."""
         self._replies: dict[str, asyncio.Future[CommandReply]] = {}
@@ -115,7 +131,8 @@ class Agent:
         await self._mailbox.open()
         for work in (self._receive, self._send, self._keep_alive, self._tick):
             # Whatever the program was about when it connected, these are not.
-            self._tasks.append(asyncio.create_task(_forever(work), context=Context()))
+            name = work.__name__.strip("_").replace("_", " ")
+            self._tasks.start(name, _forever(work), endless=True, context=Context())
 
     async def close(self) -> None:
         """Send what waits, stop everything, remove the mailbox."""
@@ -123,11 +140,10 @@ class Agent:
             # What cannot leave in time is lost on the way, which the protocol bears.
             async with asyncio.timeout(2.0):
                 await self._idle.wait()
-        await stop([*self._tasks, *self._searches.values()])
+        await self._tasks.close()
+        await self._searching.close()
         if self._host is not None:
             await self._host.close()
-        if self._queue_redis is not None:
-            self._queue_redis.close()
         with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
             # Unanswered, the mailbox expires by itself.
             await self._mailbox.close()
@@ -150,6 +166,27 @@ class Agent:
         """Stop calling `tick`."""
         self._tickers.discard(tick)
 
+    def add_session(self, group: str, end: End) -> None:
+        """Call `end(why)` if the agent can do nothing more for the sessions of `group`."""
+        self._sessions[end] = group
+
+    def remove_session(self, end: End) -> None:
+        """Stop minding that session."""
+        self._sessions.pop(end, None)
+
+    def _ended(self, task: str, error: StreamleaseError) -> None:
+        self.error = self.error or error
+        for end in list(self._sessions):
+            end(error)
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(error)
+
+    def _search_ended(self, group: str, error: StreamleaseError) -> None:
+        self._finders.pop(group, None)
+        for end in [end for end, of in self._sessions.items() if of == group]:
+            end(error)
+
     def post(self, receiver: str, message: ToLeader | DrainHost) -> None:
         """Put a message on its way, in order, without waiting."""
         self._outgoing.append((receiver, message))
@@ -157,8 +194,9 @@ class Agent:
         self._news.set()
 
     def saw_term(self, group: str, term: int) -> None:
-        """A term of `group` is known to have been issued."""
-        self._seen[group] = max(term, self._seen.get(group, 0))
+        """A term of `group` is known to have been issued; one that cannot be is no term."""
+        if term <= HIGHEST_TOLD:
+            self._seen[group] = max(term, self._seen.get(group, 0))
 
     def keep_declared(self, group: str, wish: Wish) -> None:
         """Have `wish` declare the group before a leader is wanted: it may be deleted until then."""
@@ -169,9 +207,13 @@ class Agent:
         """Look for the leader of `group`; `found(mailbox, term)` is called if there is one now."""
         self._finders.setdefault(group, []).append(found)
         if group not in self._searches:
-            task = asyncio.create_task(self._search(group))
-            self._searches[group] = task
-            task.add_done_callback(lambda _: self._searches.pop(group, None))
+            self._searches.add(group)
+            task = self._searching.start(group, self._search(group))
+            task.add_done_callback(lambda _: self._searches.discard(group))
+
+    def trouble(self, group: str) -> str:
+        """What keeps this process from the leader of `group`, as far as it shows; empty if nothing does."""
+        return self._lost or self._not_found.get(group, "")
 
     async def command(self, leader: str, command: Command | DrainHost, seconds: float) -> CommandReply:
         """Send an operator's act to the host `leader` and wait for the reply.
@@ -204,7 +246,7 @@ class Agent:
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + seconds
-        sent = False
+        unanswered = False
         while (left := give_up - loop.time()) > 0:
             found: asyncio.Future[str] = loop.create_future()
 
@@ -216,23 +258,55 @@ class Agent:
             with contextlib.suppress(TimeoutError, Indefinite):
                 async with asyncio.timeout(min(left, ASK_SECONDS)):
                     mailbox = await found
-                sent = True
-                reply = await self.command(mailbox, command, min(give_up - loop.time(), ASK_SECONDS))
+                try:
+                    reply = await self.command(mailbox, command, min(give_up - loop.time(), ASK_SECONDS))
+                except Indefinite:
+                    # For good: who answers later that it does not lead says nothing of this one.
+                    unanswered = True
+                    raise
                 if not reply.not_leader:
                     return reply
-                sent = False
                 await asyncio.sleep(RETRY_SECONDS)
-        raise await self._why_not(command, seconds, sent)
+        raise await self._why_not(command, seconds, unanswered=unanswered)
 
-    async def _why_not(self, command: Command, seconds: float, sent: bool) -> StreamleaseError:
-        found = await spawn.find(self._redis, command.group)
+    async def drain_host(self, wanted: DrainHost, seconds: float) -> CommandReply:
+        """Ask a leader host to hand its leaders over, again and again until it answers; done once.
+
+        Raises:
+            Indefinite: no answer within `seconds`.
+        """
+        give_up = asyncio.get_running_loop().time() + seconds
+        while (left := give_up - asyncio.get_running_loop().time()) > 0:
+            with contextlib.suppress(Indefinite):
+                return await self.command(wanted.group, wanted, min(left, ASK_SECONDS))
+        raise Indefinite(
+            f"host {wanted.group} did not answer within {seconds:g} s: it is "
+            f"{'undrained' if wanted.undo else 'drained'}, or it is not; look with 'streamlease status', and "
+            f"try again"
+        )
+
+    async def _why_not(self, command: Command, seconds: float, *, unanswered: bool) -> StreamleaseError:
+        try:
+            found = await spawn.find(self._redis, command.group)
+        except StreamleaseError as error:
+            if not unanswered:
+                return error
+            return _maybe_done(command, f"nobody answered '{command.act}' within {seconds:g} s ({error})")
         record = found.record
-        if sent or found.live:
+        if unanswered:
             silence = (record.read_at - record.renewed_at) / 1000
-            return Indefinite(
-                f"the leader of {command.group} on host {record.host or '?'} did not answer '{command.act}' "
-                f"within {seconds:g} s and last renewed its term {silence:.1f} s ago: it was done, or it was "
-                f"not; look with 'streamlease group history', and try again"
+            who = (
+                f"the leader of {command.group} on host {record.host} did not answer '{command.act}' within "
+                f"{seconds:g} s and last renewed its term {silence:.1f} s ago"
+                if record.held
+                else f"the leader of {command.group} did not answer '{command.act}' within {seconds:g} s, "
+                f"and nobody leads now"
+            )
+            return _maybe_done(command, who)
+        if found.live:
+            return NobodyLeads(
+                f"host {record.host}, which leads {command.group}, could not be asked for '{command.act}' "
+                f"within {seconds:g} s, so nothing was done: try again"
             )
         why = (
             f"{found.hosts} leader hosts are alive, but none took it"
@@ -257,6 +331,7 @@ class Agent:
                 found = await spawn.find(self._redis, group)
         except StreamleaseError as error:
             log.warning("looking for the leader of %s: %s", group, error)
+            self._not_found[group] = str(error)
             self._finders.pop(group, None)
             return
         record = found.record
@@ -267,6 +342,7 @@ class Agent:
             record = await self._watch(group, record)
         finders = self._finders.pop(group, [])
         if record.held and not record.expired:
+            self._not_found.pop(group, None)
             for finder in finders:
                 finder(record.mailbox, record.term)
 
@@ -289,24 +365,36 @@ class Agent:
                 if wanted():
                     await declare()
             above = self._seen.get(group, 0)
-            if found.hosts and is_cluster(self._redis):
-                await spawn.spawn_by_message(self._redis, self.id, group, found, above)
-            elif found.hosts:
-                if self._queue_redis is None:
-                    self._queue_redis = spawn.queue_client(self._url)
-                await spawn.spawn(self._queue_redis, group, found.record, above)
+            if found.hosts:
+                await spawn.ask_hosts(self._redis, self.id, group, found, above)
             elif self._embedded:
-                if self._host is None:
-                    host = LeaderHost(
-                        self._redis, HostConfig(name="embedded", registered=False), pid=os.getpid()
-                    )
-                    self._host = host
-                    await asyncio.create_task(host.start(), context=Context())
-                self._host.lead(group, above)
+                (await self._working_host()).lead(group, above)
             else:
                 log.warning("no leader host is there for %s: start one with 'streamlease serve'", group)
+                self._not_found[group] = "no leader host is there: start one with 'streamlease serve'"
         except StreamleaseError as error:
             log.warning("wanting a leader for %s: %s", group, error)
+            self._not_found[group] = str(error)
+
+    async def _working_host(self) -> LeaderHost:
+        """The host of this process; a new one if there is none, or if it failed.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: it could not begin; nothing is left of it.
+        """
+        async with self._hosting:
+            if self._host is not None and self._host.failure is not None:
+                failed, self._host = self._host, None
+                await failed.close()
+            if self._host is None:
+                host = LeaderHost(self._redis, HostConfig(name="embedded", registered=False), pid=os.getpid())
+                try:
+                    await asyncio.create_task(host.start(), context=Context())
+                except BaseException:
+                    await host.close()
+                    raise
+                self._host = host
+            return self._host
 
     # ------------------------------------------------------------ loops
 
@@ -356,13 +444,19 @@ class Agent:
         while self._outgoing:
             letters = list(self._outgoing)
             self._outgoing.clear()
-            try:
-                await mailbox.send(self._redis, self.id, letters)
-            except (StoreUnavailable, StoreRefused, Indefinite) as error:
-                # Lost on the way: the protocol sends again what matters.
-                log.warning("agent %s lost %d messages: %s", self.id, len(letters), error)
-                await asyncio.sleep(RETRY_SECONDS)
+            left = await self._mailing.turn(letters)
+            self._outgoing.extendleft(reversed(left))
         self._idle.set()
+
+    async def _mail(self, letters: Sequence[tuple[str, Message]]) -> None:
+        try:
+            await mailbox.send(self._redis, self.id, letters)
+            self._lost = ""
+        except (StoreUnavailable, StoreRefused, Indefinite) as error:
+            # Lost on the way: the protocol sends again what matters.
+            log.warning("agent %s lost %d messages: %s", self.id, len(letters), error)
+            self._lost = str(error)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _keep_alive(self) -> None:
         await asyncio.sleep(mailbox.KEEP_ALIVE_MS / 1000)
@@ -373,6 +467,16 @@ class Agent:
         now = now_ms()
         for tick in list(self._tickers):
             tick(now)
+
+
+def _maybe_done(command: Command, who: str) -> Indefinite:
+    """The error for a command that was sent and not answered (invariant 12)."""
+    if command.dry_run:
+        return Indefinite(f"{who}: it was only asked what it would do, so nothing was changed; try again")
+    return Indefinite(
+        f"{who}: it was done, or it was not; look for request {command.request} in "
+        f"'streamlease group history SUB --json', and repeat it if it is not there"
+    )
 
 
 async def _forever(work: Callable[[], Awaitable[None]]) -> None:

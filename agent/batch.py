@@ -11,11 +11,16 @@ import pyarrow as pa
 from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
+from streamlease.streams.decoding import DamagedEntry
 from streamlease.streams.messages import Message, to_messages
 from streamlease.streams.ranges import FIRST_COUNT
 
 if TYPE_CHECKING:
     from streamlease.agent.subscription import SharedReader
+
+
+MOST_HOLES = 100
+"""So many holes of one stream are reported apart."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,9 +54,15 @@ class Held:
     """In limbo: for how many seconds the session has been connected again."""
     skips: dict[int, int] = field(default_factory=dict)
     """Start -> end of ranges in which the filter matched nothing, above what is committed."""
+    holes: dict[int, int] = field(default_factory=dict)
+    """Start -> end of what Redis lost, above what is acknowledged."""
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     failing: Failing | None = None
     """While it waits, nothing of the stream is handed out."""
+    damaged: DamagedEntry | None = None
+    """What was read next cannot be decoded; it fails by itself once all before it is committed."""
+    damaged_until: int = 0
+    """Of a damaged entry a message is among the dead letters: the others up to here need not wait."""
     entries: int = FIRST_COUNT
     """How many entries the next read asks for at first."""
     retry_at: float | None = None
@@ -59,12 +70,31 @@ class Held:
     turn: int = 0
     """Rises when messages that were handed out are to be handed out again."""
 
+    def reading_end(self, next: int) -> int:
+        """Up to where a read may go: to the end of the stream, or to a hole that is known."""
+        return min((next, *(start for start in self.holes if start > self.position)))
+
+    def lost(self) -> tuple[tuple[int, int], ...]:
+        """The holes below what is committed; the oldest ones joined, if they are many."""
+        found = sorted((start, end) for start, end in self.holes.items() if end <= self.committed)
+        if len(found) > MOST_HOLES:
+            joined = found[: 1 - MOST_HOLES]
+            last = joined[-1][1]
+            found = [(last - sum(end - start for start, end in joined), last), *found[1 - MOST_HOLES :]]
+        return tuple(found)
+
     def advance(self, end: int) -> None:
         """Everything below `end` is done, and what is skipped right behind it."""
         self.committed = max(self.committed, end)
         while (skipped := self.skips.pop(self.committed, None)) is not None:
             self.committed = skipped
         self.delivered = max(self.delivered, self.committed)
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether more of the stream may be read now."""
+        waits = self.failing is not None or self.damaged is not None or self.retry_at is not None
+        return not (self.limbo or self.revoking or waits)
 
     @property
     def is_waited_for(self) -> bool:
@@ -130,8 +160,10 @@ class Batch:
         """
         if end is not None and not self.start <= end <= self.end:
             raise InvalidOption(f"end is {end}: this batch has offsets {self.start} to {self.end}")
-        self._check_turn()
-        await self._owner.commit(self._held, self.stream, self.end if end is None else end, self.received)
+        end = self.end if end is None else end
+        if end > self._held.committed:
+            self._check_turn()
+        await self._owner.commit(self._held, self.stream, end, self.received)
 
     async def fail(self, offset: int, cause: BaseException | str) -> Verdict:
         """The message at `offset` could not be processed, and everything before it is done.
@@ -159,7 +191,7 @@ class Batch:
             raise InvalidOption(f"offset is {offset}: this batch has offsets {self.start} to {self.end - 1}")
         self._check_turn()
         text = cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
-        return await self._owner.fail(self._held, self.stream, offset, text[:MAX_CAUSE])
+        return await self._owner.fail(self._held, self.stream, offset, writable(text)[:MAX_CAUSE])
 
     def _check_turn(self) -> None:
         if self.turn != self._held.turn or self._held.failing is not None:
@@ -172,3 +204,8 @@ class Batch:
     def held(self) -> Held:
         """The lease under which the batch was read."""
         return self._held
+
+
+def writable(text: str) -> str:
+    """`text` without lone surrogates, which no message can carry."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader, UnknownGroup
 from streamlease.protocol.group_options import GroupOptions, check_options
@@ -28,12 +28,16 @@ from streamlease.streams.spaces import ShardBy, Space, SpaceStore
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from pydantic import BaseModel
+
     from streamlease.agent import plain
     from streamlease.agent.agent import Agent
     from streamlease.agent.plain import PlainSubscription
     from streamlease.agent.subscription import SharedReader, Subscription
-    from streamlease.protocol.messages import ActName, CommandReply
+    from streamlease.protocol.messages import ActName, Command, CommandReply
     from streamlease.streams.publisher import Publisher
+
+M = TypeVar("M", bound="BaseModel")
 
 URL_VARIABLE = "STREAMLEASE_REDIS_URL"
 ACT_SECONDS = 4.5
@@ -43,8 +47,19 @@ DEFAULT_URL = "redis://127.0.0.1:6379"
 
 
 def redis_url(url: str | None = None) -> str:
-    """`url`, or else that of the environment variable STREAMLEASE_REDIS_URL, or else the local default."""
-    return url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    """`url`, or else that of the environment variable STREAMLEASE_REDIS_URL, or else the local default.
+
+    Raises:
+        InvalidOption: it has characters that are no text; it is not shown, for it may hold a password.
+    """
+    found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise InvalidOption(
+            "the URL of Redis cannot be encoded as UTF-8 (lone surrogate): write such a character as %XX"
+        ) from None
+    return found
 
 
 class Client:
@@ -97,10 +112,13 @@ class Client:
         await self.redis.aclose()
 
     async def agent(self) -> Agent:
-        """The agent of this client, started at its first use."""
+        """The agent of this client, started at its first use, and anew when it ended by a defect."""
         from streamlease.agent.agent import Agent
 
         async with self._agent_lock:
+            if self._agent is not None and self._agent.error is not None:
+                ended, self._agent = self._agent, None
+                await ended.close()
             if self._agent is None:
                 agent = Agent(self.redis, self.url, embedded=self._embedded)
                 await agent.start()
@@ -198,6 +216,8 @@ class Client:
             load_installed()
             strategy(checked.strategy)
         columns = None if schema is None else Schema.of(schema)
+        if not 0.1 <= session_timeout <= 86_400:
+            raise InvalidOption(f"session_timeout is {session_timeout}: give 0.1 to 86400 seconds")
         timers = BorrowerConfig(session_timeout=round(session_timeout * 1000))
 
         async def open_reader() -> SharedReader:
@@ -297,6 +317,7 @@ class Client:
         """Have an operator's act done by the leader of a group.
 
         Raises:
+            InvalidOption: an argument is not acceptable.
             UnknownGroup: nobody declared it.
             NotLeader: nobody leads it now.
             Indefinite: the leader did not answer in time.
@@ -305,17 +326,8 @@ class Client:
         record = await leadership.read(self.redis, subscription.id)
         if not record.held or record.expired:
             raise NotLeader(f"group '{subscription}' has no leader now: one comes with its next consumer")
-        from streamlease.protocol.messages import Command
-
-        command = Command.model_validate(
-            {
-                "group": subscription.id,
-                "request": random_token(),
-                "act": act,
-                "who": who,
-                "dry_run": dry_run,
-            }
-        )
+        request = {"group": subscription.id, "request": random_token()}
+        command = _command({**request, "act": act, "who": who, "dry_run": dry_run})
         agent = await self.agent()
         return await agent.command(record.mailbox, command, seconds)
 
@@ -339,6 +351,7 @@ class Client:
             arguments: fields of `streamlease.protocol.messages.Command`.
 
         Raises:
+            InvalidOption: an argument is none, or not acceptable.
             UnknownGroup: nobody declared it.
             ActRefused: the leader says why it is not done.
             NotLeader: nobody leads, and nobody could be made to: nothing was done.
@@ -346,9 +359,7 @@ class Client:
         """
         await self.groups.get(subscription)
         ((whole, part),) = await ask(self.redis, [("TIME",)])
-        from streamlease.protocol.messages import Command
-
-        command = Command.model_validate(
+        command = _command(
             {
                 "group": subscription.id,
                 "request": request or random_token(),
@@ -370,25 +381,55 @@ class Client:
     ) -> dict[str, Any]:
         """Have a leader host hand its leaders to others, one by one, and take none; or take them again.
 
+        It answers at once, and names the groups that it leads; they are handed over afterwards.
+
         Raises:
+            InvalidOption: an argument is not acceptable.
             ActRefused: it is the last host.
             Indefinite: it did not answer within `seconds`.
         """
         ((whole, part),) = await ask(self.redis, [("TIME",)])
         from streamlease.protocol.messages import DrainHost
 
-        drain = DrainHost(
-            group=host,
-            request=random_token(),
-            who=who,
-            at=int(whole) * 1000 + int(part) // 1000,
-            undo=undo,
+        at = int(whole) * 1000 + int(part) // 1000
+        drain = _checked(
+            DrainHost, {"group": host, "request": random_token(), "who": who, "at": at, "undo": undo}
         )
-        reply = await (await self.agent()).command(host, drain, seconds)
+        reply = await (await self.agent()).drain_host(drain, seconds)
         if not reply.ok:
             raise ActRefused(reply.error)
         answer: dict[str, Any] = json.loads(reply.body)
         return answer
+
+
+def _command(fields: dict[str, Any]) -> Command:
+    """An operator's act.
+
+    Raises:
+        InvalidOption: a field is none, or not acceptable.
+    """
+    from streamlease.protocol.messages import Command
+
+    return _checked(Command, fields)
+
+
+def _checked(kind: type[M], fields: dict[str, Any]) -> M:
+    from pydantic import ValidationError
+
+    try:
+        message = kind.model_validate(fields)
+        message.model_dump_json()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidOption(
+            f"{ascii(where)[1:-1][:80]} is {ascii(first.get('input'))[:80]}: {first['msg'][:200]}"
+        ) from None
+    except ValueError:
+        raise InvalidOption(
+            "a text of the act cannot be encoded as UTF-8 (lone surrogate): remove that character"
+        ) from None
+    return message
 
 
 def connect(url: str | None = None, *, embedded: bool = True) -> Client:

@@ -21,8 +21,9 @@ from streamlease.agent.batch import Batch, Held
 from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.connection import AsyncRedis
+from streamlease.streams.decoding import DamagedEntry
 from streamlease.streams.log import AsyncLog
-from streamlease.streams.ranges import RangeReader
+from streamlease.streams.ranges import MissingOffsets, RangeReader
 from streamlease.streams.reading import READ_BYTES, Outcome, read_all
 from streamlease.streams.schemas import Schema
 from streamlease.streams.tails import Tails
@@ -33,6 +34,8 @@ RETRY_SECONDS = 0.2
 PACE_SECONDS = 0.001
 
 Take = Callable[["News", list[pa.RecordBatch]], None]
+Skip = Callable[["News", int], None]
+Damage = Callable[["News", DamagedEntry], None]
 
 
 @lru_cache(maxsize=65_536)
@@ -60,8 +63,10 @@ class Fetching:
         max_batch: most messages that are read of a stream in a round.
         most_waiting: at so many waiting batches nothing more is read.
         take: called with what was read of each stream, in order.
+        damage: called with what stands next in a stream, if it cannot be decoded.
         clock: seconds; that of `Held.retry_at`.
         term: that of the leader, for the log.
+        skip: called where Redis has lost what comes next, with the offset where the stream goes on.
     """
 
     def __init__(
@@ -71,18 +76,22 @@ class Fetching:
         streams: Mapping[str, Held],
         waiting: Sequence[Batch],
         take: Take,
+        damage: Damage,
         *,
         max_batch: int,
         most_waiting: int,
         schema: Schema | None,
         clock: Callable[[], float],
         term: Callable[[], int | None],
+        skip: Skip,
     ) -> None:
+        self._pass = skip
         self._redis = redis
         self._tails = tails
         self._streams = streams
         self._waiting = waiting
         self._take = take
+        self._damage = damage
         self._max_batch = max_batch
         self._most = most_waiting
         self._schema = schema
@@ -110,9 +119,13 @@ class Fetching:
             if one.start > one.end:
                 failed |= await self._went_back(one)
         for one, outcome in zip(reading, await self._read(reading), strict=True):
-            if isinstance(outcome, HistoryTruncated | SchemaMismatch):
+            if isinstance(outcome, DamagedEntry):
+                self._damage(one, outcome)
+            elif isinstance(outcome, MissingOffsets):
+                self._missing(one, outcome)
+            elif isinstance(outcome, HistoryTruncated | SchemaMismatch):
                 raise outcome
-            if isinstance(outcome, StreamleaseError):
+            elif isinstance(outcome, StreamleaseError):
                 failed = True
                 self._warn(one, outcome)
             else:
@@ -137,7 +150,7 @@ class Fetching:
             name, held = held_streams[place % len(held_streams)]
             if held.retry_at is not None and now >= held.retry_at:
                 held.retry_at = None
-            if held.limbo or held.revoking or held.failing or held.retry_at is not None or held in resting:
+            if not held.is_fetched or held in resting:
                 continue
             stream = _stream(name)
             next = self._tails.next_of(stream)
@@ -154,7 +167,7 @@ class Fetching:
             RangeReader(
                 one.stream,
                 one.start,
-                one.end,
+                one.held.reading_end(one.end),
                 max_messages=self._max_batch,
                 max_bytes=READ_BYTES,
                 schema=self._schema,
@@ -166,6 +179,18 @@ class Fetching:
         for one, reader in zip(reading, readers, strict=True):
             one.held.entries = reader.entries_for(self._max_batch)
         return outcomes
+
+    def _missing(self, one: News, hole: MissingOffsets) -> None:
+        """Redis has lost messages: what stands before them is read first, and then what comes behind them."""
+        held, start, end = one.held, int(hole.asked), hole.oldest  # type: ignore[arg-type]
+        if start not in held.holes:
+            held.holes[start] = end
+            log.warning(
+                "%s; the group passes over them and counts them as truncated", hole,
+                extra={"stream": str(one.stream), "term": self._term()},
+            )  # fmt: skip
+        if start == one.start:
+            self._pass(one, end)
 
     async def _went_back(self, one: News) -> bool:
         """The stream seems to end below what was read here: what is new must not get offsets read before.

@@ -14,7 +14,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.streams.columns import LAST_TIME
+from streamlease.streams.messages import FIRST_TIME, LAST_TIME
+from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -52,7 +53,7 @@ class Handover:
         """Whether the loop is about to look into the queue."""
         self._calling = threading.Lock()
         self._error: Exception | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Supervisor(f"publisher {publisher.id}", lambda _, error: self._failed(error))
 
     def submit(self, topic: str, payload: Any, key: Any, headers: Any, timestamp: Any) -> None:
         """See ``Publisher.submit``; from any thread but the loop's.
@@ -66,7 +67,7 @@ class Handover:
             type(payload) is bytes
             and (key is None or type(key) is bytes)
             and not headers
-            and (timestamp is None or (type(timestamp) is int and -LAST_TIME <= timestamp < LAST_TIME))
+            and (timestamp is None or (type(timestamp) is int and FIRST_TIME <= timestamp < LAST_TIME))
             and len(payload) + len(key or b"") <= MOST_BYTES
             and len(self._waiting) < MOST_MESSAGES
             and self._publisher.knows(topic)
@@ -87,9 +88,12 @@ class Handover:
         with self._calling:
             self._called = False
         if self._waiting and not self._emptying.locked():
-            task = asyncio.get_running_loop().create_task(self.empty())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start("taking over what was submitted", self.empty())
+
+    def _failed(self, error: StreamleaseError) -> None:
+        """What waits is not handed over any more, and the next call says why."""
+        self._error = self._error or error
+        self._waiting.clear()
 
     async def empty(self) -> None:
         """Hand over what is in the queue, in order."""

@@ -72,8 +72,8 @@ class Consumer(Protocol):
         """The shared subscription."""
         ...
 
-    def holding(self) -> tuple[int, int | None]:
-        """Streams held, and messages of them that are not committed; None if the end of one is unknown."""
+    def holding(self) -> tuple[int | None, int | None]:
+        """Streams held, and messages of them that are not committed; None where that is unknown."""
         ...
 
 
@@ -96,26 +96,26 @@ class _Consumers(Collector):
     def collect(self) -> Iterator[Metric]:
         with self._lock:
             there = list(self._there)
-        held: dict[str, int] = defaultdict(int)
+        held: dict[str, int | None] = defaultdict(int)
         lags: dict[str, int | None] = defaultdict(int)
         for consumer in there:
-            streams, lag = consumer.holding()
-            held[consumer.subscription] += streams
-            known = lags[consumer.subscription]
-            lags[consumer.subscription] = None if known is None or lag is None else known + lag
+            for sums, count in zip((held, lags), consumer.holding(), strict=True):
+                known = sums[consumer.subscription]
+                sums[consumer.subscription] = None if known is None or count is None else known + count
         streams_family, lag_family = _families()
-        for subscription, count in held.items():
-            streams_family.add_metric([subscription], count)
-            found = lags[subscription]
-            if found is not None:  # unknown is absent, never 0
-                lag_family.add_metric([subscription], found)
+        for family, sums in ((streams_family, held), (lag_family, lags)):
+            for subscription, found in sums.items():
+                if found is not None:  # unknown is absent, never 0
+                    family.add_metric([subscription], found)
         return iter((streams_family, lag_family))
 
 
 def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
     return (
         GaugeMetricFamily(
-            "streamlease_consumer_streams", "Streams that this process holds.", labels=["subscription"]
+            "streamlease_consumer_streams",
+            "Streams that this process holds; absent while unknown.",
+            labels=["subscription"],
         ),
         GaugeMetricFamily(
             "streamlease_consumer_lag_messages",

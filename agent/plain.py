@@ -106,6 +106,7 @@ def after(since: int | datetime | Mapping[str, int] | None) -> Start:
 
     Raises:
         InvalidInput: the moment has no time zone.
+        InvalidOption: it is no point in a stream.
     """
     if since is None:
         return "earliest"
@@ -114,6 +115,8 @@ def after(since: int | datetime | Mapping[str, int] | None) -> Start:
         return since + MICROSECOND
     if isinstance(since, Mapping):
         return {stream: offset + 1 for stream, offset in since.items()}
+    if not isinstance(since, int) or isinstance(since, bool):
+        raise InvalidOption(f"since is {ascii(since)[:80]}: use an offset, a datetime, or offsets by stream")
     return since + 1
 
 
@@ -152,7 +155,8 @@ class PlainSubscription:
         known = start in ("earliest", "latest") if isinstance(start, str) else True
         if not known or isinstance(start, bool) or not isinstance(start, str | int | datetime | Mapping):
             raise InvalidOption(
-                f"start is {start!r}: use 'earliest', 'latest', an offset, a datetime, or offsets by stream"
+                f"start is {ascii(start)[:80]}: "
+                f"use 'earliest', 'latest', an offset, a datetime, or offsets by stream"
             )
         if isinstance(start, int) and start < 0:
             raise InvalidOption(f"start is {start}: offsets begin at 0")
@@ -220,10 +224,14 @@ class PlainSubscription:
 
     async def _look(self, start: Start) -> None:
         """Add the streams of the filter that are not there yet, at `start`; drop those that are gone."""
-        spaces = await self._spaces.for_filter(self._filter)
+        seen = await self._spaces.look()
+        # Streams of a space whose definition was damaged meanwhile are still there, and read on.
+        kept = seen.damaged.keys() if self._places else ()
+        spaces = seen.matched(self._filter).listed if kept else seen.for_filter(self._filter)
         found = {stream for space in spaces for stream in space.streams()}
-        self._newest = {space.name: space.newest.number for space in spaces}
-        self._drop(self._places.keys() - found)
+        self._newest = {name: number for name, number in self._newest.items() if name in kept}
+        self._newest |= {space.name: space.newest.number for space in spaces}
+        self._drop(stream for stream in self._places.keys() - found if stream.space not in kept)
         new = found - self._places.keys()
         former = {s for s in found - new if self._followed(s) and self._places[s].last is None}
         # The newest first: then all that came before a message that is seen is seen too.

@@ -7,7 +7,9 @@ session-side facade of EIP-0028; it reports progress back by `progressed`.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, assert_never
@@ -56,6 +58,9 @@ from streamlease.protocol.messages import (
     ToLeader,
 )
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.streams.tasks import task_failed
+
+log = logging.getLogger(__name__)
 
 MOST_ATTESTED = 4
 """How many leases of one stream are remembered: each but the newest began above where a later one began."""
@@ -89,6 +94,12 @@ class AgentLike(Protocol):
 
     def remove_ticker(self, tick: Callable[[int], None]) -> None:
         """Stop calling `tick`."""
+
+    def add_session(self, group: str, end: Callable[[StreamleaseError], None]) -> None:
+        """Call `end(why)` if the agent can do nothing more for the sessions of `group`."""
+
+    def remove_session(self, end: Callable[[StreamleaseError], None]) -> None:
+        """Stop minding that session."""
 
 
 class Handler(Protocol):
@@ -169,6 +180,7 @@ class Session:
         """Make the borrowers; they look for their leader."""
         self._agent.register(self.config.session, self._received)
         self._agent.add_ticker(self._tick)
+        self._agent.add_session(self._group, self.end)
         for slot in range(len(self._slots)):
             self._make(slot)
 
@@ -244,6 +256,19 @@ class Session:
             self._step(slot, Unsubscribed())
         self._finish_if_empty()
 
+    def end(self, why: StreamleaseError) -> None:
+        """The session is over at once: the handler is told why, and the leader if that still works."""
+        if self.over:
+            return
+        self._handler.failed(why)
+        try:
+            self.disconnect()
+        except Exception:
+            log.exception("%s: leaving after a defect", self.config.subscription)
+        finally:
+            if not self.over:
+                self._over()
+
     def disconnect(self) -> None:
         """Leave at once, with the progress reported so far."""
         self._closing = True
@@ -271,24 +296,36 @@ class Session:
         self._slots[slot] = borrower
 
         def receive(message: FromLeader | CutRead) -> None:
-            if isinstance(message, PingResponse):
-                self._meter.answered(borrower.identity.borrower, self._clock())
-            self._step_borrower(slot, borrower, Received(_for_borrower(message)))
+            with self._surely("a message of the leader"):
+                if isinstance(message, PingResponse):
+                    self._meter.answered(borrower.identity.borrower, self._clock())
+                self._step_borrower(slot, borrower, Received(_for_borrower(message)))
 
         self._agent.register(borrower.identity.borrower, receive)
         self._step(slot, Started())
 
+    @contextlib.contextmanager
+    def _surely(self, what: str) -> Iterator[None]:
+        """What the agent calls raises nothing: a defect ends this session, and no other one of the agent."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("%s: %s", self.config.subscription, what)
+            self.end(task_failed(str(self.config.subscription), what, error))
+
     def _tick(self, now: int) -> None:
-        for slot in range(len(self._slots)):
-            self._step(slot, Tick())
+        with self._surely("a tick"):
+            for slot in range(len(self._slots)):
+                self._step(slot, Tick())
 
     def _received(self, message: FromLeader | CutRead) -> None:
-        if isinstance(message, CutFixed | CutFinished):
-            for entry in message.progress:
-                slot = self._attested.get(entry.stream, (0,))[0]
-                self.attest(slot, entry.stream, entry.lease_epoch, entry.offset)
-        if isinstance(message, CutFixed | CutFinished | CutResumed | CutRead) and not self.over:
-            self._handler.received(message)
+        with self._surely("an answer about cuts"):
+            if isinstance(message, CutFixed | CutFinished):
+                for entry in message.progress:
+                    slot = self._attested.get(entry.stream, (0,))[0]
+                    self.attest(slot, entry.stream, entry.lease_epoch, entry.offset)
+            if isinstance(message, CutFixed | CutFinished | CutResumed | CutRead) and not self.over:
+                self._handler.received(message)
 
     def _step(self, slot: int, event: Event) -> None:
         borrower = self._slots[slot]
@@ -306,8 +343,9 @@ class Session:
             case FindLeader():
 
                 def found(mailbox: str, term: int) -> None:
-                    attested = self._attested_of(slot)
-                    self._step_borrower(slot, borrower, LeaderFound(mailbox, term, attested))
+                    with self._surely("the leader that was found"):
+                        attested = self._attested_of(slot)
+                        self._step_borrower(slot, borrower, LeaderFound(mailbox, term, attested))
 
                 self._agent.find_leader(self._group, found)
             case SendToLeader():
@@ -369,6 +407,7 @@ class Session:
         self._closing = True
         self._agent.unregister(self.config.session)
         self._agent.remove_ticker(self._tick)
+        self._agent.remove_session(self.end)
         for slot, borrower in enumerate(self._slots):
             if borrower is not None:
                 self._agent.unregister(borrower.identity.borrower)

@@ -3,12 +3,16 @@
 Per stream the batches come in order. What was delivered but not committed when the program crashes is
 delivered again, to whoever gets the stream; nothing is delivered again on a clean hand-over, because a
 stream that is being revoked stays until its delivered batches are committed.
+
+A message that cannot be decoded, because its entry is damaged, fails by itself, as if the program had called
+``Batch.fail``: the group counts, waits and writes a dead letter as for every other poison message.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamlease.agent import metrics
-from streamlease.agent.batch import Batch, Failing, Held
+from streamlease.agent.batch import Batch, Failing, Held, writable
 from streamlease.agent.fetching import Fetching, News
 from streamlease.agent.session import Session
 from streamlease.borrower.machine import (
@@ -39,19 +43,22 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.ids import StreamId
-from streamlease.protocol.messages import CutRead, LeaderToSession, Verdict
+from streamlease.protocol.messages import MAX_CAUSE, CutRead, LeaderToSession, Verdict
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams import traces
 from streamlease.streams.connection import AsyncRedis
+from streamlease.streams.decoding import DamagedEntry
 from streamlease.streams.messages import filter_batch
 from streamlease.streams.schemas import Schema
 from streamlease.streams.tails import Tails
-from streamlease.streams.tasks import stop
+from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = ["Batch", "Failing", "Held", "SharedReader", "Subscription"]
+
+log = logging.getLogger(__name__)
 
 _Opener = Callable[[], "Awaitable[SharedReader]"]
 WATCH_SECONDS = 0.005
@@ -93,10 +100,11 @@ class SharedReader:
         self._arrived = asyncio.Event()
         """There may be something to hand out, or the end."""
         self._fetching = Fetching(
-            redis, self._tails, self._streams, self._ready, self._fetched,
+            redis, self._tails, self._streams, self._ready, self._fetched, self._found_damage,
             max_batch=max_batch, most_waiting=buffered_batches, schema=schema, clock=clock, term=self._term,
+            skip=self._pass_hole,
         )  # fmt: skip
-        self._fetcher: asyncio.Task[None] | None = None
+        self._tasks = Supervisor(f"subscription {shared}", lambda _, error: self._give_up(error))
         self._session: Session | None = None
         self._closed = False
         self._watching = False
@@ -111,15 +119,17 @@ class SharedReader:
         metrics.watch(self)
         self._tails.start()
         session.start()
-        self._fetcher = asyncio.create_task(self._fetch())
+        self._tasks.start("fetching", self._fetch())
 
     @property
     def streams(self) -> list[str]:
         """The streams that are held now."""
         return sorted(stream for stream, held in self._streams.items() if not held.limbo)
 
-    def holding(self) -> tuple[int, int | None]:
-        """Streams held, and their uncommitted messages; None if one's end is unknown. From any thread."""
+    def holding(self) -> tuple[int | None, int | None]:
+        """Streams held, and their uncommitted messages; None where that is unknown. From any thread."""
+        if self._session is None or not self._session.connected:
+            return None, None  # what it has may be another's already
         mine = [(stream, held) for stream, held in list(self._streams.items()) if not held.limbo]
         lag: int | None = 0
         for stream, held in mine:
@@ -187,6 +197,7 @@ class SharedReader:
         if end > held.committed:
             held.advance(end)
             self._report(str(stream), held)
+            self._fail_damaged(str(stream), held)
         try:
             async with asyncio.timeout(COMMIT_SECONDS):
                 await waiter
@@ -207,6 +218,8 @@ class SharedReader:
             raise InvalidOption(f"offset {offset} of stream {stream} is committed: it cannot fail any more")
         waiter: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         held.advance(offset)
+        if held.holes:
+            self._report(str(stream), held)  # a failure says nothing of them
         held.failing = Failing(offset, self._session.new_failure(), cause, waiter)
         self._report_failure(str(stream), held, held.failing)
         try:
@@ -230,8 +243,7 @@ class SharedReader:
         if not self._session.over:
             self._session.unsubscribe()
             await self._ended.wait()
-        if self._fetcher is not None:
-            await stop([self._fetcher])
+        await self._tasks.close()
         for stream, held in self._streams.items():
             held.fail(_taken(stream))
         await self._tails.close()
@@ -255,6 +267,7 @@ class SharedReader:
                 self._report(grant.stream, held)
             if held.committed < grant.progress:
                 self._pass_over(held, grant.progress)
+            self._fail_damaged(grant.stream, held)
             self._acknowledge(grant.stream, grant.progress)
         else:
             if held is not None:
@@ -275,7 +288,8 @@ class SharedReader:
         held = self._streams.get(answer.stream)
         failing = held.failing if held is not None else None
         if held is not None and failing is not None and failing.failure == answer.failure:
-            self._put_off(held, answer.retry_after_ms)
+            going_on = failing.offset < held.damaged_until and answer.verdict == "retry"
+            self._put_off(held, 0 if going_on else answer.retry_after_ms)
             self._settle(answer.stream, held, failing, answer.verdict)
 
     def revoking(self, slot: int, revoking: StreamRevoking) -> None:
@@ -341,7 +355,9 @@ class SharedReader:
             return
         # A closing program commits nothing more; otherwise what was delivered must be committed first.
         final = held.revoking and (self._closed or held.committed >= held.delivered)
-        self._session.progressed(held.slot, Progressed(stream, held.lease_epoch, held.committed, final))
+        self._session.progressed(
+            held.slot, Progressed(stream, held.lease_epoch, held.committed, final, held.lost())
+        )
 
     def _report_failure(self, stream: str, held: Held, failing: Failing) -> None:
         assert self._session is not None
@@ -351,7 +367,7 @@ class SharedReader:
 
     def _settle(self, stream: str, held: Held, failing: Failing, verdict: Verdict) -> None:
         """The failure is answered: what was handed out behind the message is void, and comes again."""
-        held.failing = None
+        damaged, held.failing = held.damaged, None
         held.turn += 1
         if verdict == "passed":
             held.advance(failing.offset + 1)
@@ -363,6 +379,12 @@ class SharedReader:
             self._report(stream, held)
         if not failing.waiter.done():
             failing.waiter.set_result(verdict)
+        if damaged is not None and verdict == "passed":
+            held.damaged_until = damaged.end
+        if damaged is not None and held.committed < held.damaged_until and held.retry_at is None:
+            # It need not be read again for each of its messages.
+            held.damaged = damaged.behind(held.committed)
+            self._fail_damaged(stream, held)
         self._wake()
 
     def _pass_over(self, held: Held, progress: int) -> None:
@@ -383,6 +405,8 @@ class SharedReader:
         held = self._streams[stream]
         self._committed.inc(max(0, offset - held.acknowledged))
         held.acknowledged = max(held.acknowledged, offset)
+        if held.holes:
+            held.holes = {start: end for start, end in held.holes.items() if end > held.acknowledged}
         waiting, held.waiters = held.waiters, []
         for end, waiter in waiting:
             if end > held.acknowledged:
@@ -396,6 +420,7 @@ class SharedReader:
         self._ready.clear()
         self._ready.extend(kept)
         held.position = held.delivered
+        held.damaged = None
         held.skips = {start: end for start, end in held.skips.items() if start < held.delivered}
 
     async def _fetch(self) -> None:
@@ -443,8 +468,35 @@ class SharedReader:
         try:
             return await self._fetching.round()
         except (HistoryTruncated, SchemaMismatch) as error:
-            self.failed(error)
+            self._give_up(error)
             return False
+
+    def _give_up(self, error: StreamleaseError) -> None:
+        """Nothing more can be read: the program is told, and the streams go to whoever can read them."""
+        self.failed(error)
+        if self._session is not None and not self._session.over:
+            self._session.disconnect()
+
+    def _found_damage(self, news: News, damaged: DamagedEntry) -> None:
+        """What stands next in a stream cannot be decoded: a message that failed, without the program."""
+        held = news.held
+        if self._streams.get(str(news.stream)) is held and held.position == damaged.start:
+            log.warning("%s", damaged, extra={"stream": str(news.stream), "term": self._term()})
+            held.damaged = damaged
+            self._fail_damaged(str(news.stream), held)
+
+    def _fail_damaged(self, stream: str, held: Held) -> None:
+        """Report the damaged message, if all before it is committed: a failure says that it is."""
+        damaged = held.damaged
+        if damaged is None or held.committed != damaged.start or held.failing is not None:
+            return
+        if self._session is None or held.revoking or held.limbo or self._closed:
+            return
+        waiter: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(_forget)
+        cause = writable(str(damaged))[:MAX_CAUSE]
+        held.failing = Failing(damaged.start, self._session.new_failure(), cause, waiter)
+        self._report_failure(stream, held, held.failing)
 
     def _fetched(self, news: News, batches: list[pa.RecordBatch]) -> None:
         """Queue what was read of a stream, unless it was lost or goes on elsewhere meanwhile."""
@@ -461,11 +513,21 @@ class SharedReader:
                 self._ready.append(batch)
                 self._arrived.set()
             else:
-                # Nothing here for us: pass over it without bothering the program.
-                held.skips[batch.start] = batch.end
-                if held.committed == batch.start:
-                    held.advance(batch.start)
-                    self._report(str(news.stream), held)
+                self._skip(str(news.stream), held, batch.start, batch.end)
+
+    def _pass_hole(self, news: News, end: int) -> None:
+        """What comes next was lost: go on behind it."""
+        held = news.held
+        if self._streams.get(str(news.stream)) is held and held.position == news.start:
+            held.position = end
+            self._skip(str(news.stream), held, news.start, end)
+
+    def _skip(self, stream: str, held: Held, start: int, end: int) -> None:
+        """Nothing there for us: pass over it without bothering the program."""
+        held.skips[start] = end
+        if held.committed == start:
+            held.advance(start)
+            self._report(stream, held)
 
 
 def _forget(waiter: asyncio.Future[Verdict]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlease.protocol.messages import BorrowerToLeader, LeaderToBorrower, Progress, Verdict
+from streamlease.protocol.messages import BorrowerToLeader, Hole, LeaderToBorrower, Progress, Verdict
 
 # ---------------------------------------------------------------- events
 
@@ -39,6 +39,8 @@ class Progressed:
     lease_epoch: int
     offset: int
     final: bool = False
+    holes: tuple[Hole, ...] = ()
+    """What was lost below `offset` and is not acknowledged yet."""
 
 
 @dataclass(frozen=True, slots=True)

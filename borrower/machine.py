@@ -47,6 +47,7 @@ from streamlease.protocol.messages import (
     Disconnect,
     FailureTaken,
     Grant,
+    Hole,
     Invalidate,
     LeaderConnectResponse,
     LeaderToBorrower,
@@ -87,6 +88,9 @@ __all__ = [
     "Tick",
     "Unsubscribed",
 ]
+
+STOOD_STILL = 500
+"""A longer time (ms) between two ticks: the process stood still, and has not heard what came for it."""
 
 CALM_STREAMS = 1000
 """For each so many streams that it holds, a borrower waits one more ``resend_interval`` before it repeats."""
@@ -149,6 +153,7 @@ class HeldStream:
     report_at: int = 0
     failed: Failed | None = None
     """A failure that the leader has not answered."""
+    holes: tuple[Hole, ...] = ()
 
 
 @dataclass(slots=True)
@@ -169,6 +174,7 @@ class Borrower:
     ping_at: int = 0
     silent_at: int = 0
     give_up_at: int = 0
+    ticked_at: int | None = None
 
     def step(self, event: Event, now: int) -> list[Effect]:
         """Take one event at time `now` (ms) and return what is to be done, in order."""
@@ -228,7 +234,13 @@ class Borrower:
         return SendToLeader(self.mailbox, message)
 
     def _report(self, stream: str, held: HeldStream) -> SendToLeader:
-        entry = Progress(stream=stream, lease_epoch=held.lease_epoch, offset=held.progress, final=held.final)
+        entry = Progress(
+            stream=stream,
+            lease_epoch=held.lease_epoch,
+            offset=held.progress,
+            final=held.final,
+            holes=held.holes,
+        )
         return self._to_leader(
             UpdateProgress(group=self.identity.group, borrower=self.identity.borrower, progress=(entry,))
         )
@@ -402,6 +414,7 @@ class Borrower:
             return []
         held.progress = event.offset
         held.final = event.final
+        held.holes = event.holes
         held.report_at = self._resend_at(now)
         report = self._report(event.stream, held)
         if self.state is BorrowerState.UNSUBSCRIBING and all(s.final for s in self.streams.values()):
@@ -488,7 +501,13 @@ class Borrower:
         if not self.mailbox:
             return []
         progress = tuple(
-            Progress(stream=name, lease_epoch=held.lease_epoch, offset=held.progress, final=True)
+            Progress(
+                stream=name,
+                lease_epoch=held.lease_epoch,
+                offset=held.progress,
+                final=True,
+                holes=held.holes,
+            )
             for name, held in self.streams.items()
         )
         return [
@@ -503,6 +522,7 @@ class Borrower:
                 return []
             self.find_at = now + self.config.find_leader_interval
             return [FindLeader()]
+        self._count_standstill(now)
         if now >= self.silent_at:
             return self._end(BorrowerEvent.INVALIDATED, "the leader is silent", again=True)
         effects: list[Effect] = []
@@ -517,6 +537,16 @@ class Borrower:
         if self.state is BorrowerState.UNSUBSCRIBING and now >= self.give_up_at:
             effects.extend(self._leave("unsubscribe timeout"))
         return effects
+
+    def _count_standstill(self, now: int) -> None:
+        """What the process did not hear while it stood still is not its leader's silence.
+
+        Unless the leader has given it up meanwhile: then it must hand out nothing more.
+        """
+        stood = now - self.ticked_at if self.ticked_at is not None else 0
+        self.ticked_at = now
+        if STOOD_STILL <= stood < self.config.session_timeout - self.config.ping_interval:
+            self.silent_at += stood
 
     def _resend_at(self, now: int) -> int:
         """When what is said now is said again: later with many streams, or answers are crowded out."""

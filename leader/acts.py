@@ -30,6 +30,7 @@ from streamlease.leader.poison import Poison
 from streamlease.leader.state import Peer
 from streamlease.protocol.messages import Command, CommandReply
 from streamlease.protocol.nearest import nearest
+from streamlease.protocol.quantities import LATEST
 
 MOVES_KEPT = 100
 """Of how many streams history keeps from where to where a reset moved them."""
@@ -107,6 +108,11 @@ class Acts(Poison):
     def _decide_pause(self, message: Command, record: Acted) -> Acted:
         if message.until is not None and message.until <= record.at:
             raise Refused(f"the time to pause group {self.group} until has passed: give a later one")
+        if message.until is not None and message.until > LATEST:
+            raise Refused(
+                f"the time to pause group {self.group} until is {message.until} ms since 1970: give one "
+                f"before the year 10000"
+            )
         return _with(record, {"until_ms": message.until}, until=message.until)
 
     def _decide_resume(self, message: Command, record: Acted) -> Acted:
@@ -175,6 +181,12 @@ class Acts(Poison):
             for stream, offset in sorted(message.offsets.items())
         ]
         assert self.listing is not None
+        unread = sorted(self.listing.unread & message.offsets.keys())
+        if unread:
+            raise Refused(
+                f"the definition of the space of {unread[0]} is damaged, so the order of its streams is not "
+                f"known: see 'streamlease doctor'"
+            )
         back = [s for s, at in message.offsets.items() if not self._at_end_with(s, at)]
         behind = generations.behind(self.durable, self.listing, back)
         body = {"streams": len(moves), "moves": moves[:MOVES_KEPT], "wait_again": list(behind)[:MOVES_KEPT]}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from streamlease.leader import view
 from streamlease.leader.events import Describe
 from streamlease.protocol.messages import CommandReply
+from streamlease.streams.tasks import task_failed
 
 if TYPE_CHECKING:
     from streamlease.leader.machine import Leader
@@ -42,12 +43,16 @@ class Describer:
     def answer(self, question: Describe, leader: Leader) -> None:
         """Send what is to be seen of the group to who asked: at once, or soon."""
         if len(leader.durable.streams) <= SLICE:
-            self._reply(question, json.dumps(view.of_leader(leader, self.clock())))
+            try:
+                body = json.dumps(view.of_leader(leader, self.clock()))
+            except Exception as error:
+                self._refuse([question], error)
+            else:
+                self._reply(question, body)
             return
         self._asked.append(question)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._answer_all(leader))
-            self._task.add_done_callback(_tell_failure)
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """What is under way; to be stopped with the leader."""
@@ -56,7 +61,11 @@ class Describer:
     async def _answer_all(self, leader: Leader) -> None:
         while self._asked:
             asked, self._asked = self._asked, []
-            body = await self._in_slices(leader)
+            try:
+                body = await self._in_slices(leader)
+            except Exception as error:
+                self._refuse(asked, error)
+                continue
             for question in asked:
                 self._reply(question, body)
 
@@ -77,7 +86,10 @@ class Describer:
         reply = CommandReply(group=self.group, request=question.request, ok=True, body=body)
         self.send(question.mailbox, reply)
 
-
-def _tell_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a view of a group could not be made", exc_info=error)
+    def _refuse(self, asked: list[Describe], error: Exception) -> None:
+        """Only the view is missing: who asked learns why, and the leader goes on."""
+        log.error("a view of group %s could not be made", self.group, exc_info=error)
+        why = str(task_failed(f"leader of {self.group}", "the view", error))
+        for question in asked:
+            reply = CommandReply(group=self.group, request=question.request, ok=False, error=why)
+            self.send(question.mailbox, reply)

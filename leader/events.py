@@ -35,6 +35,8 @@ class StreamsListed:
     """Where the sealed ones among them end."""
     predecessors: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The streams of the generation before that are to be finished before a stream may be read."""
+    unread: frozenset[str] = frozenset()
+    """Spaces whose definitions are damaged: their streams are not listed, and stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pydantic import ValidationError
+from redis.exceptions import ResponseError
 
 from streamlease.leader.journal import recover
 from streamlease.leader.records import (
@@ -22,8 +22,10 @@ from streamlease.leader.records import (
     StreamsForgotten,
     decode_records,
 )
+from streamlease.protocol.errors import Indefinite, StoreUnavailable
 from streamlease.registry import keys
-from streamlease.streams.connection import AsyncRedis, Command, ask
+from streamlease.streams.connection import AsyncRedis, Command, ask, exchange
+from streamlease.streams.damaged import DAMAGE, why
 
 PAGE = 500
 """Journal entries of one group that are read at one look."""
@@ -66,15 +68,18 @@ class JournalFollower:
     redis: AsyncRedis
     groups: dict[str, Followed] = field(default_factory=dict)
 
-    async def look(self, wanted: Sequence[str]) -> Mapping[str, News]:
+    async def look(self, wanted: Sequence[str], damaged: dict[str, str] | None = None) -> Mapping[str, News]:
         """Bring the groups with the identities `wanted` up to date; forget all others.
+
+        Args:
+            damaged: takes the groups whose journals cannot be read, and why; `groups` has them not.
 
         Returns:
             The news of each group that has any.
 
         Raises:
             StoreUnavailable, StoreRefused: what was applied stays; look again.
-            StreamleaseError: a journal is damaged.
+            StreamleaseError: a journal is damaged, and there is nothing to take it.
         """
         for group in self.groups.keys() - set(wanted):
             del self.groups[group]
@@ -85,18 +90,28 @@ class JournalFollower:
             ("XRANGE", keys.journal(group), self.groups[group].last_id, "+", "COUNT", PAGE + 1)
             for group in known
         ]
-        for group, entries in zip(known, await ask(self.redis, commands) if commands else [], strict=True):
-            found = _take(self.groups[group], entries)
+        replies = await exchange(self.redis, commands) if commands else []
+        for group, entries in zip(known, replies, strict=True):
+            found = None if isinstance(entries, ResponseError) else _take(self.groups[group], entries)
             if found is None:
                 unknown.append(group)
             elif found.records:
                 news[group] = found
         for group in unknown:
-            recovery = await recover(self.redis, group)
-            before = self.groups.get(group)
+            before = self.groups.pop(group, None)
+            try:
+                recovery = await recover(self.redis, group)
+                recent = await self._recent(group, recovery.last_id)
+            except (StoreUnavailable, Indefinite):
+                raise
+            except DAMAGE as error:
+                if damaged is None:
+                    raise
+                damaged[group] = why(error)
+                continue
             self.groups[group] = Followed(recovery.state, recovery.last_id, recovery.number)
             if before is None or before.last_id != recovery.last_id:
-                news[group] = News(await self._recent(group, recovery.last_id), anew=True)
+                news[group] = News(recent, anew=True)
         return news
 
     async def _recent(self, group: str, last_id: bytes) -> tuple[tuple[int, Record], ...]:
@@ -122,7 +137,7 @@ def _take(followed: Followed, entries: Sequence[Entry]) -> News | None:
                 streams.update(followed.state.moved_by(record), _leases(record))
                 followed.state.apply(record)
                 records.append((time, record))
-    except (ValidationError, ValueError, KeyError):
+    except DAMAGE:
         return None  # what is wrong with it, `recover` says
     return News(tuple(records), frozenset(streams))
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from streamlease.protocol.errors import UnknownSpace
+from streamlease.protocol.errors import StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.registry.groups import Groups
 from streamlease.registry.progress import GroupProgress, needs
@@ -81,8 +81,7 @@ class Forgetter:
     async def round(self, spaces: Iterable[Space]) -> list[Spent]:
         """Do what is due in `spaces`; the generations that were dropped.
 
-        Raises:
-            StoreUnavailable, StoreRefused, Indefinite, NotDurable: try again.
+        What goes wrong with one of them is told in the log, and is tried again in the next round.
         """
         before, self._seen = self._seen, set()
         dropped: list[Spent] = []
@@ -91,6 +90,10 @@ class Forgetter:
                 dropped += await self._of(space, before)
             except UnknownSpace:
                 log.info("space %s was deleted meanwhile", space.name)
+            except StreamleaseError as error:
+                log.warning("space %s: %s", space.name, error)
+                # What was seen of it stands.
+                self._seen |= {one for one in before if one[0] == space.name}
         return dropped
 
     async def _of(self, space: Space, before: set[Spent]) -> list[Spent]:

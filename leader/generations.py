@@ -37,15 +37,20 @@ class Listing:
     ends: Mapping[str, int] = field(default_factory=dict)
     predecessors: Predecessors = field(default_factory=dict)
     successors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+    """Streams of spaces whose definitions are damaged: as their order is not known, they do not advance."""
 
     @classmethod
-    def of(cls, ends: Mapping[str, int], predecessors: Predecessors) -> Listing:
+    def of(
+        cls, ends: Mapping[str, int], predecessors: Predecessors, unread: frozenset[str] = frozenset()
+    ) -> Listing:
         """A listing with the successors that follow from the predecessors."""
         successors: dict[str, list[str]] = {}
         for stream, before in predecessors.items():
             for one in before:
                 successors.setdefault(one, []).append(stream)
-        return cls(ends, predecessors, {stream: tuple(after) for stream, after in successors.items()})
+        following = {stream: tuple(after) for stream, after in successors.items()}
+        return cls(ends, predecessors, following, unread)
 
     def at_end(self, state: GroupState, stream: str) -> bool:
         """Whether `stream` is sealed and consumed to its end."""
@@ -80,7 +85,9 @@ def advance(state: GroupState, held: Collection[str], listing: Listing, candidat
     work = deque(candidates)
     while work:
         stream = work.popleft()
-        if over(stream) or not all(map(over, listing.predecessors.get(stream, ()))):
+        if over(stream) or stream in listing.unread:
+            continue
+        if not all(map(over, listing.predecessors.get(stream, ()))):
             continue
         if state.streams[stream].waiting:
             released[stream] = None

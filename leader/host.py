@@ -1,8 +1,15 @@
 """A leader host: one mailbox and many leaders on one event loop.
 
-``streamlease serve`` runs one; spawn jobs of RQ reach it through `lead`. Where no host is registered, an
-agent embeds one in its own process. Either way a host first becomes a candidate, and leads only what the
-leadership record gives it.
+``streamlease serve`` runs one: who misses a leader asks it by a message, it makes a spawn job, and the host
+that takes the job is called by `lead` (`registry/spawn.py`). Where no host is registered, an agent embeds
+one in its own process. Either way a host first becomes a candidate, and leads only what the leadership
+record gives it.
+
+A host whose work is not done any more is none: if one of its loops ends, which only a defect can do, the host
+*fails*. It gives all its leaders up, leads nothing more, and says why in `failure`; whoever started it ends
+it (``serve`` with an error, so that it is started anew; an agent begins another one). What Redis refuses, or
+does not answer, is tried again for ever. A candidate, a leader or an errand that ends by a defect is told in
+the log, and ends alone.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ import contextlib
 import json
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +30,13 @@ from streamlease.leader.retention import INTERVAL_SECONDS, Retainer
 from streamlease.leader.runner import Runner, now_ms
 from streamlease.leader.strategies import load_installed
 from streamlease.leader.upkeep import Upkeep
-from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
+from streamlease.protocol.errors import (
+    Indefinite,
+    StoreRefused,
+    StoreUnavailable,
+    StreamleaseError,
+    UnknownGroup,
+)
 from streamlease.protocol.ids import random_token
 from streamlease.protocol.messages import (
     Command,
@@ -43,11 +56,12 @@ from streamlease.protocol.messages import (
     UpdateProgress,
 )
 from streamlease.registry import hosts, leadership, mailbox
-from streamlease.registry.leadership import LeadershipConfig
+from streamlease.registry.leadership import LeaderRecord, LeadershipConfig
 from streamlease.registry.mailbox import Letter, Mailbox
 from streamlease.streams.connection import AsyncRedis
 from streamlease.streams.inbox import LOOK_SECONDS, InboxMover
-from streamlease.streams.tasks import stop
+from streamlease.streams.per_server import PerServer
+from streamlease.streams.tasks import Supervisor, stop
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +71,23 @@ CANDIDACY_SECONDS = 20.0
 HAND_OUT_SECONDS = 2.0
 """How long a drained host waits for a group's next leader before it gives up the next group."""
 
+MAIL_SECONDS = 0.25
+"""How long mail for other servers of a cluster waits for one that does not answer."""
+
 WATCH_SECONDS = 0.1
 BLOCK_MS = 500
 """How long one read of the mailbox waits: so late a host may notice that somebody is silent."""
 
 RETRY_SECONDS = 0.2
+FAULTY_SECONDS = 1.0
+"""How long a loop waits that met an error which an outage does not explain, such as damaged data."""
+
 UNANSWERED = (StoreUnavailable, StoreRefused, Indefinite)
 """What Redis not answering, or refusing, looks like."""
+
+
+Place = Callable[[str, LeaderRecord, int], Awaitable[object]]
+"""Makes a spawn job for a group, from its leadership record and the term that the new one must be above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +106,32 @@ class HostConfig:
 class LeaderHost:
     """Runs leaders. Everything happens on the event loop in which `start` was called."""
 
-    def __init__(self, redis: AsyncRedis, config: HostConfig, pid: int = 0) -> None:
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        config: HostConfig,
+        pid: int = 0,
+        place: Place | None = None,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Args:
+        place: makes a spawn job, which any host may take; None: this host leads what it is asked for.
+        failed: called once, when it fails.
+        """
         self.id = f"{config.name or 'host'}-{random_token()[:8]}"
         self.config = config
         self.draining = False
         self.drained = False
         """Whether an operator wants it to lead nothing, as long as there are other hosts."""
+        self._drain_answer: CommandReply | None = None
+        """What was answered to the newest `DrainHost`."""
+        self.failure: StreamleaseError | None = None
+        """Why it leads nothing any more; None: it works."""
+        self.troubles: dict[str, str] = {}
+        """Loop -> why what it does fails, again and again, though Redis answers."""
+        self._told_failed = failed
         self._pid = pid
+        self._place = place
         self._redis = redis
         self._mailbox = Mailbox(redis, self.id, BLOCK_MS)
         self._heard: int | None = None
@@ -99,11 +142,16 @@ class LeaderHost:
         self._seen: dict[str, int] = {}
         """The highest term of each group that is known to have been issued."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._errands: set[asyncio.Task[None]] = set()
+        self._loops = Supervisor(f"host {self.id}", self.fail)
+        self._single = Supervisor(f"host {self.id}", lambda name, error: None)
+        """Of tasks that end alone; the supervisor tells the log."""
         self._outgoing: deque[tuple[str, Message]] = deque()
         self._news = asyncio.Event()
+        self._mailing = PerServer(redis, self._loops, mailbox.key_of, self._mail, MAIL_SECONDS)
         self._inboxes = InboxMover(redis, self.id)
-        self._upkeep = Upkeep(redis, self.id, config.leadership, self._runners, lambda: self._heard)
+        self._upkeep = Upkeep(
+            redis, self.id, config.leadership, self._runners, lambda: self._heard, self._loops
+        )
         self._retainer = Retainer(redis, self.id, now_ms, interval=config.retention_interval)
         self.beaten_at: int | None = None
         """When Redis last took note of this host; None before it began."""
@@ -114,11 +162,11 @@ class LeaderHost:
         return sorted(self._runners)
 
     async def facts(self) -> metrics.HostFacts:
-        """What metrics show; lags are unknown while Redis does not answer."""
+        """What metrics show; lags are unknown while Redis does not answer, or a stream is damaged."""
         led = [found for runner in self._runners.values() if (found := runner.facts()) is not None]
         try:
             groups = await metrics.with_lag(self._redis, led)
-        except UNANSWERED as error:
+        except StreamleaseError as error:
             log.warning("lags are unknown: %s", error)
             groups = [facts for facts, _ in led]
         return metrics.HostFacts(groups, self.draining, len(self._outgoing), self.dropped)
@@ -138,12 +186,47 @@ class LeaderHost:
         await self._mailbox.open()
         await self._beat_once()
         upkeep = self._upkeep
-        works: list[Callable[[], Awaitable[None]]] = [upkeep.renew, upkeep.tick, upkeep.look, upkeep.weigh]
-        works += [self._receive, self._send, self._keep_alive, self._beat, self._retain, self._move_inboxes]
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            "renew": upkeep.renew,
+            "tick": upkeep.tick,
+            "look": upkeep.look,
+            "weigh": upkeep.weigh,
+            "receive": self._receive,
+            "send": self._send,
+            "keep alive": self._keep_alive,
+            "beat": self._beat,
+            "retention": self._retain,
+            "inboxes": self._move_inboxes,
+        }
         if self.config.registered:
-            works.append(self._watch)
-        for work in works:
-            self._tasks.append(asyncio.create_task(_forever(work)))
+            works["watch"] = self._watch
+        for name, work in works.items():
+            self._tasks.append(self._loops.start(name, self._forever(name, work), endless=True))
+
+    async def _forever(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat `work` until cancelled; what Redis refuses, or does not answer, is tried again."""
+        while True:
+            try:
+                await work()
+                self.troubles.pop(name, None)
+            except UNANSWERED as error:
+                log.warning("%s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+            except StreamleaseError as error:
+                log.error("host %s cannot do its work (%s): %s", self.id, name, error)
+                self.troubles[name] = " ".join(str(error).split())
+                await asyncio.sleep(FAULTY_SECONDS)
+
+    def fail(self, name: str, error: StreamleaseError) -> None:
+        """A part of the host, called `name`, has ended: lead nothing any more, and say why."""
+        if self.failure is not None:
+            return
+        log.error("host %s leads nothing any more, since %s ended: %s", self.id, name, error)
+        self.failure = error
+        self.draining = True
+        for runner in self._runners.values():
+            runner.end(f"host {self.id} failed: {error}")
+        self._told_failed()
 
     def lead(self, group: str, above: int = 0) -> None:
         """Become a candidate for the group, unless the host leads it or is one already.
@@ -155,7 +238,7 @@ class LeaderHost:
         if self.draining or group in self._runners or group in self._candidates:
             return
         stand = self._pass_on if self.drained else self._stand
-        task = asyncio.create_task(stand(group))
+        task = self._single.start(f"candidate for {group}", stand(group))
         self._candidates[group] = task
         task.add_done_callback(lambda _: self._candidates.pop(group, None))
 
@@ -178,8 +261,11 @@ class LeaderHost:
 
     async def close(self, drain_timeout: float = 5.0) -> None:
         """Drain, stop listening and remove the mailbox."""
-        await self.drain(drain_timeout)
-        await stop([*self._tasks, *self._errands, *self._leading.values(), *self._candidates.values()])
+        try:
+            await self.drain(drain_timeout)
+        finally:
+            await self._single.close()
+            await self._loops.close()
         with contextlib.suppress(*UNANSWERED):
             # The claim expires by itself.
             await self._retainer.close()
@@ -200,7 +286,7 @@ class LeaderHost:
         candidacy = self._upkeep.candidacy(group)
         give_up = now_ms() + int(CANDIDACY_SECONDS * 1000)
         first_seen = None
-        while now_ms() < give_up:
+        while now_ms() < give_up and not self.draining:
             try:
                 record = await leadership.read(self._redis, group)
                 ready = candidacy.observe(record, now_ms())
@@ -212,7 +298,10 @@ class LeaderHost:
                 if ready and (term := await candidacy.attempt(self._redis)) is not None:
                     self._begin(group, term, candidacy.history)
                     return
-            except UNANSWERED as error:
+            except UnknownGroup as error:
+                log.info("candidate for %s: %s", group, error, extra={"group": group})
+                return
+            except StreamleaseError as error:
                 log.warning("candidate for %s: %s", group, error, extra={"group": group})
             await asyncio.sleep(WATCH_SECONDS)
 
@@ -220,18 +309,23 @@ class LeaderHost:
 
     async def _drain_host(self, sender: str, wanted: DrainHost) -> None:
         """Hand all leaders to other hosts, one after another, so that few groups change leader at once."""
+        if self._drain_answer is not None and self._drain_answer.request == wanted.request:
+            self._post(sender, self._drain_answer)  # the answer was lost, or came too late
+            return
         error = ""
-        self.drained = not wanted.undo
-        if self.drained and not await self._others():
-            self.drained = False
+        if not wanted.undo and not await self._others():
             error = f"host {self.id} is the last one that leads: start another one first"
-        await self._beat_once()
+        self.drained = not wanted.undo and not error
         groups = self.leaders
         body = json.dumps({"host": self.id, "drained": self.drained, "leaders": groups})
-        self._post(
-            sender,
-            CommandReply(group=wanted.group, request=wanted.request, ok=not error, error=error, body=body),
+        self._drain_answer = CommandReply(
+            group=wanted.group, request=wanted.request, ok=not error, error=error, body=body
         )
+        try:
+            await self._beat_once()
+        except UNANSWERED as unanswered:
+            log.warning("host %s: %s", self.id, unanswered)  # the next beat says it
+        self._post(sender, self._drain_answer)
         for group in groups if self.drained else ():
             runner = self._runners.get(group)
             if runner is None or not self.drained:
@@ -256,9 +350,12 @@ class LeaderHost:
 
     async def _led_elsewhere(self, group: str, term: int) -> None:
         while True:
-            record = await leadership.read(self._redis, group)
-            if record.held and record.term > term:
-                return
+            try:
+                record = await leadership.read(self._redis, group)
+                if record.held and record.term > term:
+                    return
+            except UNANSWERED as error:
+                log.warning("waiting for the next leader of %s: %s", group, error, extra={"group": group})
             await asyncio.sleep(WATCH_SECONDS)
 
     async def _pass_on(self, group: str) -> None:
@@ -269,9 +366,24 @@ class LeaderHost:
             log.warning("passing %s on: %s", group, error, extra={"group": group})
             others = []
         if others:
-            self._post(others[0].host, SpawnWanted(group=group, above=self._seen.get(group, 0)))
+            wanted = SpawnWanted(group=group, above=self._seen.get(group, 0), placed=True)
+            self._post(others[0].host, wanted)
         else:
             await self._stand(group)
+
+    async def _have_placed(self, place: Place, wanted: SpawnWanted) -> None:
+        """Somebody misses a leader: make the job that a host takes, or lead where that is not possible."""
+        try:
+            record = await leadership.read(self._redis, wanted.group)
+            await place(wanted.group, record, wanted.above)
+        except UNANSWERED as error:
+            log.warning(
+                "no job to lead %s could be made, so this host stands for it: %s",
+                wanted.group,
+                error,
+                extra={"group": wanted.group},
+            )
+            self.lead(wanted.group, wanted.above)
 
     def _begin(self, group: str, term: int, history: str) -> None:
         self._seen[group] = max(term, self._seen.get(group, 0))
@@ -287,7 +399,7 @@ class LeaderHost:
             history,
         )
         self._runners[group] = runner
-        task = asyncio.create_task(runner.run())
+        task = self._single.start(f"leader of {group}", runner.run())
         self._leading[group] = task
         task.add_done_callback(lambda done: self._ended(group, done))
 
@@ -296,8 +408,6 @@ class LeaderHost:
         self._leading.pop(group, None)
         if runner is not None and runner.over:
             self.lead(group)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("leader of %s ended by a defect", group, exc_info=error, extra={"group": group})
 
     # ------------------------------------------------------------ messages
 
@@ -343,6 +453,8 @@ class LeaderHost:
                 runner = self._runners.get(message.group)
                 if runner is not None:
                     runner.post(Received(letter.sender, message))
+            case SpawnWanted(placed=False) as wanted if self._place is not None:
+                self._errand(self._have_placed(self._place, wanted))
             case SpawnWanted() as wanted:
                 self.lead(wanted.group, wanted.above)
             case DrainHost() as drain:
@@ -359,9 +471,7 @@ class LeaderHost:
             except (StoreUnavailable, StoreRefused, Indefinite) as error:
                 log.warning("host %s: %s", self.id, error)
 
-        task = asyncio.create_task(done())
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        self._single.start("errand", done())
 
     async def _send(self) -> None:
         await self._news.wait()
@@ -372,12 +482,15 @@ class LeaderHost:
         while self._outgoing:
             letters = list(self._outgoing)
             self._outgoing.clear()
-            try:
-                await mailbox.send(self._redis, self.id, letters)
-            except UNANSWERED as error:
-                # Lost on the way: the protocol sends again what matters.
-                log.warning("host %s lost %d messages: %s", self.id, len(letters), error)
-                return
+            left = await self._mailing.turn(letters)
+            self._outgoing.extendleft(reversed(left))
+
+    async def _mail(self, letters: Sequence[tuple[str, Message]]) -> None:
+        try:
+            await mailbox.send(self._redis, self.id, letters)
+        except UNANSWERED as error:
+            # Lost on the way: the protocol sends again what matters.
+            log.warning("host %s lost %d messages: %s", self.id, len(letters), error)
 
     async def _keep_alive(self) -> None:
         await asyncio.sleep(mailbox.KEEP_ALIVE_MS / 1000)
@@ -413,13 +526,3 @@ class LeaderHost:
             )
             await hosts.beat(self._redis, info)
         self.beaten_at = now_ms()
-
-
-async def _forever(work: Callable[[], Awaitable[None]]) -> None:
-    """Repeat `work` until cancelled; a Redis that does not answer is tried again."""
-    while True:
-        try:
-            await work()
-        except UNANSWERED as error:
-            log.warning("%s", error)
-            await asyncio.sleep(RETRY_SECONDS)

@@ -102,7 +102,7 @@ async def _recovered(redis: AsyncRedis, group: str, held: Sequence[bytes | None]
                     last = number
                     for record in decode_records(entry[b"r"]):
                         state.apply(record)
-    except (ValidationError, ValueError, KeyError) as error:
+    except (ValidationError, ValueError, KeyError, RecursionError) as error:
         raise _Damaged(
             f"the journal of group {group} is damaged near entry {last_id.decode()}: "
             f"{' '.join(str(error).split())[:200]}; restore key {keys.journal(group)} from a backup"
@@ -202,12 +202,12 @@ class Journal:
         self.since_snapshot = self._bytes = 0
 
     def _kept(self) -> int:
-        """How many of the newest entries stay as history."""
+        """How many of the newest entries stay as history; the newest in any case: there the journal ends."""
         left = HISTORY_BYTES
         for number, size in enumerate(reversed(self._sizes)):
             left -= size
             if left < 0:
-                return number
+                return max(1, number)
         return HISTORY
 
     async def heal(self, state: bytes) -> None:

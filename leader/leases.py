@@ -108,15 +108,35 @@ class Leases(Book):
     def revocation_timeout(self) -> int:
         return self.options.revocation_timeout_ms or self.config.revocation_timeout
 
+    def taken_at(self, stream: str, lease: Lease) -> int | None:
+        """When (ms) a stream that is asked back is taken by force; None: it is waited for.
+
+        A stream in an open cut is waited for as long as its session lives, unless the group's declaration
+        says how long. The query is writing what it has read, or pauses between two triggers; somebody else
+        would be handed the same messages. Whoever cannot wait releases the stream (`acts`).
+        """
+        waits = lease.state is LeaseState.REVOKING and self._is_in_cut(stream)
+        if waits and self.options.revocation_timeout_ms is None:
+            return None
+        return max(lease.since, lease.kept_until) + self.revocation_timeout
+
+    def _is_in_cut(self, stream: str) -> bool:
+        session = self.durable.streams[stream].session
+        known = self.durable.sessions.get(session) if session is not None else None
+        return known is not None and stream in known.ranges
+
     def _tick_lease(self, stream: str, lease: Lease, now: int) -> None:
         peer = self.peers.get(lease.name)
         if peer is None or not peer.borrower:
             return
-        revoking = lease.state in (LeaseState.REVOKING, LeaseState.REVOKED)
-        if revoking and now >= lease.since + self.revocation_timeout:
-            self._invalidate(peer.mailbox, peer.borrower, "revocation_timeout")
-            self._lose(peer, now)
-            return
+        if lease.state in (LeaseState.REVOKING, LeaseState.REVOKED):
+            taken_at = self.taken_at(stream, lease)
+            if taken_at is None:
+                lease.kept_until = now
+            elif now >= taken_at:
+                self._invalidate(peer.mailbox, peer.borrower, "revocation_timeout")
+                self._lose(peer, now)
+                return
         if lease.state is not LeaseState.GRANTED and now >= lease.resend_at:
             lease.resend_at = self._resend_at(now)
             self._tell(stream, lease, peer, now)
@@ -262,8 +282,10 @@ class Leases(Book):
     def _streams_listed(self, event: StreamsListed, now: int) -> None:
         starts = event.starts
         new = {s: start for s, start in starts.items() if s not in self.durable.streams}
-        gone = tuple(s for s in self.durable.streams if s not in starts)
-        self.listing = generations.Listing.of(event.ends, event.predecessors)
+        unlisted = [s for s in self.durable.streams if s not in starts]
+        unread = frozenset(s for s in unlisted if s.partition(".")[0] in event.unread)
+        gone = tuple(s for s in unlisted if s not in unread)
+        self.listing = generations.Listing.of(event.ends, event.predecessors, unread)
         if new:
             waiting = generations.waiting(self.durable, new, event.predecessors)
             self._record(StreamsAdded(starts=new, waiting=waiting))

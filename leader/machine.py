@@ -33,7 +33,7 @@ from streamlease.leader.events import (
     StreamsListed,
     Tick,
 )
-from streamlease.leader.records import Committed, HandedOver, Returned, TermStarted
+from streamlease.leader.records import Committed, HandedOver, Returned, TermStarted, Truncated
 from streamlease.leader.state import Lease, LeaseEvent, LeaseState, Peer
 from streamlease.protocol.cuts import NO_RANGES
 from streamlease.protocol.messages import (
@@ -304,16 +304,32 @@ class Leader(Acts):
 
     def _commit(self, peer: Peer, progress: Iterable[Progress]) -> None:
         """Record progress that is above what is committed; only of leases that the peer has."""
-        offsets = {
-            entry.stream: entry.offset
+        entries = [
+            entry
             for entry in progress
             if (lease := self.leases.get(entry.stream)) is not None
             and lease.name == peer.name
             and lease.lease_epoch == entry.lease_epoch
             and entry.offset > self.durable.streams[entry.stream].committed
+        ]
+        for entry in entries:
+            self._pass_holes(entry)
+        offsets = {
+            entry.stream: entry.offset
+            for entry in entries
+            if entry.offset > self.durable.streams[entry.stream].committed
         }
         if offsets:
             self._record(Committed(offsets=offsets))
+
+    def _pass_holes(self, entry: Progress) -> None:
+        """What Redis lost before it was consumed is counted, as what retention removed is; each hole once."""
+        stream = self.durable.streams[entry.stream]
+        for start, end in entry.holes:
+            if stream.committed < end <= entry.offset:
+                if stream.committed < start:
+                    self._record(Committed(offsets={entry.stream: start}))
+                self._record(Truncated(floors={entry.stream: end}))
 
     # ------------------------------------------------------------ cuts
 

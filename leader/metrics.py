@@ -38,6 +38,10 @@ FENCED = Counter(
     "Leaders of this process that ended because their term was followed by another.",
 )
 
+REFUSED_JOBS = Counter(
+    "streamlease_refused_jobs", "Jobs in the queue of spawn jobs that are none, and were not run."
+)
+
 
 def count_commit(records: Iterable[Record], size: int) -> None:
     """One group commit of `size` bytes is written."""

@@ -144,7 +144,7 @@ class Returned(_Record):
 
 
 class Truncated(_Record):
-    """Retention removed what was not consumed: these streams go on from these offsets."""
+    """Retention removed, or Redis lost, what was not consumed: these streams go on from these offsets."""
 
     type: Literal["truncated"] = "truncated"
     floors: dict[str, int]
@@ -251,7 +251,7 @@ class StreamProgress:
     last_session: str | None = None
     """The session of the newest lease, even after its end."""
     truncated: int = 0
-    """How many messages retention removed before they were consumed."""
+    """How many messages retention removed, or Redis lost, before they were consumed."""
     pinned_end: int | None = None
     """A former owner's cut was open up to here; the next cut must end here, to hold the same rows."""
     waiting: bool = False

@@ -20,14 +20,15 @@ once more after the trim, for one that is expired then looks at the floors when 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from streamlease.leader.forgetting import Forgetter, Spent, unfinished
-from streamlease.leader.journal import Journal, recover
+from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.leader.records import Expired
-from streamlease.protocol.errors import Fenced, InvalidOption, UnknownSpace
+from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError, UnknownGroup, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership, progress
@@ -35,7 +36,6 @@ from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.registry.progress import GroupProgress, Holds, needs
 from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.log import AsyncLog
 from streamlease.streams.retention import (
     NOTHING_NEWER,
     Newer,
@@ -137,19 +137,24 @@ class Retainer:
             StoreUnavailable, StoreRefused, Indefinite: try again.
         """
         done = Round()
-        due = [s for s in await self._spaces.list() if s.retention.limited or unfinished(s)]
+        due = [s for s in (await self._spaces.look()).listed if s.retention.limited or unfinished(s)]
         if not due or not await self._claim():
             return done
         done.claimed = True
         done.dropped = await self._forgetter.round(filter(unfinished, due))
-        spaces = [space for space in await self._spaces.list() if space.retention.limited]
+        spaces = [space for space in (await self._spaces.look()).listed if space.retention.limited]
         if not spaces:
             return done
         holds = await self._look(spaces)
         late = overdue(holds, [space for space in spaces if not space.retention.force])
         for group in late:
-            if await self._expire(group):
-                done.expired.append(group.subscription)
+            id = group.subscription.id
+            try:
+                if await self._expire(group):
+                    done.expired.append(group.subscription)
+            except StreamleaseError as error:
+                # It goes on holding what it holds; the others do not wait for it.
+                log.warning("group '%s' cannot let go: %s", group.subscription, error, extra={"group": id})
         self._expiring = {g.subscription.id: c for g in late if (c := self._expiring.get(g.subscription.id))}
         if done.expired:
             holds = await self._look(spaces)
@@ -199,16 +204,20 @@ class Retainer:
 
     async def _look(self, spaces: Sequence[Space]) -> Holds:
         streams = [stream for space in spaces for stream in space.streams()]
-        ends = await AsyncLog(self._redis).next_offsets(streams)
+        # A damaged stream has no end here, and keeps what it holds.
+        ends = {stream: one.next for stream, one in (await kept(self._redis, streams)).items()}
         return Holds(ends, await needs(self._redis, self._groups, spaces))
 
     async def _expire(self, group: GroupProgress) -> bool:
         """Let a group go, under its leadership; False if somebody leads it, or has just come back."""
         id = group.subscription.id
-        candidacy = self._expiring.setdefault(id, Candidacy(id, self._host, self._host, LeadershipConfig()))
+        fresh = Candidacy(id, self._host, self._host, LeadershipConfig(), declared=True)
+        candidacy = self._expiring.setdefault(id, fresh)
         if not candidacy.observe(await leadership.read(self._redis, id), self._clock()):
             return False
-        term = await candidacy.attempt(self._redis)
+        term = None
+        with contextlib.suppress(UnknownGroup):  # deleted in this moment
+            term = await candidacy.attempt(self._redis)
         if term is None:
             return False
         try:
@@ -216,9 +225,16 @@ class Retainer:
             (again,) = await progress.read(self._redis, {group.subscription: []}) or [group]
             if again.last_commit_at > group.active_at or again.expired_at is not None:
                 return False
-            journal = Journal(self._redis, id, self._host, term, (await recover(self._redis, id)).last_id)
+            recovery = await recover(self._redis, id)
+            journal = Journal(self._redis, id, self._host, term, recovery.last_id)
             record = Expired(at=again.read_at, idle_ms=group.idle_ms, host=self._host)
-            await journal.write(*journal.next_commit([record], {"@expired": again.read_at}))
+            expired = {"@expired": again.read_at}
+            try:
+                await journal.write(*journal.next_commit([record], expired))
+            except TailLost as error:
+                log.warning("group '%s': its journal is healed: %s", group.subscription, error)
+                await journal.heal(recovery.state.snapshot())
+                await journal.write(*journal.next_commit([record], expired))
             log.warning(
                 "group '%s' was idle for %d s and holds no messages any more", group.subscription,
                 group.idle_ms // 1000, extra={"group": id, "term": term},

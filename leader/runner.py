@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.leader.machine import Leader, LeaderConfig
 from streamlease.leader.records import Record
 from streamlease.leader.strategies import strategy
+from streamlease.leader.waiting import Waiting
 from streamlease.protocol import logs
 from streamlease.protocol.errors import (
     Fenced,
@@ -56,8 +57,8 @@ from streamlease.registry.dead_letters import DeadLetters, Poisoned
 from streamlease.registry.groups import Declaration, Groups, Listing, Shape, shape_of
 from streamlease.registry.leadership import HistoryChanged, LeadershipConfig
 from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.spaces import Space
-from streamlease.streams.tasks import stop
+from streamlease.streams.spaces import Known
+from streamlease.streams.tasks import Supervisor, stop, task_failed
 from streamlease.streams.traces import active_tracer
 
 if TYPE_CHECKING:
@@ -97,11 +98,12 @@ class Runner:
     """Of the data in which the term was issued."""
     over: bool = False
     """Whether the term is of another history than the data: then the next one may be claimed at once."""
-    inbox: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    waiting: Waiting = field(default_factory=Waiting)
+    """What it takes next."""
     renewed_at: int = 0
     declaration: Declaration | None = None
     ticking: bool = False
-    """Whether a tick waits in the inbox; one is enough."""
+    """Whether a tick waits; one is enough."""
     lively: bool = True
     """Whether it needs ticks often: something is under way, or was at the last tick."""
     reason: str = ""
@@ -111,13 +113,16 @@ class Runner:
     _leading: _Leading | None = None
     _tracer: Tracer | None = field(default_factory=active_tracer)
     _describer: Describer = field(init=False)
+    _supervisor: Supervisor = field(init=False)
 
     def __post_init__(self) -> None:
+        self._supervisor = Supervisor(f"leader of {self.group}", lambda _, error: self.end(str(error)))
         self._describer = Describer(self.group, self.outbox, now_ms)
 
     def post(self, event: Event) -> None:
-        """Hand an event to the machine; it is taken in order."""
-        self.inbox.put_nowait(event)
+        """Hand an event to the machine; it is taken in order, unless a later one takes its place."""
+        if not self.waiting.put(event) and self.waiting.dropped == 1:
+            log.warning("leader of %s has no room for more messages: they count as lost", self.group)
 
     def step_down(self) -> None:
         """Give leadership up in good order."""
@@ -160,7 +165,7 @@ class Runner:
             borrowers=sum(bool(peer.borrower) for peer in machine.peers.values()),
             moves=state.moves,
             rebalances=machine.rebalances,
-            inbox=self.inbox.qsize(),
+            inbox=len(self.waiting),
         )
         return facts, {name: one.committed for name, one in going.items()}
 
@@ -195,6 +200,8 @@ class Runner:
 
     async def _lead(self, groups: Groups) -> str:
         declaration = await groups.get(_subscription(self.group))
+        if await groups.enlist(declaration.shared):
+            log.warning("group %s was missing in the set of groups: retention did not see it", self.group)
         recovery = await recover(self.redis, self.group)
         journal = Journal(
             self.redis,
@@ -222,16 +229,14 @@ class Runner:
         log.info(
             "leader of %s began term %d with %d streams", self.group, self.term, len(machine.durable.streams)
         )
-        # Before everything that waits in the inbox: a borrower may have been faster than the recovery.
+        # Before everything that waits: a borrower may have been faster than the recovery.
         reason = await self._carry_out(machine.step(Recovered(), now_ms()), machine, journal)
         if reason is not None:
             return reason
         self._leading = _Leading(groups, declaration, journal, machine)
         self.ready()
         while True:
-            events = [await self.inbox.get()]
-            while not self.inbox.empty():
-                events.append(self.inbox.get_nowait())
+            events = await self.waiting.take()
             effects: list[Effect] = []
             ticked = False
             for left, event in zip(range(len(events) - 1, -1, -1), events, strict=True):
@@ -301,7 +306,8 @@ class Runner:
         before = self.writing.pop(effect.stream, None)
         if before is not None:
             before.cancel()
-        self.writing[effect.stream] = asyncio.create_task(self._dead_letter(effect))
+        name = f"dead letter of {effect.stream}"
+        self.writing[effect.stream] = self._supervisor.start(name, self._dead_letter(effect))
 
     async def _dead_letter(self, effect: DeadLetter) -> None:
         assert self.declaration is not None
@@ -322,8 +328,13 @@ class Runner:
                 break
             except StreamleaseError as error:
                 log.warning("dead letter of %s, offset %d: %s", effect.stream, effect.offset, error)
-                self.post(DeadLetterRefused(effect.stream, effect.offset, str(error)))
-                await asyncio.sleep(DEAD_LETTER_SECONDS)
+                why = str(error)
+            except Exception as error:
+                # Whatever it is: who waits for it learns why, and it is tried again, perhaps by another host.
+                log.exception("dead letter of %s, offset %d", effect.stream, effect.offset)
+                why = str(task_failed(f"host {self.host}", "a dead letter", error))
+            self.post(DeadLetterRefused(effect.stream, effect.offset, why))
+            await asyncio.sleep(DEAD_LETTER_SECONDS)
         log.warning(
             "offset %d of %s failed %d times (%s): dead letter at offset %d of %s",
             effect.offset, effect.stream, effect.failures, effect.cause, at, into,
@@ -342,11 +353,11 @@ class Runner:
                 log.warning("leader of %s: %s", self.group, error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def look(self, spaces: Sequence[Space], passed: int) -> None:
+    async def look(self, known: Known, passed: int) -> None:
         """Tell the machine which streams there are, if that may have changed.
 
         Args:
-            spaces: all spaces as they are now.
+            known: all spaces as they are now.
             passed: how often retention passed what the group had not consumed.
 
         Raises:
@@ -356,17 +367,19 @@ class Runner:
         if leading is None:
             return
         shared = leading.declaration.shared
-        shape = shape_of(space for space in spaces if space.intersects(shared.filter))
-        changed = shape != leading.shape and (shape or leading.shape)
+        shape = shape_of(known.matched(shared.filter).listed)
+        unread = frozenset(known.damaged)
+        changed = (shape != leading.shape and (shape or leading.shape)) or unread != leading.unread
         if not changed and passed == leading.passed and leading.complete:
             return
         leading.journal.durability = await leading.groups.durability(shared)
         found = NOTHING
-        if shape:
+        if shape or unread:
             with contextlib.suppress(UnknownSpace):  # gone in this very moment
                 found = await leading.groups.listing(leading.declaration)
-        self.post(StreamsListed(found.starts, found.floors, found.ends, found.predecessors))
+        self.post(StreamsListed(found.starts, found.floors, found.ends, found.predecessors, found.unread))
         leading.shape, leading.passed, leading.complete = shape, passed, found.complete
+        leading.unread = found.unread
 
 
 @dataclass(slots=True)
@@ -380,6 +393,7 @@ class _Leading:
     shape: Shape | None = None
     passed: int = 0
     complete: bool = True
+    unread: frozenset[str] = frozenset()
 
 
 def known_options(declaration: Declaration) -> GroupOptions:

@@ -1,56 +1,52 @@
 """``streamlease serve``: a leader host as a process of its own.
 
 Three parts share the process: the event loop with the host and its leaders; a thread with an RQ worker, whose
-jobs do no more than hand a group to the host; and a thread that answers the probes of Kubernetes::
+jobs do no more than hand a group to the host (`leader/jobs.py`); and a thread that answers the probes of
+Kubernetes::
 
-    GET /healthz   200 while the event loop turns
+    GET /healthz   200 while the event loop turns and the host has not failed
     GET /metrics   what Prometheus reads
-    GET /readyz    200 while Redis answers and the host takes leaders; 503 otherwise, and while draining
+    GET /readyz    200 while Redis answers and the host takes leaders; 503 otherwise, and while draining; also
+                   while damaged data keep it from its work: then it says which
 
-SIGTERM and SIGINT drain: the host steps down from every leader, so that no client waits for a timeout.
+SIGTERM and SIGINT drain: the host steps down from every leader, so that no client waits for a timeout. If the
+host fails (`leader/host.py`), or one of the threads ends, so does the process, with an error.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import contextlib
 import json
 import logging
 import os
 import signal
 import threading
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
-from redis import Redis
-from redis.exceptions import RedisError
-from rq import Queue, SimpleWorker
-from rq.exceptions import StopRequested
-from rq.timeouts import TimerDeathPenalty
 
 from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.leader.jobs import SpawnJobs
 from streamlease.leader.metrics import exposition
 from streamlease.leader.runner import now_ms
-from streamlease.protocol.errors import InvalidOption, StreamleaseError
+from streamlease.protocol.errors import InvalidOption
 from streamlease.registry import hosts
-from streamlease.registry.spawn import QUEUE, queue_client
+from streamlease.registry.spawn import queue_client, spawn
 from streamlease.streams.connection import (
     check_server,
     connect,
     is_cluster,
 )
+from streamlease.streams.tasks import task_failed
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 1.0
-"""How long after the end of a worker the next one begins."""
-
 SCRAPE_SECONDS = 8.0
 """How long a scrape may take: less than Prometheus waits by default."""
-
-_serving: _Serving | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,39 +73,25 @@ class ServeConfig:
             )
 
 
-class HostWorker(SimpleWorker):
-    """An RQ worker that lives in a thread of the host's process and takes its spawn jobs."""
-
-    death_penalty_class = TimerDeathPenalty
-    max_connection_wait_time = 2.0
-
-    def _install_signal_handlers(self) -> None:
-        """Signals belong to the main thread."""
-
-    def stop(self) -> None:
-        """Take no more jobs; `work` returns after the present wait."""
-        self._stop_requested = True
-
-    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """RQ asks nobody while it waits for jobs, but it shows here, between two waits, that it is alive."""
-        if self._stop_requested:
-            raise StopRequested
-        super().heartbeat(timeout, pipeline)
-
-
 class _Serving:
-    """The process-wide state that spawn jobs and probes reach from their threads."""
+    """What spawn jobs and probes reach from their threads."""
 
     def __init__(self, host: LeaderHost, loop: asyncio.AbstractEventLoop) -> None:
         self.host = host
         self.loop = loop
+
+    def fail(self, name: str, error: BaseException) -> None:
+        """A thread has ended: so does the host."""
+        failure = task_failed(f"host {self.host.id}", name, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody serves any more
+            self.loop.call_soon_threadsafe(self.host.fail, name, failure)
 
     def lead(self, group: str, above: int) -> None:
         self.loop.call_soon_threadsafe(self.host.lead, group, above)
 
     async def _look(self) -> bool:
         beaten_at = self.host.beaten_at
-        if self.host.draining or beaten_at is None:
+        if self.host.draining or self.host.troubles or beaten_at is None:
             return False
         return now_ms() - beaten_at < hosts.SILENCE_MS
 
@@ -122,23 +104,6 @@ class _Serving:
     def ready(self) -> bool:
         """Whether the host takes leaders; raises TimeoutError if the event loop does not turn."""
         return asyncio.run_coroutine_threadsafe(self._look(), self.loop).result(timeout=2.0)
-
-
-def lead(group: str, above: int = 0) -> None:
-    """The spawn job: hand the group to the host of this process.
-
-    Args:
-        above: the highest term that the asking agent has seen.
-
-    Raises:
-        StreamleaseError: this process is not a leader host.
-    """
-    if _serving is None:
-        raise StreamleaseError(
-            f"a job to lead {group} ran outside of a leader host: "
-            f"only 'streamlease serve' may work on queue {QUEUE}"
-        )
-    _serving.lead(group, above)
 
 
 class _Probes(BaseHTTPRequestHandler):
@@ -156,8 +121,14 @@ class _Probes(BaseHTTPRequestHandler):
         except (TimeoutError, RuntimeError):
             self._answer(503, {"live": False})
             return
+        failure = self.server.serving.host.failure
+        if failure is not None:
+            self._answer(503, {"live": False, "error": str(failure)})
+            return
         status = 200 if ready or self.path == "/healthz" else 503
-        self._answer(status, {"live": True, "ready": ready, "leaders": len(self.server.serving.host.leaders)})
+        host = self.server.serving.host
+        body = {"live": True, "ready": ready, "leaders": len(host.leaders)}
+        self._answer(status, {**body, "troubles": dict(host.troubles)} if host.troubles else body)
 
     def _metrics(self) -> None:
         try:
@@ -195,21 +166,24 @@ async def serve(config: ServeConfig) -> None:
     Raises:
         StoreUnavailable, Unsupported: Redis does not answer or does not suit.
         InvalidOption: the probe port is taken.
+        TaskFailed: the host failed.
     """
-    global _serving  # noqa: PLW0603 - RQ jobs are functions of a module and find the host here
     redis = connect(config.redis_url)
-    # On a Redis Cluster there is no RQ: spawn requests come by mail.
+    # On a Redis Cluster there is no RQ: the host that is asked leads.
     queue_redis = None if is_cluster(redis) else queue_client(config.redis_url)
     try:
         await check_server(redis)
-        host = LeaderHost(redis, config.host, pid=os.getpid())
-        loop = asyncio.get_running_loop()
-        _serving = _Serving(host, loop)
-        probes = _listen(config, _serving)
+        place = None if queue_redis is None else partial(spawn, queue_redis)
         stop = asyncio.Event()
+        host = LeaderHost(redis, config.host, pid=os.getpid(), place=place, failed=stop.set)
+        loop = asyncio.get_running_loop()
+        serving = _Serving(host, loop)
+        probes = _listen(config, serving)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        jobs = SpawnJobs(queue_redis, host.id) if queue_redis is not None else None
+        jobs = None
+        if queue_redis is not None:
+            jobs = SpawnJobs(queue_redis, host.id, serving.lead, serving.fail)
         try:
             await host.start()
             if jobs is not None:
@@ -225,7 +199,8 @@ async def serve(config: ServeConfig) -> None:
             probes.server_close()
             if jobs is not None:
                 await asyncio.to_thread(jobs.join, 5.0)
-            _serving = None
+        if host.failure is not None:
+            raise host.failure
     finally:
         if queue_redis is not None:
             queue_redis.close()
@@ -240,48 +215,13 @@ def _listen(config: ServeConfig, serving: _Serving) -> _ProbeServer:
             f"cannot listen on {config.http_host}:{config.http_port} ({error.strerror}): "
             f"choose another --http-port, or 0 for a free one"
         ) from None
-    threading.Thread(target=probes.serve_forever, name="probes", daemon=True).start()
+
+    def answer() -> None:
+        try:
+            probes.serve_forever()
+        except BaseException as error:
+            log.critical("host %s answers no probes any more", serving.host.id, exc_info=True)
+            serving.fail("probes", error)
+
+    threading.Thread(target=answer, name="probes", daemon=True).start()
     return probes
-
-
-class SpawnJobs:
-    """Takes spawn jobs in a thread of its own. A worker that loses Redis is followed by another one."""
-
-    def __init__(self, redis: Redis, name: str) -> None:
-        self._redis = redis
-        self._name = name
-        self._stopped = threading.Event()
-        self._worker: HostWorker | None = None
-        self._thread = threading.Thread(target=self._work, name="spawn-jobs", daemon=True)
-
-    def start(self) -> None:
-        """Begin to take jobs."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Take no more jobs."""
-        self._stopped.set()
-        if self._worker is not None:
-            self._worker.stop()
-
-    def join(self, seconds: float) -> None:
-        """Wait until the last job is done, at most so long."""
-        if self._thread.is_alive():
-            self._thread.join(seconds)
-
-    def _work(self) -> None:
-        for number in itertools.count(1):
-            try:
-                # RQ waits for jobs in steps of its worker_ttl less 15 s; a name is free again after a while.
-                self._worker = HostWorker(
-                    [Queue(QUEUE, connection=self._redis)],
-                    connection=self._redis,
-                    name=f"{self._name}.{number}",
-                    worker_ttl=16,
-                )
-                if not self._stopped.is_set():
-                    self._worker.work(logging_level="WARNING")
-            except (RedisError, OSError) as error:
-                log.warning("host %s takes no spawn jobs for a moment: %s", self._name, error)
-            if self._stopped.wait(AGAIN_SECONDS):
-                return

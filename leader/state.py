@@ -89,3 +89,5 @@ class Lease:
     since: int
     resend_at: int
     resumes: int | None = None
+    kept_until: int = 0
+    """When an open cut was last seen to keep it from being given back: its deadline counts from then."""

@@ -23,13 +23,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from streamlease.leader.events import Measured
 from streamlease.leader.runner import Runner, now_ms
-from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.errors import StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.registry import hosts, leadership, progress
+from streamlease.registry import hosts, keys, leadership, progress
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.connection import AsyncRedis, ask
+from streamlease.streams.keys import stream_meta
 from streamlease.streams.log import AsyncLog
+from streamlease.streams.per_server import PerServer
+from streamlease.streams.spaces import Known
+from streamlease.streams.tasks import Supervisor, task_failed
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +69,7 @@ class Upkeep:
         config: LeadershipConfig,
         runners: Mapping[str, Runner],
         heard: Callable[[], int | None],
+        tasks: Supervisor,
     ) -> None:
         self._redis = redis
         self._host = host
@@ -81,14 +86,27 @@ class Upkeep:
         """Group and stream, in the order in which their ends are read."""
         self._watched: dict[str, Candidacy] = {}
         self._watches = 0
+        self._overdue: dict[str, str] = {}
+        """Group -> its dead host, as the present look at other leaders finds them."""
+        self._known: Known | None = None
+        """All spaces, as the present look at them found them."""
+        self._renewing = PerServer(redis, tasks, keys.leader, self._renew, config.renew_interval / 1000)
+        self._looking = PerServer(redis, tasks, keys.progress, self._look, LOOK_SECONDS)
+        self._weighing = PerServer(redis, tasks, _meta_of, self._weigh, WEIGH_SECONDS)
+        self._watching = PerServer(redis, tasks, keys.leader, self._watch, WATCH_SECONDS)
 
     # ------------------------------------------------------------ own leaders
 
     async def renew(self) -> None:
         """Renew all terms that are held."""
         await asyncio.sleep(self._config.renew_interval / 1000)
-        terms = {group: runner.term for group, runner in self._runners.items()}
-        histories = {group: runner.history for group, runner in self._runners.items()}
+        busy = await self._renewing.turn(self._runners)
+        self._not_renewed(busy, StoreUnavailable("the server that keeps it does not answer"))
+
+    async def _renew(self, groups: Sequence[str]) -> None:
+        led = {group: runner for group in groups if (runner := self._runners.get(group)) is not None}
+        terms = {group: runner.term for group, runner in led.items()}
+        histories = {group: runner.history for group, runner in led.items()}
         for page in _pages(list(terms)):
             began = now_ms()
             try:
@@ -142,19 +160,32 @@ class Upkeep:
             return
         ((seconds, microseconds),) = await ask(self._redis, [("TIME",)])
         self._wall_ahead = int(seconds) * 1000 + int(microseconds) // 1000 - now_ms()
-        spaces = await self._groups.all_spaces()
-        for page in _pages(list(self._runners)):
-            counts = await progress.passed_all(self._redis, page)
+        self._known = await self._groups.all_spaces()
+        await self._looking.turn(self._runners)
+
+    async def _look(self, groups: Sequence[str]) -> None:
+        known = self._known
+        assert known is not None, "all spaces are read before the leaders are told"
+        for page in _pages(groups):
+            try:
+                counts = await progress.passed_all(self._redis, page)
+            except StreamleaseError as error:
+                log.warning("%d leaders cannot look for streams: %s", len(page), error)
+                continue
             for group, passed in zip(page, counts, strict=True):
                 runner = self._runners.get(group)
                 if runner is None:
                     continue
                 try:
-                    await runner.look(spaces, passed)
+                    await runner.look(known, passed)
                 except StreamleaseError as error:
                     log.warning(
                         "leader of %s cannot list its streams: %s", group, error, extra={"group": group}
                     )
+                except Exception as error:
+                    # It ends this leader, not the host of all of them.
+                    log.exception("leader of %s cannot list its streams", group, extra={"group": group})
+                    runner.end(str(task_failed(f"leader of {group}", "the look at its streams", error)))
 
     async def weigh(self) -> None:
         """Let leaders that weigh their streams know where these end."""
@@ -166,9 +197,15 @@ class Upkeep:
         count = min(WEIGHED_AT_ONCE, len(self._to_weigh))
         if not count:
             return
-        chosen = [self._to_weigh.popleft() for _ in range(count)]
+        await self._weighing.turn([self._to_weigh.popleft() for _ in range(count)])
+
+    async def _weigh(self, chosen: Sequence[tuple[str, str]]) -> None:
         ids = {stream: StreamId.parse(stream) for _, stream in chosen}
-        found = await self._log.next_offsets(ids.values())
+        try:
+            found = await self._log.next_offsets(ids.values())
+        except StreamleaseError as error:
+            log.warning("%d streams cannot be weighed now: %s", len(ids), error)
+            return
         at = now_ms()
         ends: dict[str, dict[str, int]] = defaultdict(dict)
         for group, stream in chosen:
@@ -184,7 +221,9 @@ class Upkeep:
     def candidacy(self, group: str) -> Candidacy:
         """What is known so far of who leads the group, to go on from there."""
         known = self._watched.get(group)
-        return known if known is not None else Candidacy(group, self._host, self._host, self._config)
+        if known is not None:
+            return known
+        return Candidacy(group, self._host, self._host, self._config, declared=True)
 
     async def watch(self) -> list[str]:
         """Look at the leaders of other hosts; the groups of dead ones that are this host's to take."""
@@ -193,17 +232,28 @@ class Upkeep:
             groups = {shared.id for shared in await self._groups.list()}
             self._watched = {group: self.candidacy(group) for group in groups}
         self._watches += 1
-        overdue: dict[str, str] = {}
-        for page in _pages([group for group in self._watched if group not in self._runners]):
-            for group, record in (await leadership.read_all(self._redis, page)).items():
-                candidacy = self._watched[group]
-                if candidacy.observe(record, now_ms()) and record.held and record.host != self._host:
-                    overdue[group] = record.host
+        overdue = self._overdue = {}
+        await self._watching.turn([group for group in self._watched if group not in self._runners])
         if not overdue:
             return []
         alive = [host.host for host in await hosts.alive(self._redis)]
         now = now_ms()
         return [group for group, dead in overdue.items() if self._is_due(group, dead, alive, now)]
+
+    async def _watch(self, groups: Sequence[str]) -> None:
+        overdue = self._overdue
+        for page in _pages(groups):
+            try:
+                records = await leadership.read_all(self._redis, page)
+            except StreamleaseError as error:
+                log.warning("the leaders of %d groups cannot be looked at: %s", len(page), error)
+                continue
+            for group, record in records.items():
+                candidacy = self._watched.get(group)
+                if candidacy is None:
+                    continue
+                if candidacy.observe(record, now_ms()) and record.held and record.host != self._host:
+                    overdue[group] = record.host
 
     def _is_due(self, group: str, dead: str, alive: Sequence[str], now: int) -> bool:
         order = sorted((host for host in alive if host != dead), key=lambda host: _rank(group, host))
@@ -216,5 +266,9 @@ def _rank(group: str, host: str) -> bytes:
     return hashlib.sha256(f"{group}\n{host}".encode()).digest()
 
 
-def _pages(groups: list[str]) -> list[list[str]]:
+def _meta_of(weighed: tuple[str, str]) -> str:
+    return stream_meta(StreamId.parse(weighed[1]))
+
+
+def _pages(groups: Sequence[str]) -> list[Sequence[str]]:
     return [groups[begin : begin + PAGE] for begin in range(0, len(groups), PAGE)]

@@ -149,8 +149,9 @@ def _why(leader: Leader, stream: str, in_cut: dict[str, str], now: int) -> str:
     if state == "granting":
         reasons.append(f"its owner has not answered the grant since {since}")
     elif state in ("revoking", "revoked"):
-        left = _seconds(lease.since + leader.revocation_timeout - now)
-        reasons.append(f"asked back since {since}, {_asked_back(leader, stream)}; it is taken in {left}")
+        at = leader.taken_at(stream, lease)
+        then = "its query is waited for" if at is None else f"it is taken in {_seconds(at - now)}"
+        reasons.append(f"asked back since {since}, {_asked_back(leader, stream)}; {then}")
     failure = durable.streams[stream].failure
     retry_at = leader.retry_at.get(stream, now)
     if failure is not None and failure.fate == "retry" and retry_at > now:

@@ -42,10 +42,14 @@ class Rig:
         tails: Any = SimpleNamespace(next_of=lambda stream: self.ends[str(stream)])
         nothing: Any = None
         self.fetching = Fetching(
-            nothing, tails, self.held, self.waiting, self.take,
+            nothing, tails, self.held, self.waiting, self.take, lambda news, damaged: None,
             max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: 0.0, term=lambda: 1,
+            skip=self.skip,
         )  # fmt: skip
         self.fetching._read = self.reads  # type: ignore[assignment,method-assign]
+
+    def skip(self, news: News, end: int) -> None:
+        news.held.position = end
 
     async def reads(self, news: list[News]) -> list[Outcome]:
         self.read = [(one.stream.shard, one.start) for one in news]

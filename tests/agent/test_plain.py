@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from streamlease.agent import plain
 from streamlease.agent.client import Client
 from streamlease.agent.plain import PlainSubscription
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, InvalidTopic, UnknownSpace
@@ -157,3 +159,41 @@ async def test_a_key_keeps_its_order_over_generations(client: Client) -> None:
     assert in_order(got)
     async with client.listen("a/#", start="earliest", max_batch=10) as listening:
         assert in_order(await some(listening, 800))
+
+
+async def test_a_definition_that_is_damaged_meanwhile_ends_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "LOOK_SECONDS", 0.05)
+    look, looks = PlainSubscription._look, [0]
+
+    async def counted(subscription: PlainSubscription, start: Any) -> None:
+        looks[0] += 1
+        await look(subscription, start)
+
+    monkeypatch.setattr(PlainSubscription, "_look", counted)
+    for name in ("a", "b"):
+        await client.create_space(name, [f"{name}/#"])
+    async with client.publisher() as publisher:
+        await publisher.send("a/x", b"0")
+        await publisher.send("b/x", b"0")
+        async with client.listen("#", start="earliest") as listening:
+            got: list[str] = []
+
+            async def take(*wanted: str) -> None:
+                async with asyncio.timeout(30):
+                    while not set(wanted) <= set(got):
+                        batch = await anext(listening)
+                        got.extend(f"{one.topic} {one.payload.decode()}" for one in batch.messages)
+
+            await take("a/x 0", "b/x 0")
+            for number, damage in enumerate(('{"name": "a"', '{"name": "a", "topics": ["a/#"]}'), 1):
+                await client.redis.hset("sl:{spaces}:defs", "a", damage)
+                before, number_before = looks[0], number * 10
+                while looks[0] < before + 2:  # the publisher knows its routes
+                    number_before += 1
+                    await publisher.send("b/x", b"%d" % number_before)
+                    await take(f"b/x {number_before}")
+                for name in ("a", "b"):
+                    await publisher.send(f"{name}/x", b"%d" % number)
+                await take(f"a/x {number}", f"b/x {number}")

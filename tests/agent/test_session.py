@@ -7,6 +7,7 @@ from typing import Any
 
 from streamlease.agent.session import MOST_ATTESTED, Session, SessionConfig
 from streamlease.borrower.machine import BorrowerConfig
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.messages import Grant, LeaderConnectResponse, LeaderWanted
 from streamlease.protocol.topics import SharedSubscription
 
@@ -22,6 +23,7 @@ class Agent:
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.receivers: dict[str, Callable[[Any], None]] = {}
+        self.ends: list[Callable[[StreamleaseError], None]] = []
 
     def post(self, receiver: str, message: Any) -> None:
         self.sent.append(message)
@@ -43,6 +45,12 @@ class Agent:
 
     def remove_ticker(self, tick: Callable[[int], None]) -> None:
         """Nothing is due here."""
+
+    def add_session(self, group: str, end: Callable[[StreamleaseError], None]) -> None:
+        self.ends.append(end)
+
+    def remove_session(self, end: Callable[[StreamleaseError], None]) -> None:
+        self.ends.remove(end)
 
 
 class Handler:

@@ -384,6 +384,30 @@ def test_a_silent_leader_ends_it_and_another_one_follows() -> None:
     assert effects == [StreamGone(STREAM, EPOCH), Ended("the leader is silent", again=True)]
 
 
+def test_a_process_that_stood_still_hears_what_came_before_it_gives_its_leader_up() -> None:
+    """Else all borrowers of a process that is held up look for leaders at once, which holds it up more."""
+    borrower = connected(grant())
+    for now in range(100, 1100, 100):
+        borrower.step(Tick(), now)
+    back = 1000 + 2 * CONFIG.ping_timeout
+    borrower.step(Tick(), back)
+    assert borrower.state is BorrowerState.CONNECTED
+    hear(borrower, pong(), back + 50)
+    for now in range(back + 100, back + 50 + CONFIG.ping_timeout, 100):
+        borrower.step(Tick(), now)
+    assert borrower.state is BorrowerState.CONNECTED
+    effects = borrower.step(Tick(), back + 50 + CONFIG.ping_timeout)
+    assert only(effects, Ended).reason == "the leader is silent"
+
+
+def test_a_process_that_was_away_for_its_session_holds_nothing_from_then_on() -> None:
+    borrower = connected(grant())
+    for now in range(100, 1100, 100):
+        borrower.step(Tick(), now)
+    effects = borrower.step(Tick(), 1000 + CONFIG.session_timeout)
+    assert effects == [StreamGone(STREAM, EPOCH), Ended("the leader is silent", again=True)]
+
+
 def test_only_answers_to_pings_keep_it_alive() -> None:
     """A leader that still grants but has lost this borrower must be found out."""
     borrower = connected(grant())

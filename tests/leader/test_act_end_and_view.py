@@ -90,7 +90,7 @@ def test_the_view_says_why_in_more_cases() -> None:
     rig.now += 1500
     rig.hear(command("drain", borrower="b1"))
     assert why(rig, stream) == (
-        "open cut since 1.5 s; asked back since 0.0 s, because its owner is drained; it is taken in 30.0 s"
+        "open cut since 1.5 s; asked back since 0.0 s, because its owner is drained; its query is waited for"
     )
     assert of_leader(rig.leader, rig.now)["borrowers"][0]["drained"] is True
     rig = Rig()

@@ -25,11 +25,12 @@ class Asked:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.answers: dict[str, CommandReply] = {}
+        self.ok = True
         self.describer = Describer(GROUP, self.answered, lambda: rig.now)
 
     def answered(self, mailbox: str, reply: CommandReply) -> None:
         assert reply.request not in self.answers
-        assert (reply.group, reply.ok, mailbox) == (GROUP, True, f"of-{reply.request}")
+        assert (reply.group, reply.ok, mailbox) == (GROUP, self.ok, f"of-{reply.request}")
         self.answers[reply.request] = reply
 
     def ask(self, request: str) -> None:
@@ -84,18 +85,20 @@ async def test_a_stream_that_leaves_meanwhile_is_left_out() -> None:
     assert [one["stream"] for one in asked.body("r")["streams"]] == STREAMS[:-1]
 
 
+@pytest.mark.parametrize("streams", [STREAMS, STREAMS[:2]])
 async def test_a_view_that_cannot_be_made_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    streams: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Who asked waited in vain, and of a small group the question ended the leader."""
+
     def broken(*_: object) -> None:
         raise ValueError("this view is broken")
 
     monkeypatch.setattr("streamlease.leader.view.around", broken)
-    asked = Asked(led(STREAMS, ("b1",)))
-    asked.ask("r")
+    asked = Asked(led(streams, ("b1",)))
+    asked.ok = False
     with caplog.at_level(logging.ERROR, "streamlease"):
-        (task,) = asked.describer.tasks()
-        await asyncio.wait([task])
-        await asyncio.sleep(0)  # for what is to be done at its end
+        asked.ask("r")
+        await asyncio.gather(*asked.describer.tasks())
     assert "this view is broken" in caplog.text
-    assert asked.answers == {}
+    assert "the view ended by a defect (ValueError: this view is broken)" in asked.answers["r"].error

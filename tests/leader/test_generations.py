@@ -6,12 +6,13 @@ import pytest
 
 from streamlease.leader.events import Recovered, StreamsListed
 from streamlease.leader.records import GroupState, StreamsAdvanced, decode_records, encode_records
-from streamlease.protocol.messages import Grant, Revoke
+from streamlease.protocol.messages import CommandReply, Grant, Revoke
 from tests.leader.make import (
     CONFIG,
     S0,
     S1,
     Rig,
+    command,
     finish,
     finished,
     fix,
@@ -22,6 +23,7 @@ from tests.leader.make import (
     progress,
     sent,
 )
+from tests.leader.operating import successor
 
 N0, N1, M0 = "s.1.0", "s.1.1", "s.2.0"
 CHAIN = {S0: (), S1: (), N0: (S0, S1), N1: (S0, S1), M0: (N0, N1)}
@@ -296,3 +298,24 @@ def test_a_successor_keeps_the_order_wherever_the_leader_died(
     assert set(rig.owners) == {M0}
     assert all(rig.leader.durable.streams[stream].finished for stream in ends)
     assert rig.leader.step(Recovered(), rig.now) is not None
+
+
+def test_streams_of_a_damaged_space_stay_as_they_are() -> None:
+    """The listing leaves them out; without the mark they would be forgotten with the group's progress."""
+    rig = Rig()
+    rig.join("b1")
+    before: dict[str, tuple[str, ...]] = {S0: (), N0: (S0,), "t.0.0": ()}
+    rig.step(StreamsListed(dict.fromkeys(before, 0), {}, {S0: 7}, before))
+    rig.settle()
+    rig.accept()
+    rig.hear(progress("b1", S0, rig.epoch(S0), 3), "box-b1")
+    for _ in range(2):  # also by a leader that has never seen the definition
+        rig.step(StreamsListed({"t.0.0": 0}, {}, {}, {"t.0.0": ()}, frozenset({"s"})))
+        assert rig.committed(S0) == 3
+        assert rig.leader.durable.streams[N0].waiting
+        rig = successor(rig)
+    rig.step(StreamsListed({"t.0.0": 0}, {}, {}, {"t.0.0": ()}, frozenset({"s"})))
+    reply = only(rig.hear(command("reset", offsets={S0: 0}), "op"), CommandReply)
+    assert "the space of s.0.0 is damaged" in reply.error
+    rig.step(StreamsListed({"t.0.0": 0}, {}, {}, {"t.0.0": ()}))
+    assert [*rig.leader.durable.streams] == ["t.0.0"]

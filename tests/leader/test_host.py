@@ -10,12 +10,14 @@ from typing import TypeVar
 import pytest
 
 from streamlease.leader.events import Received
-from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.leader.host import HostConfig, LeaderHost, Place
 from streamlease.leader.journal import Journal, recover
 from streamlease.leader.machine import LeaderConfig
 from streamlease.leader.records import Leased, Record, StreamsAdded
 from streamlease.leader.runner import Runner
 from streamlease.protocol.cuts import Ranges
+from streamlease.protocol.errors import StoreRefused
+from streamlease.protocol.ids import HIGHEST_TOLD
 from streamlease.protocol.messages import (
     Command,
     CommandReply,
@@ -26,14 +28,15 @@ from streamlease.protocol.messages import (
     Message,
     NotLeader,
     Progress,
+    SpawnWanted,
     UpdateProgress,
 )
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import hosts, leadership, mailbox
+from streamlease.registry import hosts, keys, leadership, mailbox
 from streamlease.registry.groups import Groups
-from streamlease.registry.leadership import Candidacy, LeadershipConfig
+from streamlease.registry.leadership import Candidacy, LeaderRecord, LeadershipConfig
 from streamlease.registry.mailbox import Mailbox
-from streamlease.streams.connection import AsyncRedis, connect
+from streamlease.streams.connection import AsyncRedis, ask, connect
 from streamlease.streams.spaces import SpaceStore
 from streamlease.streams.tasks import stop
 from tests.leader.make import finish, finished, goodbye, part, ping, progress, wanted
@@ -54,8 +57,11 @@ async def redis(embedded_redis_url: str) -> AsyncIterator[AsyncRedis]:
 
 
 @asynccontextmanager
-async def hosting(redis: AsyncRedis, name: str, **more: object) -> AsyncIterator[LeaderHost]:
-    host = LeaderHost(redis, HostConfig(name=name, leadership=QUICK, **more))  # type: ignore[arg-type]
+async def hosting(
+    redis: AsyncRedis, name: str, place: Place | None = None, **more: object
+) -> AsyncIterator[LeaderHost]:
+    config = HostConfig(name=name, leadership=QUICK, **more)  # type: ignore[arg-type]
+    host = LeaderHost(redis, config, place=place)
     await host.start()
     try:
         yield host
@@ -125,6 +131,37 @@ async def test_a_host_claims_and_answers_its_borrowers(redis: AsyncRedis, client
         }
         state = (await recover(redis, GROUP)).state
         assert {held.owner for held in state.streams.values()} == {"n"}, "granted before it was durable"
+
+
+async def test_who_is_asked_for_a_leader_makes_a_job_that_any_host_may_take(
+    redis: AsyncRedis, client: Client
+) -> None:
+    jobs: list[tuple[str, int, int]] = []
+    made = asyncio.Event()
+
+    async def place(group: str, record: LeaderRecord, above: int) -> bool:
+        jobs.append((group, record.term, above))
+        made.set()
+        return True
+
+    async with hosting(redis, "one", place) as host:
+        await client.say(host.id, SpawnWanted(group=GROUP, above=3))
+        await made.wait()
+        assert (jobs, host.leaders, host._candidates) == ([(GROUP, 0, 3)], [], {})
+        await client.say(host.id, SpawnWanted(group=GROUP, placed=True))
+        await leads(redis, host, 1)
+        assert len(jobs) == 1
+
+
+async def test_a_host_that_can_make_no_job_leads_what_it_is_asked_for(
+    redis: AsyncRedis, client: Client
+) -> None:
+    async def place(group: str, record: LeaderRecord, above: int) -> bool:
+        raise StoreRefused("Redis does not let this user do that")
+
+    async with hosting(redis, "one", place) as host:
+        await client.say(host.id, SpawnWanted(group=GROUP))
+        await leads(redis, host, 1)
 
 
 async def test_a_drained_host_resigns_and_invalidates(redis: AsyncRedis, client: Client) -> None:
@@ -287,15 +324,56 @@ async def test_a_host_without_the_group_refuses_an_operator_and_ignores_the_rest
         assert client.got == []
 
 
-async def test_a_group_that_was_never_declared_has_no_leader_for_long(redis: AsyncRedis) -> None:
+@pytest.mark.parametrize(
+    "letter",
+    [
+        b"garbage",
+        b"[" * 100_000,
+        b'[null, 1, {}, [], {"type": "ping"}]',
+        b'[{"type": "ping", "group": "g/a", "borrower": "b", "term": 9007199254740993}]',
+        b'[{"type": "spawn_wanted", "group": "g/a", "above": 9223372036854775807}]',
+        b'[{"type": "spawn_wanted", "group": "g/a", "above": 9007199254740991, "placed": true}]',
+    ],
+)
+async def test_what_a_stranger_puts_into_a_mailbox_costs_a_group_nothing(
+    redis: AsyncRedis, client: Client, letter: bytes
+) -> None:
+    """A term from which none can rise would end the group for good."""
     async with hosting(redis, "one") as host:
-        host.lead("nobody/declared")
+        await ask(redis, [("XADD", keys.mailbox(host.id), "*", "x", "y")])
+        await ask(redis, [("XADD", keys.mailbox(host.id), "*", "f", b"\xff", "m", letter)])
+        await client.say(host.id, SpawnWanted(group=GROUP, placed=True))
+        await leads(redis, host, 1)
+        await connected(client, host)
+        assert host.dropped >= 1
+
+
+async def test_the_highest_term_that_is_believed_leaves_room_to_rise(redis: AsyncRedis) -> None:
+    async with hosting(redis, "one") as host:
+        host.lead(GROUP, HIGHEST_TOLD)
+        await until(lambda: _leads_above(redis, host, HIGHEST_TOLD))
+        (term,) = [runner.term for runner in host._runners.values()]
+    async with hosting(redis, "two") as host:
+        host.lead(GROUP, HIGHEST_TOLD)
+        await leads(redis, host, term + 1)
+
+
+async def _leads_above(redis: AsyncRedis, host: LeaderHost, term: int) -> bool:
+    record = await leadership.read(redis, GROUP)
+    return record.host == host.id and record.term > term and host.leaders == [GROUP]
+
+
+async def test_a_group_that_was_never_declared_gets_no_leader_and_no_record(redis: AsyncRedis) -> None:
+    async with hosting(redis, "one") as host:
+        host.lead("nobody/declared", above=3)
+        assert list(host._candidates) == ["nobody/declared"]
 
         async def over() -> bool:
-            record = await leadership.read(redis, "nobody/declared")
-            return record.term == 1 and not record.held and host.leaders == []
+            return not host._candidates
 
         await until(over)
+        assert host.leaders == []
+        assert await leadership.read(redis, "nobody/declared") == leadership.NOBODY
 
 
 async def test_a_host_that_redis_has_deposed_ends_its_leader(redis: AsyncRedis, client: Client) -> None:

@@ -204,6 +204,22 @@ async def test_trimming_keeps_history_and_everything_after_the_snapshot(
     assert (await recover(redis, GROUP)).state.streams[S0].committed == 29
 
 
+async def test_the_newest_commit_stays_where_the_journal_ends_however_large_it_is(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trimmed away, every later commit of the term looked like one behind a lost tail.
+
+    The simulation cannot see it: the snapshots of `tests/simulation/store.py` trim by a rule of its own.
+    """
+    monkeypatch.setattr(journal_module, "HISTORY_BYTES", 10)
+    journal = await opened(redis)
+    await commit(journal, ADDED)
+    await journal.snapshot(state_of(ADDED).snapshot())
+    assert await ask(redis, [("XLEN", keys.journal(GROUP))]) == [1]
+    await commit(journal, Committed(offsets={S0: 3}))
+    assert (await recover(redis, GROUP)).state.streams[S0].committed == 3
+
+
 async def test_an_entry_of_the_second_before_is_read_after_a_snapshot_of_now(redis: AsyncRedis) -> None:
     """Recovery goes by the order of the journal, never by a clock."""
     journal = await opened(redis)
@@ -242,7 +258,7 @@ async def test_a_damaged_entry_is_one_clear_error(redis: AsyncRedis, fields: tup
     assert f"restore key {keys.journal(GROUP)} from a backup" in str(caught.value)
 
 
-@pytest.mark.parametrize("state", ["nonsense", "[]", '{"term": "x"}', '{"unknown": 1}'])
+@pytest.mark.parametrize("state", ["nonsense", "[]", '{"term": "x"}', '{"unknown": 1}', "[" * 100_000])
 async def test_a_damaged_snapshot_is_one_clear_error(redis: AsyncRedis, state: str) -> None:
     await ask(redis, [("HSET", keys.snapshot(GROUP), "id", "5-1", "state", state)])
     with pytest.raises(StreamleaseError, match="the journal of group g/a is damaged") as caught:

@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from streamlease.agent.batch import MOST_HOLES, Held
 from streamlease.leader.events import Effect, Persist, Send, StepDownWanted, Stop, StreamsListed
 from streamlease.leader.machine import LeaderConfig
 from streamlease.leader.records import HandedOver, StreamsForgotten, TermStarted
 from streamlease.leader.state import LEASE_TRANSITIONS, LeaseEvent, LeaseState
 from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
     CommandReply,
     Grant,
     Invalidate,
     LeaderConnectResponse,
     PingResponse,
+    Progress,
     ProgressCommitted,
     Revoke,
     Revoked,
+    UpdateProgress,
 )
 from tests.leader.make import (
     CONFIG,
+    GROUP,
     S0,
     S1,
     S2,
     S3,
     Rig,
     command,
+    finish,
     finished,
+    fix,
     goodbye,
     led,
     only,
+    part,
     ping,
     progress,
     sent,
@@ -308,6 +317,72 @@ def test_final_progress_does_not_put_the_revocation_deadline_off_for_ever() -> N
     assert sent(keep_alive(rig, CONFIG.revocation_timeout, "b1", "b2"), Invalidate) != []
 
 
+def in_a_cut(**more: Any) -> Rig:
+    """b1 is asked for S1, which b2 shall have, and has both streams in an open cut."""
+    rig = led(**more)
+    rig.hear(fix("s-n-b1", 1, part(S0, 1, 0, 10), part(S1, 1, 0, 10)))
+    rig.join("b2")
+    assert only(rig.settle(), Revoke).stream == S1
+    return rig
+
+
+def test_a_living_query_keeps_its_open_cut_as_long_as_it_wants() -> None:
+    rig = in_a_cut()
+    assert sent(keep_alive(rig, 5 * CONFIG.revocation_timeout, "b1", "b2"), Invalidate) == []
+    assert rig.owners == {S0: "b1", S1: "b1"}
+    rig.hear(finish("s-n-b1", 1))
+    assert sent(keep_alive(rig, CONFIG.revocation_timeout - 1000, "b1", "b2"), Invalidate) == []
+    rig.give_back(S1, 10)
+    rig.settle()
+    assert rig.owners == {S0: "b1", S1: "b2"}
+    assert rig.leader.durable.streams[S1].pinned_end is None
+
+
+def test_once_the_cut_is_finished_the_revocation_deadline_counts() -> None:
+    rig = in_a_cut()
+    keep_alive(rig, 5 * CONFIG.revocation_timeout, "b1", "b2")
+    rig.hear(finish("s-n-b1", 1))
+    assert [one.reason for one in sent(keep_alive(rig, 31_000, "b1", "b2"), Invalidate)] == [
+        "revocation_timeout"
+    ]
+
+
+def test_a_silent_query_loses_its_open_cut_although_it_is_asked_for_it() -> None:
+    rig = in_a_cut()
+    keep_alive(rig, 11_000, "b2")
+    rig.settle()
+    assert rig.owners == {S0: "b2", S1: "b2"}
+    assert rig.leader.durable.streams[S1].pinned_end == 10
+
+
+def test_a_cut_is_waited_for_by_the_next_leader_as_well() -> None:
+    rig = in_a_cut().crash()
+    for borrower in ("b1", "b2"):
+        rig.join(borrower, attempt=2)
+    rig.streams(S0, S1)
+    rig.accept()
+    rig.settle()
+    assert rig.lease_state(S1) == "revoking"
+    assert sent(keep_alive(rig, 5 * CONFIG.revocation_timeout, "b1", "b2"), Invalidate) == []
+    assert rig.owners == {S0: "b1", S1: "b1"}
+
+
+def test_an_operator_takes_a_stream_out_of_an_open_cut() -> None:
+    rig = in_a_cut()
+    keep_alive(rig, 5000, "b1", "b2")
+    rig.hear(command("release", stream=S1))
+    assert rig.owners == {S0: "b1", S1: "b2"}
+    assert rig.leader.durable.streams[S1].pinned_end == 10
+
+
+def test_a_group_may_say_how_long_an_open_cut_is_waited_for() -> None:
+    rig = in_a_cut(options=GroupOptions(revocation_timeout_ms=60_000))
+    assert sent(keep_alive(rig, 59_000, "b1", "b2"), Invalidate) == []
+    assert [one.reason for one in sent(keep_alive(rig, 2000, "b1", "b2"), Invalidate)] == [
+        "revocation_timeout"
+    ]
+
+
 def test_a_leaver_that_held_a_stream_for_long_may_finish_the_others() -> None:
     """It gives streams back one by one; the first one's lease is old, its revocation is not."""
     rig = led()
@@ -500,3 +575,37 @@ def test_a_time_that_is_not_positive_is_refused(name: str, value: int) -> None:
 def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
     with pytest.raises(InvalidOption, match="strategy 'best' does not exist: use one of count"):
         LeaderConfig(strategy="best")
+
+
+def test_a_hole_is_counted_once_and_what_stands_before_it_is_not() -> None:
+    rig = led([S0])
+    epoch = rig.epoch(S0)
+
+    def report(offset: int, *holes: tuple[int, int]) -> None:
+        entry = Progress(stream=S0, lease_epoch=epoch, offset=offset, holes=holes)
+        rig.hear(UpdateProgress(group=GROUP, borrower="b1", progress=(entry,)), "box-b1")
+
+    for _ in range(2):  # the acknowledgement was lost
+        report(8, (3, 5))
+    assert (rig.committed(S0), rig.leader.durable.streams[S0].truncated) == (8, 2)
+    report(20, (3, 5), (10, 12), (15, 20))
+    assert (rig.committed(S0), rig.leader.durable.streams[S0].truncated) == (20, 9)
+    report(21, (20, 30))  # not passed yet
+    assert (rig.committed(S0), rig.leader.durable.streams[S0].truncated) == (21, 9)
+    assert rig.replayed().streams[S0].truncated == 9
+    epoch += 1  # somebody else's lease
+    report(40, (21, 40))
+    assert rig.committed(S0) == 21
+
+
+def test_many_holes_are_reported_as_a_few_of_the_same_length() -> None:
+    held = Held(0, 1, 0, 0, 0, 0)
+    held.holes = {start: start + 2 for start in range(0, 1000, 4)}
+    held.committed = 1000
+    reported = held.lost()
+    assert len(reported) == MOST_HOLES
+    assert sum(end - start for start, end in reported) == sum(
+        e - s for s, e in held.holes.items() if e <= 998
+    )
+    assert all(one[1] <= two[0] for one, two in itertools.pairwise(reported))
+    assert "holes" not in Progress(stream=S0, lease_epoch=1, offset=1).model_dump_json()

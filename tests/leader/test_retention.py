@@ -12,14 +12,15 @@ from streamlease.agent.client import Client, connect
 from streamlease.leader import journal
 from streamlease.leader.host import HostConfig, LeaderHost
 from streamlease.leader.retention import CLAIM, Retainer, expiry_of, overdue, passed_over
-from streamlease.protocol.errors import HistoryTruncated, InvalidOption
+from streamlease.protocol.errors import HistoryTruncated, InvalidOption, StoreRefused, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import keys, leadership
+from streamlease.registry import keys, leadership, progress
 from streamlease.registry.progress import GroupProgress, Holds
 from streamlease.streams.keys import stream_meta
+from streamlease.streams.log import AsyncLog
 from streamlease.streams.retention import Retention, kept
-from streamlease.streams.spaces import Generation, Space
+from streamlease.streams.spaces import Generation, Space, SpaceStore
 from tests.conftest import MakeServer
 
 SUB = "$shared/g/a/#"
@@ -224,6 +225,93 @@ async def test_a_leader_that_died_is_watched_before_its_group_expires(rig: Rig) 
     assert (await retainer.round()).expired == []
     rig.clock.now += 4000
     assert (await retainer.round()).expired == [SHARED]
+
+
+async def _idle_groups(rig: Rig) -> SharedSubscription:
+    """Two groups that consumed one message, and then nothing for two weeks; the other one's name."""
+    other = SharedSubscription.parse("$shared/other/a/#")
+    await rig.space()
+    assert await rig.consume(1) == [0]
+    async with asyncio.timeout(30), rig.client.subscribe(str(other), start="earliest", max_batch=1) as reader:
+        async for batch in reader:
+            await batch.commit()
+            break
+    await rig.leave()
+    for group in (SHARED, other):
+        await rig.client.redis.hset(keys.progress(group.id), "@active", 1)
+        await rig.client.redis.hset(keys.leader(group.id), mapping={"host": "", "renewed_at": 0})
+    await rig.free()
+    return other
+
+
+@pytest.mark.parametrize("damaged", ["entry", "snapshot", "record"])
+async def test_a_damaged_group_holds_its_data_and_stops_nothing_else(rig: Rig, damaged: str) -> None:
+    """It ended the round of the host, each time: nothing was trimmed any more."""
+    other = await _idle_groups(rig)
+    redis = rig.client.redis
+    match damaged:
+        case "entry":
+            await redis.xadd(keys.journal(SHARED.id), {"t": "1", "n": "99", "r": "nonsense"})
+        case "snapshot":
+            await redis.hset(keys.snapshot(SHARED.id), mapping={"id": "1-1", "state": "nonsense"})
+        case _:
+            await redis.hset(keys.leader(SHARED.id), "term", "nonsense")
+    await rig.client.create_space("t", ["t/#"], retention=FEW)
+    async with rig.client.publisher() as publisher:
+        for number in range(10):
+            await publisher.send("t/b", b"%d" % number)
+    retainer = rig.retainer()
+    done = await retainer.round()
+    assert done.expired == [other]
+    assert {str(one.stream): one.floor for one in done.trimmed} == {"s.0.0": 1, "t.0.0": 8}
+    assert (await retainer.round()).claimed
+    assert await rig.held_by() == SUB
+
+
+async def test_a_group_whose_journal_lost_its_tail_lets_go_all_the_same(rig: Rig) -> None:
+    other = await _idle_groups(rig)
+    redis = rig.client.redis
+    recovery = await journal.recover(redis, SHARED.id)
+    await redis.hset(
+        keys.snapshot(SHARED.id),
+        mapping={"id": recovery.last_id, "state": recovery.state.snapshot(), "t": 1, "n": recovery.number[1]},
+    )
+    await redis.xtrim(keys.journal(SHARED.id), maxlen=0, approximate=False)
+    done = await rig.retainer().round()
+    assert set(done.expired) == {SHARED, other}
+    assert await rig.floor() == 8
+    found = (await journal.recover(redis, SHARED.id)).state
+    assert found.expired_at is not None
+    assert (found.streams[str(STREAM)].committed, len(found.operated.history)) == (1, 1)
+
+
+async def test_damaged_numbers_hold_what_they_may_need(rig: Rig) -> None:
+    other = await _idle_groups(rig)
+    redis = rig.client.redis
+    await redis.hset(keys.progress(SHARED.id), mapping={str(STREAM): "?", "@passed": "?", "@paused": "?"})
+    await rig.client.create_space("t", ["t/#"], streams=2, retention=FEW)
+    await redis.hset(stream_meta(StreamId("t", 0, 1)), "next", "?")
+    done = await rig.retainer().round()
+    assert set(done.expired) == {SHARED, other}
+    assert await progress.passed_all(redis, [SHARED.id, other.id]) == [0, 0]
+    assert await rig.floor() == 8
+    with pytest.raises(StreamleaseError, match=r"stream t\.0\.1 is damaged: restore key sl:"):
+        await AsyncLog(redis).next_offsets([StreamId("t", 0, 1)])
+
+
+async def test_a_space_that_cannot_be_settled_stops_no_other(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.space()
+    await rig.client.create_space("t", ["t/#"])
+
+    async def refused(self: SpaceStore, name: str) -> Space:
+        raise StoreRefused("no")
+
+    half_done = {"generations": (Generation(number=0, streams=1), Generation(number=1, streams=1))}
+    await rig.client.spaces.change("t", lambda space: space.model_copy(update=half_done))
+    monkeypatch.setattr(SpaceStore, "settle", refused)
+    assert [one.floor for one in (await rig.retainer().round()).trimmed] == [8]
 
 
 async def test_two_hosts_do_not_both_trim(rig: Rig) -> None:

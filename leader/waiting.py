@@ -1,0 +1,176 @@
+"""What waits for one leader until it takes its next turn: bounded, however long that is.
+
+A leader that cannot make its commits durable takes no turns, and borrowers, who hear nothing, say everything
+again: their whole progress twice a second, for hours if need be. The protocol bears that a message is lost
+if a later one says the same, so what is superseded while it waits is left out:
+
+* progress is joined with what waits of the same borrower, the newest offset of each lease, at its place;
+* a repetition of what waits (a ping, a failure, an operator's act, a finished revoke) adds nothing;
+* of a name's requests to be connected, of a session's words about its cuts, and of listings, only the newest
+  stays, at its own place: what a former borrower of that name said as it left is taken before.
+
+The order of what one borrower says stays as it was: progress is not joined across anything else it said.
+What waits is so bounded by what there is: names, leases, open failures, sessions. Beyond `MOST` a message is
+dropped, as if it were lost on its way; what the host itself says never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from itertools import count
+from typing import assert_never
+
+from streamlease.leader.events import (
+    DeadLetterRefused,
+    DeadLetterWritten,
+    Event,
+    Measured,
+    Received,
+    Recovered,
+    StepDownWanted,
+    StreamsListed,
+    Tick,
+)
+from streamlease.protocol.messages import (
+    Command,
+    Disconnect,
+    FinishCut,
+    FixCut,
+    LeaderWanted,
+    MessageFailed,
+    Ping,
+    Progress,
+    ResumeCut,
+    RevokeFinished,
+    ToLeader,
+    UpdateProgress,
+)
+
+MOST = 50_000
+"""Messages that wait at most. A group of 100,000 streams hands each of them over in one message."""
+
+
+class Waiting:
+    """The events of one leader, in the order in which it takes them."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self.dropped = 0
+        """Messages for which there was no room."""
+        self._most = most
+        self._events: dict[Hashable, Event] = {}
+        self._said: dict[str, int] = {}
+        """By borrower: how often it said, since the last turn, what progress may not be joined across."""
+        self._numbers = count()
+        self._some = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many events wait."""
+        return len(self._events)
+
+    def put(self, event: Event) -> bool:
+        """Let an event wait; False if there is no room for it."""
+        match event:
+            case Received(sender, message):
+                if not self._received(sender, message):
+                    return False
+            case StreamsListed():
+                self._events.pop("listed", None)
+                self._events["listed"] = event
+            case Measured():
+                before = self._events.pop("measured", None)
+                ends = {**before.ends, **event.ends} if isinstance(before, Measured) else event.ends
+                self._events["measured"] = Measured(ends, event.at)
+            case DeadLetterRefused():
+                self._events["refused", event.stream] = event
+            case DeadLetterWritten() | Recovered() | StepDownWanted() | Tick():
+                self._events[next(self._numbers)] = event
+            case _:
+                assert_never(event)
+        self._some.set()
+        return True
+
+    async def take(self) -> list[Event]:
+        """All that waits, as soon as there is something."""
+        await self._some.wait()
+        self._some.clear()
+        events = list(self._events.values())
+        self._events.clear()
+        self._said.clear()
+        return events
+
+    def _received(self, sender: str, message: ToLeader) -> bool:
+        key = self._key(message)
+        before = self._events.get(key)
+        if before is None:
+            if len(self._events) >= self._most:
+                self.dropped += 1
+                return False
+            if isinstance(message, RevokeFinished | MessageFailed | Disconnect):
+                self._said[message.borrower] = self._said.get(message.borrower, 0) + 1
+        elif isinstance(before, Received):
+            if isinstance(message, UpdateProgress):
+                message = _together(before.message, message)
+            elif _is_newer(before.message, message):
+                del self._events[key]
+            elif not isinstance(message, LeaderWanted) or not _is_repeated(before.message, message):
+                return True
+        self._events[key] = Received(sender, message)
+        return True
+
+    def _key(self, message: ToLeader) -> Hashable:
+        kind = message.type
+        match message:
+            case UpdateProgress():
+                return kind, message.borrower, self._said.get(message.borrower, 0)
+            case Ping() | Disconnect():
+                return kind, message.borrower
+            case RevokeFinished():
+                return kind, message.borrower, message.stream, message.lease_epoch
+            case MessageFailed():
+                return kind, message.borrower, message.failure
+            case LeaderWanted():
+                return kind, message.name
+            case FixCut() | FinishCut() | ResumeCut():
+                return kind, message.session
+            case Command():
+                return kind, message.request
+            case _:
+                assert_never(message)
+
+
+def _is_newer(before: ToLeader, after: ToLeader) -> bool:
+    """Whether `after` says something else than `before`, which has the same key. Pure."""
+    match before, after:
+        case LeaderWanted(), LeaderWanted():
+            return (after.arrival, after.attempt) > (before.arrival, before.attempt)
+        case FixCut(), FixCut():
+            return (after.arrival, after.cut, after.proposal) > (before.arrival, before.cut, before.proposal)
+        case FinishCut(), FinishCut():
+            return (after.arrival, after.finished) > (before.arrival, before.finished)
+        case ResumeCut(), ResumeCut():
+            return (after.arrival, after.cut) > (before.arrival, before.cut)
+        case _:
+            return False
+
+
+def _is_repeated(before: ToLeader, after: LeaderWanted) -> bool:
+    """Whether one borrower asks again; it may attest more by now. Pure."""
+    return isinstance(before, LeaderWanted) and before.borrower == after.borrower
+
+
+def _together(before: ToLeader, after: UpdateProgress) -> UpdateProgress:
+    """What both say: an entry for each lease, its newest offset, and what any of them says besides. Pure."""
+    assert isinstance(before, UpdateProgress)
+    found: dict[tuple[str, int], Progress] = {}
+    for entry in (*before.progress, *after.progress):
+        lease = entry.stream, entry.lease_epoch
+        known = found.get(lease, entry)
+        found[lease] = entry.model_copy(
+            update={
+                "offset": max(known.offset, entry.offset),
+                "final": known.final or entry.final,
+                "holes": tuple(sorted({*known.holes, *entry.holes})),
+            }
+        )
+    return after.model_copy(update={"progress": tuple(found.values())})

@@ -1,0 +1,148 @@
+"""Operators' acts whose answers are lost: what was perhaps done is never reported as not done (invariant 12).
+
+The simulation shows none of this: its operators send their commands themselves, without `Agent.act`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from streamlease.agent import agent as agent_room
+from streamlease.agent.agent import Agent
+from streamlease.agent.client import Client
+from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.leader.journal import recover
+from streamlease.protocol.errors import Indefinite, NotLeader, StoreUnavailable
+from streamlease.protocol.messages import Command, CommandReply, Message
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import leadership, spawn
+from streamlease.streams.connection import AsyncRedis, connect
+from tests.agent.helpers import SECONDS
+
+SHARED = SharedSubscription.parse("$shared/g/a/#")
+
+
+def pause(request: str = "r1", *, dry_run: bool = False) -> Command:
+    return Command(group=SHARED.id, request=request, act="pause", who="me", dry_run=dry_run)
+
+
+@pytest.fixture
+async def redis(embedded_redis_url: str) -> AsyncIterator[AsyncRedis]:
+    client = connect(embedded_redis_url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def agent(redis: AsyncRedis, embedded_redis_url: str) -> AsyncIterator[Agent]:
+    """An agent that leads nothing itself."""
+    agent = Agent(redis, embedded_redis_url, embedded=False)
+    await agent.start()
+    yield agent
+    await agent.close()
+
+
+@pytest.fixture
+async def host(redis: AsyncRedis, embedded_redis_url: str) -> AsyncIterator[LeaderHost]:
+    """A host that leads the group."""
+    async with Client(embedded_redis_url) as client:
+        await client.create_space("s", ["a/#"])
+        await client.groups.declare(SHARED)
+    host = LeaderHost(redis, HostConfig(name="h", registered=False))
+    await host.start()
+    host.lead(SHARED.id)
+    async with asyncio.timeout(SECONDS):
+        while not (await leadership.read(redis, SHARED.id)).held:  # noqa: ASYNC110 (a condition in Redis)
+            await asyncio.sleep(0.01)
+    yield host
+    await host.close()
+
+
+def losing(host: LeaderHost, lost: Callable[[Message], bool]) -> None:
+    """Let letters of the host get lost."""
+    post = host._post
+
+    def lose(receiver: str, message: Message) -> None:
+        if not lost(message):
+            post(receiver, message)
+
+    host._post = lose  # type: ignore[method-assign]
+    for runner in host._runners.values():
+        runner.outbox = lose
+
+
+async def was_done(redis: AsyncRedis) -> bool:
+    return (await recover(redis, SHARED.id)).state.operated.paused is not None
+
+
+async def test_an_act_whose_answer_is_lost_is_indefinite_also_if_nobody_leads_later(
+    redis: AsyncRedis, agent: Agent, host: LeaderHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_room, "ASK_SECONDS", 0.3)
+    denied = asyncio.Event()
+
+    def lost(message: Message) -> bool:
+        if isinstance(message, CommandReply) and message.not_leader:
+            denied.set()
+        return isinstance(message, CommandReply) and not message.not_leader
+
+    losing(host, lost)
+    trying = asyncio.create_task(agent.act(pause(), 3.0))
+    async with asyncio.timeout(SECONDS):
+        while not await was_done(redis):  # noqa: ASYNC110 (a condition in Redis)
+            await asyncio.sleep(0.01)
+        # Its host lives on and says that it does not lead; then nobody does.
+        runner = host._runners.pop(SHARED.id)
+        await denied.wait()
+        runner.step_down()
+    with pytest.raises(Indefinite, match="it was done, or it was not; look for request r1") as caught:
+        await trying
+    assert "nothing was done" not in str(caught.value)
+
+
+async def test_a_redis_that_is_away_at_last_does_not_make_it_certain(
+    agent: Agent, host: LeaderHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_room, "ASK_SECONDS", 0.3)
+    losing(host, lambda message: isinstance(message, CommandReply))
+
+    async def away(*_: Any) -> spawn.Found:
+        raise StoreUnavailable("Redis does not answer")
+
+    why_not = agent._why_not
+
+    async def last(*words: Any, **more: Any) -> Any:
+        monkeypatch.setattr(spawn, "find", away)
+        return await why_not(*words, **more)
+
+    monkeypatch.setattr(agent, "_why_not", last)
+    with pytest.raises(Indefinite, match="it was done, or it was not"):
+        await agent.act(pause(), 0.7)
+    with pytest.raises(StoreUnavailable):  # here nobody could be asked
+        await agent.act(pause("r2"), 0.3)
+
+
+async def test_nothing_was_done_where_nobody_was_asked(agent: Agent, host: LeaderHost) -> None:
+    await host.close()
+    with pytest.raises(NotLeader, match="nothing was done"):
+        await agent.act(pause(), 0.5)
+
+
+async def test_a_dry_run_without_an_answer_changed_nothing(agent: Agent, host: LeaderHost) -> None:
+    losing(host, lambda message: isinstance(message, CommandReply))
+    with pytest.raises(Indefinite, match="so nothing was changed"):
+        await agent.act(pause(dry_run=True), 0.5)
+
+
+async def test_an_act_that_is_asked_for_again_is_done_once(
+    redis: AsyncRedis, agent: Agent, host: LeaderHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_room, "ASK_SECONDS", 0.2)
+    left = iter([True, True])
+    losing(host, lambda message: isinstance(message, CommandReply) and next(left, False))
+    assert (await agent.act(pause(), 10.0)).ok
+    assert [act.act for act in (await recover(redis, SHARED.id)).state.operated.history] == ["pause"]

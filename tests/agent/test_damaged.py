@@ -1,0 +1,276 @@
+"""Entries that cannot be decoded, and tasks that end by a defect: nothing stands still without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from streamlease.agent.client import Client, connect
+from streamlease.agent.fetching import Fetching
+from streamlease.protocol.errors import SchemaMismatch, StreamleaseError, TaskFailed
+from streamlease.protocol.group_options import GroupOptions
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry.dead_letters import DeadLetter, DeadLetters
+from streamlease.registry.mailbox import Mailbox
+from streamlease.streams.decoding import DamagedEntry, decode_entries
+from streamlease.streams.keys import stream_log, stream_meta
+from streamlease.streams.log import AsyncLog
+from streamlease.streams.messages import filter_batch, to_messages
+from streamlease.streams.tails import Tails
+from tests.agent.helpers import SUB, publish, take, until
+from tests.streams.test_damaged import DAMAGED, batch, single
+
+SHARED = SharedSubscription.parse(SUB)
+OPTIONS = GroupOptions(max_failures=2, retry_delay_ms=1)
+STREAM = StreamId("s", 0, 0)
+
+
+async def put(client: Client, id: bytes, flat: list[bytes]) -> None:
+    """Write an entry as a foreign program would."""
+    last = int(id.partition(b"-")[0])
+    await client.redis.execute_command("XADD", stream_log(STREAM), id, *flat)
+    await client.redis.hset(stream_meta(STREAM), "next", str(last + 1))
+
+
+async def letters(client: Client) -> list[DeadLetter]:
+    return await DeadLetters(client.redis).of(SHARED, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "what", ["event time beyond int64", "lone surrogate in a header name", "deeply nested headers"]
+)
+async def test_a_damaged_message_becomes_a_dead_letter_and_the_rest_goes_on(
+    client: Client, what: str
+) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(3), topics=1)
+    await put(client, *DAMAGED[what])
+    await publish(client, range(4, 6), topics=1)
+    async with client.subscribe(SUB, start="earliest", options=OPTIONS) as reader:
+        assert await take(reader, 5) == [0, 1, 2, 4, 5]
+    (letter,) = await letters(client)
+    assert (letter.facts["stream"], letter.facts["offset"], letter.facts["failures"]) == ("s.0.0", "3", "2")
+    assert letter.facts["payload"] == "unreadable"
+    assert "the entry 3-1 of stream s.0.0 is damaged" in letter.facts["cause"]
+    assert letter.message.topic == "$dead/g"
+
+
+async def test_a_damaged_message_waits_for_what_is_before_it(client: Client) -> None:
+    """A failure says that all before it is done, which only the program knows."""
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(3), topics=1)
+    await put(client, *DAMAGED["no topic"])
+    async with client.subscribe(SUB, start="earliest", options=OPTIONS) as reader:
+        async with asyncio.timeout(30):
+            first = await anext(reader)
+        await until(lambda: reader._streams["s.0.0"].damaged is not None)
+        assert reader._streams["s.0.0"].failing is None
+        await first.commit(2)
+        assert reader._streams["s.0.0"].failing is None
+        await first.commit()
+        await first.commit()  # once more does no harm
+        await until(lambda: reader._streams["s.0.0"].acknowledged == 4)
+    assert len(await letters(client)) == 1
+
+
+async def test_all_messages_of_a_damaged_batch_are_dead_letters_and_only_the_first_one_waits(
+    client: Client,
+) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(3), topics=1)
+    id, flat = batch(3, 5)
+    place = flat.index(b"b") + 1
+    await put(client, id, [*flat[:place], flat[place][:-40], *flat[place + 1 :]])
+    await publish(client, range(8, 10), topics=1)
+    slow = GroupOptions(max_failures=4, retry_delay_ms=100)
+    began = asyncio.get_running_loop().time()
+    async with client.subscribe(SUB, start="earliest", options=slow) as reader:
+        assert await take(reader, 5) == [0, 1, 2, 8, 9]
+    assert asyncio.get_running_loop().time() - began < 5 * 0.7  # 0.1, 0.2 and 0.4 s for each would be more
+    assert [letter.facts["offset"] for letter in await letters(client)] == ["3", "4", "5", "6", "7"]
+
+
+async def test_a_damaged_message_stops_the_stream_if_the_group_says_so(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.create_space("s", ["a/#"])
+    await put(client, *single(0, h=b"7"))
+    stop = GroupOptions(max_failures=1, on_poison="stop")
+    async with client.subscribe(SUB, start="earliest", options=stop) as reader:
+        await until(lambda: "the entry 0-1 of stream s.0.0 is damaged" in caplog.text)
+        await until(lambda: reader.streams == [])
+        assert await letters(client) == []
+
+
+async def test_a_damaged_message_ends_reading_without_a_group_with_its_offset(client: Client) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(3), topics=1)
+    await put(client, *DAMAGED["deeply nested headers"])
+    await publish(client, range(4, 6), topics=1)
+    for subscription in (client.history("a/#"), client.listen("a/#", start="earliest")):
+        got = []
+        async with subscription as batches:
+            with pytest.raises(SchemaMismatch, match="go on at offset 4"):
+                async with asyncio.timeout(30):
+                    async for found in batches:
+                        got += [int(message.payload) for message in found.messages]
+            assert got == [0, 1, 2]
+            assert batches.positions == {"s.0.0": 3}
+    async with client.listen("a/#", start={"s.0.0": 4}) as batches, asyncio.timeout(30):
+        assert [message.offset for message in (await anext(batches)).messages] == [4, 5]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_stands_in_a_stream_all_that_can_be_read_is_delivered(
+    client: Client, seed: int
+) -> None:
+    random.seed(seed)
+    await client.create_space("s", ["a/#"])
+    good: list[int] = []
+    bad: list[int] = []
+    offset = 0
+    for _ in range(40):
+        count = random.choice([1, 1, 2, 5])
+        id, flat = batch(offset, count) if count > 1 else single(offset)
+        flat = [b"a/x" if part == b"a" and place % 2 else part for place, part in enumerate(flat)]
+        for _ in range(random.choice([0, 0, 0, 1, 2])):
+            place = random.randrange(len(flat))
+            damage = bytearray(flat[place] or b"?")
+            damage[random.randrange(len(damage))] ^= random.randrange(1, 256)
+            flat[place] = random.choice([bytes(damage), b"", b"9" * 30, b"[" * 5000, b"%d" % 2**63])
+        await put(client, id, flat)
+        try:
+            found = decode_entries(STREAM, [(id, flat)])
+            matched = [message.offset for one in found for message in to_messages(filter_batch(one, "a/#"))]
+            good += matched
+        except SchemaMismatch as error:
+            if not isinstance(error, DamagedEntry):
+                return  # an error of the reader, by a name that became 's'
+            bad += range(offset, offset + count)
+        offset += count
+    assert len(bad) > 5
+    once = GroupOptions(max_failures=1)
+    async with client.subscribe(SUB, start="earliest", options=once, max_batch=7) as reader:
+        got: list[int] = []
+        async with asyncio.timeout(60):
+            while len(got) < len(good):
+                batch_ = await anext(reader)
+                got += [message.offset for message in batch_.messages]
+                await batch_.commit()
+            await until(lambda: all(held.acknowledged == offset for held in reader._streams.values()))
+        assert got == good
+    assert [int(letter.facts["offset"]) for letter in await letters(client)] == bad
+    start = 0
+    again: list[int] = []
+    async with asyncio.timeout(60):
+        while start < offset:
+            async with client.history("a/#", since=start - 1) as history:
+                try:
+                    async for found_ in history:
+                        again += [message.offset for message in found_.messages]
+                    break
+                except DamagedEntry as error:
+                    start = error.end
+    assert again == good
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("next", "many"), ("schemas", "[" * 100_000), ("schemas", "[7]"), ("floor", "?")]
+)
+async def test_a_stream_whose_state_is_damaged_is_told_and_the_others_go_on(
+    client: Client, field: str, value: str
+) -> None:
+    await client.create_space("s", ["a/#"])
+    await client.create_space("t", ["b/#"])
+    await publish(client, range(3), topics=1)
+    await publish(client, range(3), topics=1, root="b")
+    await client.redis.hset(stream_meta(STREAM), field, value)
+    async with Tails(client.redis, push=False, poll_interval=0.01) as tails:
+        tails.set_streams([STREAM, StreamId("t", 0, 0)])
+        await until(lambda: tails.next_of(StreamId("t", 0, 0)) == 3)
+        assert tails.error is None
+    with pytest.raises(StreamleaseError, match=r"what is kept about stream s\.0\.0 is damaged"):
+        await AsyncLog(client.redis).read(STREAM, 0)
+
+
+# -- tasks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def other(real_redis_url: str) -> AsyncIterator[Client]:
+    async with connect(real_redis_url) as client:
+        yield client
+
+
+async def test_a_defect_while_reading_is_raised_and_the_streams_go_to_others(
+    client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(3), topics=1)
+    whole = Fetching.round
+
+    async def breaks(fetching: Fetching) -> bool:
+        if fetching._streams:
+            raise ZeroDivisionError("division by zero")
+        return await whole(fetching)
+
+    async with client.subscribe(SUB, start="earliest") as reader:
+        with monkeypatch.context() as patched:
+            patched.setattr(Fetching, "round", breaks)
+            with pytest.raises(
+                TaskFailed, match=r"subscription \$shared/g/a/#: fetching ended by a defect .*Zero"
+            ):
+                async with asyncio.timeout(30):
+                    await anext(reader)
+        async with other.subscribe(SUB) as second:
+            assert await take(second, 3) == [0, 1, 2]
+        with pytest.raises(TaskFailed):
+            await anext(reader)
+
+
+@pytest.mark.parametrize("loop", ["receive", "open"])
+async def test_a_defect_of_the_agent_ends_its_sessions_and_the_next_one_gets_another_agent(
+    client: Client, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(3), topics=1)
+    monkeypatch.setattr("streamlease.registry.mailbox.KEEP_ALIVE_MS", 20)
+    broken = (await client.agent())._mailbox
+    whole = getattr(Mailbox, loop)
+
+    async def breaks(mailbox: Mailbox) -> object:
+        if mailbox is broken:
+            raise LookupError("nobody foresaw it")
+        return await whole(mailbox)
+
+    async with client.subscribe(SUB, start="earliest") as reader:
+        await until(lambda: reader.streams == ["s.0.0"])
+        monkeypatch.setattr(Mailbox, loop, breaks)
+        with pytest.raises(TaskFailed, match="LookupError: nobody foresaw it"):
+            async with asyncio.timeout(30):
+                while True:
+                    await anext(reader)
+    async with client.subscribe(SUB) as reader:
+        assert await take(reader, 3) == [0, 1, 2]
+
+
+async def test_a_defect_in_one_session_leaves_the_others_alone(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_space("s", ["a/#"])
+    async with (
+        client.subscribe(SUB, start="earliest") as reader,
+        client.subscribe("$shared/h/a/#", start="earliest") as spared,
+    ):
+        await until(lambda: reader.streams == spared.streams == ["s.0.0"])
+        assert reader._session is not None
+        monkeypatch.setattr(reader._session, "_step", lambda slot, event: 1 // 0)
+        with pytest.raises(TaskFailed, match="a tick ended by a defect"):
+            async with asyncio.timeout(30):
+                await anext(reader)
+        await publish(client, range(3), topics=1)
+        assert await take(spared, 3) == [0, 1, 2]

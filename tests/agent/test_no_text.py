@@ -1,0 +1,105 @@
+"""Lone surrogates in what a program hands to a client: one clear line, and the agent lives on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from streamlease.agent.client import Client, connect
+from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.group_options import GroupOptions
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import SharedSubscription
+from tests.agent.helpers import SUB, publish, take
+
+BAD: Any = "x\ud800"
+SHARED = SharedSubscription.parse(SUB)
+Call = Callable[[Client], Awaitable[object]]
+
+
+def entered(make: Callable[[Client], Any]) -> Call:
+    async def call(client: Client) -> None:
+        async with make(client):
+            raise AssertionError("it was entered")
+
+    return call
+
+
+CALLS: dict[str, Call] = {
+    "space": lambda client: client.create_space(BAD, ["q/#"]),
+    "topics": lambda client: client.create_space("q", [BAD]),
+    "shard_by": lambda client: client.create_space("q", ["q/#"], shard_by=BAD),
+    "durability": lambda client: client.create_space("q", ["q/#"], durability=BAD),
+    "get": lambda client: client.spaces.get(BAD),
+    "delete": lambda client: client.spaces.delete(BAD),
+    "alter": lambda client: client.spaces.alter(BAD, streams=2),
+    "offsets": lambda client: client.next_offsets([StreamId(BAD, 0, 0)]),
+    "group": lambda client: client.groups.get(SharedSubscription(BAD, "a/#")),
+    "subscription": entered(lambda client: client.subscribe(BAD)),
+    "filter": entered(lambda client: client.subscribe(f"$shared/g/a/{BAD}")),
+    "name": entered(lambda client: client.subscribe(SUB, name=BAD)),
+    "start": entered(lambda client: client.subscribe(SUB, start=BAD)),
+    "strategy": entered(lambda client: client.subscribe(SUB, options=GroupOptions(strategy=BAD))),
+    "dead letters": entered(lambda client: client.subscribe(SUB, options=GroupOptions(dead_letters=BAD))),
+    "listen": entered(lambda client: client.listen(BAD)),
+    "listen start": entered(lambda client: client.listen("a/#", start=BAD)),
+    "history": entered(lambda client: client.history(BAD)),
+    "history since": entered(lambda client: client.history("a/#", since=BAD)),
+    "act": lambda client: client.act(SHARED, BAD),
+    "who acts": lambda client: client.act(SHARED, "describe", who=BAD),
+    "stream of an act": lambda client: client.act(SHARED, "release", stream=BAD),
+    "reset": lambda client: client.act(SHARED, "reset", offsets={BAD: 1}),
+    "command": lambda client: client.command(SHARED, BAD),
+    "who commands": lambda client: client.command(SHARED, "describe", who=BAD),
+    "host": lambda client: client.drain_host(BAD),
+    "who drains": lambda client: client.drain_host("h", who=BAD),
+    "codec": entered(lambda client: client.publisher(compression=BAD)),
+    "url": entered(lambda client: connect(BAD)),
+}
+
+
+async def test_what_is_no_text_is_refused_and_the_agent_lives_on(client: Client) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(3), topics=1)
+    async with client.subscribe(SUB, start="earliest") as reader:
+        agent = await client.agent()
+        for what, call in CALLS.items():
+            try:
+                async with asyncio.timeout(20):
+                    await call(client)
+            except StreamleaseError as error:
+                shown = str(error)
+                shown.encode()
+                assert "\n" not in shown, what
+                assert len(shown) < 400, what
+            else:
+                raise AssertionError(what)
+        assert agent.error is None
+        assert await client.agent() is agent
+        assert await take(reader, 3) == [0, 1, 2]
+
+
+async def test_the_cause_of_a_failure_may_be_anything(client: Client) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(1), topics=1)
+    async with client.subscribe(SUB, start="earliest", options=GroupOptions(max_failures=1)) as reader:
+        async with asyncio.timeout(20):
+            batch = await anext(reader)
+            assert await batch.fail(0, ValueError(f"{BAD}\n" * 5000)) == "passed"
+    async with client.history("$dead/#") as history:
+        (letter,) = [message async for found in history for message in found.messages]
+    assert dict(letter.headers)["dead-letter-cause"].startswith(b"ValueError: x\\ud800")
+
+
+@pytest.mark.parametrize("what", ["act", "stream"])
+async def test_what_an_act_cannot_be_is_one_line(client: Client, what: str) -> None:
+    await client.create_space("s", ["a/#"])
+    async with client.subscribe(SUB, start="earliest"):
+        with pytest.raises(StreamleaseError, match=f"{what} is "):
+            if what == "act":
+                await client.act(SHARED, "fly")  # type: ignore[arg-type]
+            else:
+                await client.act(SHARED, "release", stream=7)
