@@ -1,30 +1,33 @@
 """``spark.read.format("streamlease")``: a part of the history of topics, read once and in parallel.
 
-What is to be read is fixed when the query is planned: a range of offsets of each stream, by
-``startingOffsets`` / ``endingOffsets`` or ``startingTimestamp`` / ``endingTimestamp``, narrowed by the
-query's own filters. A shared subscription is taken for its filter; the progress of its group is neither used
-nor changed.
+What is to be read is fixed when the query is planned, by options alone: a range of offsets of each stream
+(``startingOffsets`` / ``endingOffsets`` or ``startingTimestamp`` / ``endingTimestamp``), some of the streams
+(``streams``), some of the topics (``topics``). A shared subscription is taken for its filter; the progress of
+its group is neither used nor changed.
+
+Spark plans the read of a frame once, and shares it among all places where the query uses the frame. So the
+reader holds nothing that one of these places could have told it, such as filters
+(`docs/decisions/0125-no-filters-for-a-shared-read.md`).
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
+from streamlease.protocol.topics import intersect
 from streamlease.spark import option_values as read
 from streamlease.spark.columns import message_fields
 from streamlease.spark.connections import connection
-from streamlease.spark.pushdown import Wanted
 from streamlease.spark.schema import BATCH_NAMES, Columns, check_given, plain_filter, spaces_of, typed_fields
 from streamlease.streams.definitions import Space
 from streamlease.streams.history import offsets_after_blocking
@@ -50,6 +53,10 @@ class BatchOptions:
     filter: str
     starting: Edge | Mapping[str, int] = "earliest"
     ending: Edge | Mapping[str, int] = "latest"
+    topics: tuple[str, ...] = ()
+    """Filters, of which a topic must match one besides `filter`; empty for all."""
+    streams: tuple[str, ...] = ()
+    """The only streams that are read; empty for all."""
     starting_timestamp: int | None = None
     """Milliseconds since 1970, inclusive; by append time."""
     ending_timestamp: int | None = None
@@ -71,20 +78,37 @@ class BatchOptions:
         given = read.named(options, BATCH_NAMES)
         subscribe = given.get("subscribe")
         if subscribe is None:
-            raise InvalidOption("option 'subscribe' is missing: give a filter, such as 'flights/+/LAX'")
+            raise InvalidOption(
+                "option 'subscribe' is missing: give a filter, such as 'flights/+/LAX'; if a table has it, "
+                "say it in the query too, SELECT ... FROM NAME WITH (subscribe='...'), or use a view"
+            )
+        filter = plain_filter(subscribe)
         return cls(
             redis=read.redis_url(given),
-            filter=plain_filter(subscribe),
+            filter=filter,
+            topics=_topics(given, filter),
+            streams=read.words("streams", given.get("streams", "")),
             starting=_offsets("startingOffsets", given, "earliest", "startingTimestamp"),
             ending=_offsets("endingOffsets", given, "latest", "endingTimestamp"),
-            starting_timestamp=read.optional_number("startingTimestamp", given, 0),
-            ending_timestamp=read.optional_number("endingTimestamp", given, 0),
+            starting_timestamp=read.moment("startingTimestamp", given),
+            ending_timestamp=read.moment("endingTimestamp", given),
             min_partitions=read.optional_number("minPartitions", given, 1),
             max_records_per_partition=read.optional_number("maxRecordsPerPartition", given, 1),
             fail_on_data_loss=read.flag("failOnDataLoss", given.get("failondataloss", "true")),
             include_headers=read.flag("includeHeaders", given.get("includeheaders", "true")),
             columns=read.words("columns", given.get("columns", "")),
         )
+
+
+def _topics(given: Mapping[str, str], filter: str) -> tuple[str, ...]:
+    found = read.topics("topics", given.get("topics", ""))
+    for topic in found:
+        if not intersect(topic, filter):
+            raise InvalidOption(
+                f"option 'topics' names {read.shown(topic)}, and no topic matches both that and the filter "
+                f"{filter!a}, so nothing would be read: give filters of topics within the subscription"
+            )
+    return found
 
 
 def _offsets(name: str, given: Mapping[str, str], usual: Edge, instead: str) -> Edge | Mapping[str, int]:
@@ -109,14 +133,13 @@ class RangesPartition(InputPartition):
         self.ranges = tuple(ranges)
 
 
-@dataclass
+@dataclass(frozen=True)
 class BatchReader(DataSourceReader):
     """Plans and reads. `spaces` are those that the filter matches, as they were at planning."""
 
     options: BatchOptions
     columns: Columns
     spaces: tuple[Space, ...]
-    wanted: Wanted = field(default_factory=Wanted)
 
     def partitions(self) -> list[InputPartition]:
         """Ranges of offsets, divided over tasks.
@@ -127,8 +150,7 @@ class BatchReader(DataSourceReader):
             StoreUnavailable, StoreRefused.
         """
         options = self.options
-        ranges = _narrowed(_ranges(self), self)
-        divided = divide(ranges, options.min_partitions, options.max_records_per_partition)
+        divided = divide(_ranges(self), options.min_partitions, options.max_records_per_partition)
         return [RangesPartition(part) for part in divided] or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -138,7 +160,9 @@ class BatchReader(DataSourceReader):
         for name, start, end in partition.ranges:
             stream = StreamId.parse(name)
             for batch in self._batches(reader, stream, start, end):
-                chosen = self.wanted.keep(filter_batch(batch, self.options.filter))
+                chosen = filter_batch(batch, self.options.filter)
+                if self.options.topics:
+                    chosen = filter_batch(chosen, *self.options.topics)
                 if chosen.num_rows:
                     yield self.columns.shape(chosen)
 
@@ -158,26 +182,15 @@ class BatchReader(DataSourceReader):
                     yield batch
             except HistoryTruncated as error:
                 if self.options.fail_on_data_loss:
-                    raise
+                    raise error.with_remedy(
+                        "give option 'failOnDataLoss' 'false' to read what is left"
+                    ) from None
                 log.warning("%s; offsets %d to %d are skipped", error, start, min(error.oldest, end) - 1)
                 start = error.oldest
 
 
-class PushingReader(BatchReader):
-    """A reader that is told the query's filters; Spark has it only if
-    ``spark.sql.python.filterPushdown.enabled`` is true."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take note of all filters; Spark looks at them again."""
-        self.wanted = Wanted.of(filters)
-        return filters
-
-
 def batch_reader(schema: StructType, given: Mapping[str, str]) -> BatchReader:
     """A reader of the columns `schema`, some or all of those that there are.
-
-    Spark refuses readers that could be told filters where it was not allowed to tell them. It allows it in
-    planning processes of their own kind, which have loaded this module of Spark.
 
     Raises:
         InvalidOption, InvalidTopic: an option is unknown or unacceptable.
@@ -188,9 +201,7 @@ def batch_reader(schema: StructType, given: Mapping[str, str]) -> BatchReader:
     spaces = spaces_of(connection(options.redis), options.filter)
     fields = message_fields(headers=options.include_headers)
     check_given(schema, StructType([*fields, *typed_fields(spaces)]))
-    told = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
-    kind = PushingReader if told else BatchReader
-    return kind(options, Columns.of(schema, spaces), tuple(spaces))
+    return BatchReader(options, Columns.of(schema, spaces), tuple(spaces))
 
 
 # ------------------------------------------------------------------------------------------------- ranges
@@ -201,19 +212,47 @@ def _ranges(reader: BatchReader) -> dict[StreamId, OffsetRange]:
     options = reader.options
     redis = connection(options.redis)
     streams = [stream for space in reader.spaces for stream in space.streams()]
-    states = BlockingLog(redis).states(streams)
+    known = BlockingLog(redis).states(streams)
+    chosen = _chosen(options, reader.spaces, known)
+    states = {stream: state for stream, state in known.items() if stream in chosen}
     starts = {stream: state.floor for stream, state in states.items()}
     ends = {stream: state.next for stream, state in states.items()}
     if options.starting_timestamp is not None:
         starts = _at(reader, states, options.starting_timestamp * 1000)
     elif not isinstance(options.starting, str):
-        given = _checked("startingOffsets", options.starting, states)
+        given = _checked("startingOffsets", options.starting, known)
         starts |= _kept(given, states, fail=options.fail_on_data_loss)
     if options.ending_timestamp is not None:
         ends = _at(reader, states, options.ending_timestamp * 1000)
     elif not isinstance(options.ending, str):
-        ends |= _checked("endingOffsets", options.ending, states)
-    return {stream: OffsetRange(starts[stream], ends[stream]) for stream in states}
+        ends |= _checked("endingOffsets", options.ending, known)
+    return {
+        stream: OffsetRange(starts[stream], ends[stream])
+        for stream in states
+        if starts[stream] < ends[stream]
+    }
+
+
+def _chosen(options: BatchOptions, spaces: Iterable[Space], known: Collection[StreamId]) -> set[StreamId]:
+    """The streams that are read: those named, and of them those that may have messages of the topics."""
+    by_name = {str(stream): stream for stream in known}
+    for name in options.streams:
+        if name not in by_name:
+            raise _no_stream("streams", name, by_name)
+    named = {by_name[name] for name in options.streams} if options.streams else set(known)
+    if not options.topics:
+        return named
+    places = {place for space in spaces for topic in options.topics for place in _places(topic, space)}
+    return named & places
+
+
+def _places(topic: str, space: Space) -> Iterable[StreamId]:
+    """The streams of `space` that may have messages which the filter `topic` matches."""
+    if "+" in topic or "#" in topic or space.shard_by == "key":
+        return space.streams() if space.intersects(topic) else ()
+    if not space.covers(topic):
+        return ()
+    return [space.stream_for(topic, None, generation) for generation in space.generations]
 
 
 def _checked(
@@ -224,10 +263,7 @@ def _checked(
     for text, offset in given.items():
         stream = known.get(text)
         if stream is None:
-            raise InvalidOption(
-                f"option '{name}' names {text!r}, which is no stream of the subscription: "
-                f"the streams are {', '.join(known)[:200]}"
-            )
+            raise _no_stream(name, text, known)
         state = states[stream]
         if offset > state.next:
             raise InvalidOption(
@@ -238,16 +274,24 @@ def _checked(
     return found
 
 
+def _no_stream(option: str, name: str, known: Iterable[str]) -> InvalidOption:
+    return InvalidOption(
+        f"option '{option}' names {name!a}, which is no stream of the subscription: "
+        f"the streams are {', '.join(known)[:200]}"
+    )
+
+
 def _kept(
     given: Mapping[StreamId, int], states: Mapping[StreamId, StreamState], *, fail: bool
 ) -> dict[StreamId, int]:
-    for stream, offset in given.items():
+    wanted = {stream: offset for stream, offset in given.items() if stream in states}
+    for stream, offset in wanted.items():
         if offset < states[stream].floor:
             truncated = HistoryTruncated(str(stream), offset, states[stream].floor)
             if fail:
                 raise truncated
             log.warning("%s", truncated)
-    return {stream: max(offset, states[stream].floor) for stream, offset in given.items()}
+    return {stream: max(offset, states[stream].floor) for stream, offset in wanted.items()}
 
 
 def _at(reader: BatchReader, states: Mapping[StreamId, StreamState], moment: int) -> dict[StreamId, int]:
@@ -266,52 +310,6 @@ def _at(reader: BatchReader, states: Mapping[StreamId, StreamState], moment: int
             log.warning("%s", error)
             found[stream] = max(error.oldest, state.floor)
     return found
-
-
-def _narrowed(ranges: Mapping[StreamId, OffsetRange], reader: BatchReader) -> dict[StreamId, OffsetRange]:
-    """The ranges without what the query's filters leave out anyway."""
-    wanted = reader.wanted
-    chosen = {
-        stream: range
-        for stream, range in ranges.items()
-        if len(range) and (wanted.streams is None or str(stream) in wanted.streams)
-    }
-    if wanted.topics is not None:
-        places = _places(wanted.topics, reader.spaces)
-        chosen = {stream: range for stream, range in chosen.items() if places is None or stream in places}
-    last = wanted.last_offset
-    chosen = {
-        stream: OffsetRange(
-            max(range.start, wanted.first_offset), range.end if last is None else min(range.end, last + 1)
-        )
-        for stream, range in chosen.items()
-    }
-    redis = connection(reader.options.redis)
-    for moment, is_start in ((wanted.appended_from, True), (wanted.appended_to, False)):
-        if moment is None or not chosen:
-            continue
-        try:
-            found = offsets_after_blocking(redis, dict.fromkeys(chosen, moment - 1 if is_start else moment))
-        except HistoryTruncated:
-            continue  # what retention removed is before the range: there is nothing to narrow
-        for stream, offset in found.items():
-            start, end = chosen[stream]
-            chosen[stream] = (
-                OffsetRange(max(start, offset), end) if is_start else OffsetRange(start, min(end, offset))
-            )
-    return {stream: range for stream, range in chosen.items() if len(range)}
-
-
-def _places(topics: Iterable[str], spaces: Iterable[Space]) -> set[StreamId] | None:
-    """The streams that have messages of these topics; None if that may be any."""
-    places = set()
-    for topic in topics:
-        for space in spaces:
-            if topic and space.covers(topic):
-                if space.shard_by == "key":
-                    return None
-                places |= {space.stream_for(topic, None, generation) for generation in space.generations}
-    return places
 
 
 def divide(

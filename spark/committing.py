@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 
 from streamlease.agent.batch import Batch, Held
 from streamlease.protocol.errors import StreamleaseError
+from streamlease.streams.tasks import Supervisor, stop
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,12 @@ class Commits:
         self._most = most
         self._waiting: dict[Lease, _Span] = {}
         self._under_way: dict[Lease, asyncio.Task[None]] = {}
+        self._error: StreamleaseError | None = None
         self._open = 0
         self._news = asyncio.Event()
         self._settled = asyncio.Event()
-        self._keeper = asyncio.create_task(self._keep())
+        self._tasks = Supervisor("commits", lambda _, error: self._failed(error))
+        self._keeper = self._tasks.start("pacing", self._keep(), endless=True)
         self.messages = 0
         """Committed so far."""
         self.batches = 0
@@ -65,19 +67,27 @@ class Commits:
         self._news.set()
 
     async def room(self) -> None:
-        """Wait while too much is done and not committed."""
-        while self._open >= self._most:
+        """Wait while too much is done and not committed.
+
+        Raises:
+            TaskFailed: nothing is committed any more, by a defect.
+        """
+        while self._open >= self._most and self._error is None:
             self._settled.clear()
             await self._settled.wait()
+        if self._error is not None:
+            raise self._error
 
     async def finish(self) -> None:
         """Commit all that is done."""
-        self._keeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._keeper
+        await stop([self._keeper])
         while self._waiting or self._under_way:
             self._begin()
             await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
+
+    def _failed(self, error: StreamleaseError) -> None:
+        self._error = error
+        self._settled.set()
 
     async def _keep(self) -> None:
         while True:
@@ -89,7 +99,7 @@ class Commits:
     def _begin(self) -> None:
         """Put on its way what waits for no commit of its stream."""
         for lease in [lease for lease in self._waiting if lease not in self._under_way]:
-            task = asyncio.create_task(self._commit(lease, self._waiting.pop(lease)))
+            task = self._tasks.start("committing", self._commit(lease, self._waiting.pop(lease)))
             self._under_way[lease] = task
 
     async def _commit(self, lease: Lease, span: _Span) -> None:

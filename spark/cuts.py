@@ -62,10 +62,15 @@ class QueryCuts:
 
     # ------------------------------------------------------------ streams
 
-    def granted(self, slot: int, grant: StreamGranted) -> None:
-        """Hold the stream; go on if it never left the session."""
+    def granted(self, slot: int, grant: StreamGranted) -> int | None:
+        """Hold the stream; go on if it never left the session.
+
+        Returns:
+            how far the query was, if the stream went on without it although nobody else had it.
+        """
         former = self.given_back.pop(grant.stream, None)
         held = self.held.get(grant.stream, former)
+        passed = self._passed(grant, held)
         committed = grant.progress
         if grant.resumes is None or (held is not None and held.lease_epoch < grant.resumes):
             self.open_streams.discard(grant.stream)
@@ -76,6 +81,18 @@ class QueryCuts:
         new = Held(slot, grant.lease_epoch, committed, grant.pinned_end, since=since, follows=grant.follows)
         self.streams.hold(grant.stream, new)
         self._attest(grant.stream)
+        return passed
+
+    def _passed(self, grant: StreamGranted, held: Held | None) -> int | None:
+        """How far the stream was read, if it is granted from beyond that and nobody else had it."""
+        if held is None or grant.progress <= held.committed:
+            return None
+        if grant.resumes is None or held.lease_epoch < grant.resumes:
+            return None  # others may have read it, or an operator moved the group
+        came_to = held.committed
+        if self.open is not None:
+            came_to = max(came_to, *(part.end for part in self.open.ranges if part.stream == grant.stream), 0)
+        return came_to if came_to < grant.progress else None
 
     def revoking(self, revoking: StreamRevoking) -> None:
         """Let the stream go as soon as no cut holds it."""
@@ -191,18 +208,17 @@ class QueryCuts:
         assert self.proposed is not None
         return fixed.ranges if fixed.ranges is not None else self.proposed.ranges
 
-    def fixed(self, fixed: CutFixed) -> CutOffset | None:
-        """The answer to what was proposed: the cut that is open now; None if nothing of it may be read.
+    def is_older(self, fixed: CutFixed) -> bool:
+        """Whether the leader knows of finished cuts that the checkpoint does not know of."""
+        proposed = self.proposed
+        return proposed is not None and fixed.finished >= proposed.cut and not self.ranges_of(fixed)
 
-        Raises:
-            Fenced: the checkpoint is older than the session's progress.
-        """
+    def fixed(self, fixed: CutFixed) -> CutOffset | None:
+        """The answer to what was proposed: the cut that is open now; None if nothing of it may be read."""
         ranges = self.ranges_of(fixed)
         proposed, self.proposed = self.proposed, None
         assert proposed is not None
         if not ranges:
-            if fixed.finished >= proposed.cut:
-                raise older_checkpoint(self.session, proposed.cut, fixed.finished)
             self.release_revoked()
             return None
         cut = self._cut_of(fixed, ranges)
@@ -258,6 +274,10 @@ class QueryCuts:
         self._attested = None
         for stream in self.streams.pinned():
             self._attest(stream)
+        return self.take_up(following)
+
+    def take_up(self, following: CutResumed | None) -> CutOffset | None:
+        """What an earlier process had fixed besides, by the answer to `ask_for_next`, is open now."""
         cut = None
         if following is not None and following.ranges:
             cut = self._cut_of(following, following.ranges)

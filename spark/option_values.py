@@ -7,11 +7,15 @@ import json
 import os
 from collections.abc import Collection, Mapping
 
-from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.errors import InvalidOption, InvalidTopic
 from streamlease.protocol.quantities import parse_duration, parse_size
+from streamlease.protocol.topics import check_filter
 
 SPARK_S_OWN = frozenset({"path"})
 """Spark adds these of its own accord."""
+
+_OF_A_TABLE = frozenset({"provider", "owner"})
+"""``CREATE TABLE`` hands over a table's properties: these, others, and options also as ``option.NAME``."""
 
 
 def named(options: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
@@ -21,16 +25,27 @@ def named(options: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
         names: as they are written.
 
     Raises:
-        InvalidOption: one has another name; the message says which name is nearest.
+        InvalidOption: one has another name, and Spark did not add it; the message says which name is nearest.
     """
+    if _OF_A_TABLE.issubset(name.lower() for name in options):
+        options = {
+            name[len("option.") :]: value
+            for name, value in options.items()
+            if name.lower().startswith("option.")
+        }
     known = {name.lower(): name for name in names}
     for name in options:
         if name.lower() not in known and name.lower() not in SPARK_S_OWN:
             near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
             meant = f"did you mean '{known[near[0]]}'? " if near else ""
             listed = ", ".join(sorted(known.values()))
-            raise InvalidOption(f"option {name!r} is unknown: {meant}the options are {listed}")
+            raise InvalidOption(f"option {shown(name)} is unknown: {meant}the options are {listed}")
     return {name.lower(): value for name, value in options.items()}
+
+
+def shown(text: str) -> str:
+    """`text` as it may stand in a one-line error message."""
+    return ascii(text if len(text) <= 80 else f"{text[:60]}...")
 
 
 def redis_url(given: Mapping[str, str]) -> str:
@@ -44,28 +59,51 @@ def redis_url(given: Mapping[str, str]) -> str:
     return url
 
 
-def number(name: str, text: str, least: int, most: int | None = None) -> int:
+MOST = 2**63 - 1
+"""Largest number that Spark takes."""
+
+
+def number(name: str, text: str, least: int, most: int = MOST) -> int:
     """A whole number from `least` to `most`."""
     try:
         value = int(text)
     except ValueError:
-        raise InvalidOption(f"option '{name}' is {text!r}: give a whole number") from None
-    if value < least or (most is not None and value > most):
-        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise InvalidOption(f"option '{name}' is {value}: it must be {bounds}")
+        raise InvalidOption(f"option '{name}' is {shown(text)}: give a whole number") from None
+    if not least <= value <= most:
+        bounds = f"at least {least}" if most == MOST and value < least else f"from {least} to {most}"
+        given = str(value) if len(text) <= 40 else shown(text)
+        raise InvalidOption(f"option '{name}' is {given}: it must be {bounds}")
     return value
 
 
-def optional_number(name: str, given: Mapping[str, str], least: int) -> int | None:
+def optional_number(name: str, given: Mapping[str, str], least: int, most: int = MOST) -> int | None:
     """The number that stands under `name`, or None."""
     text = given.get(name.lower())
-    return None if text is None else number(name, text, least)
+    return None if text is None else number(name, text, least, most)
+
+
+MOST_MILLISECONDS = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+
+def moment(name: str, given: Mapping[str, str]) -> int | None:
+    """The milliseconds since 1970 that stand under `name`, or None."""
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    value = number(name, text, 0)
+    if value > MOST_MILLISECONDS:
+        raise InvalidOption(
+            f"option '{name}' is {shown(text)}, after the year 9999: give milliseconds since 1970, "
+            f"not microseconds or nanoseconds"
+        )
+    return value
 
 
 def flag(name: str, text: str) -> bool:
     """``true`` or ``false``."""
     if text.lower() not in ("true", "false"):
-        raise InvalidOption(f"option '{name}' is {text!r}: use 'true' or 'false'")
+        raise InvalidOption(f"option '{name}' is {shown(text)}: use 'true' or 'false'")
     return text.lower() == "true"
 
 
@@ -73,7 +111,33 @@ def words(name: str, text: str) -> tuple[str, ...]:
     """Different words with commas between them; nothing for an empty text."""
     found = tuple(part.strip() for part in text.split(",")) if text else ()
     if len(set(found)) < len(found) or "" in found:
-        raise InvalidOption(f"option '{name}' is {text!r}: give different names with commas between them")
+        raise InvalidOption(
+            f"option '{name}' is {shown(text)}: give different names with commas between them"
+        )
+    return found
+
+
+def topics(name: str, text: str) -> tuple[str, ...]:
+    """Different topic filters with commas between them, or as a list in JSON; nothing for an empty text."""
+    found: tuple[str, ...] = ()
+    if text.startswith("["):
+        try:
+            listed = json.loads(text)
+        except (ValueError, RecursionError):
+            listed = None
+        if not isinstance(listed, list) or not listed or not all(isinstance(one, str) for one in listed):
+            raise InvalidOption(
+                f"option '{name}' is {shown(text)}: give topic filters with commas between them, "
+                f'or a list in JSON, such as ["flights/+/LAX"]'
+            )
+        found = tuple(dict.fromkeys(listed))
+    else:
+        found = words(name, text)
+    for filter in found:
+        try:
+            check_filter(filter)
+        except InvalidTopic as error:
+            raise InvalidOption(f"option '{name}': {error}") from None
     return found
 
 
@@ -100,9 +164,9 @@ def offsets(name: str, text: str) -> dict[str, int]:
         for value in data.values():
             if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
                 raise ValueError
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidOption(
-            f"option '{name}' is {text!r}: use 'earliest', 'latest', or JSON with an offset for each stream, "
-            f'such as {{"flights.0.3": 17}} (-2: earliest, -1: latest)'
+            f"option '{name}' is {shown(text)}: use 'earliest', 'latest', or JSON with an offset for each "
+            f'stream, such as {{"flights.0.3": 17}} (-2: earliest, -1: latest)'
         ) from None
     return data

@@ -86,7 +86,7 @@ class SourceOptions:
             redis=read.redis_url(given),
             subscription=SharedSubscription.parse(subscribe),
             starting_offsets=_starting(given),
-            starting_timestamp=read.optional_number("startingTimestamp", given, 0),
+            starting_timestamp=read.moment("startingTimestamp", given),
             limits=_limits(given),
             min_partitions=read.optional_number("minPartitions", given, 1),
             max_records_per_partition=read.optional_number("maxRecordsPerPartition", given, 1),
@@ -102,7 +102,7 @@ class SourceOptions:
             include_cut=read.flag("includeCut", given.get("includecut", "false")),
             columns=read.words("columns", given.get("columns", "")),
             embedded_leader=read.flag("embeddedLeader", given.get("embeddedleader", "true")),
-            metrics_port=read.optional_number("metricsPort", given, 1),
+            metrics_port=read.optional_number("metricsPort", given, 1, 65_535),
         )
 
 
@@ -125,7 +125,8 @@ def _limits(given: Mapping[str, str]) -> Limits:
     size, delay = given.get("maxbytespertrigger"), given.get("maxtriggerdelay")
     if delay is not None and least is None:
         raise InvalidOption(
-            f"option 'maxTriggerDelay' is {delay!r} without 'minOffsetsPerTrigger': give both, or neither"
+            f"option 'maxTriggerDelay' is {read.shown(delay)} without 'minOffsetsPerTrigger': "
+            f"give both, or neither"
         )
     if most is not None and least is not None and least > most:
         raise InvalidOption(

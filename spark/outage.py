@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError
+
+log = logging.getLogger(__name__)
+
+TELL_SECONDS = 5.0
+"""After so long without a leader a query says so in its log; a leader that falls is followed sooner."""
+
+AGAIN_SECONDS = 60.0
+"""How often it says so."""
 
 
 class Outage:
@@ -34,6 +44,38 @@ class Outage:
             )
 
 
+class Leaderless:
+    """Whether a query has a leader, and what it says of that in its log and its progress.
+
+    Args:
+        subscription: what the query consumes.
+    """
+
+    def __init__(self, subscription: str) -> None:
+        self._subscription = subscription
+        self._since: float | None = None
+        self._tell_at = 0.0
+
+    def look(self, cause: str | None, now: float) -> None:
+        """Take note at `now` (s) of why there is no leader; empty: that is not known, None: there is one."""
+        if cause is None:
+            if self._since is not None and self._tell_at > self._since + TELL_SECONDS:
+                log.warning("%s: a leader answers again after %.0f s", self._subscription, now - self._since)
+            self._since = None
+            return
+        if self._since is None:
+            self._since, self._tell_at = now, now + TELL_SECONDS
+        if now >= self._tell_at:
+            self._tell_at = now + AGAIN_SECONDS
+            log.warning("%s (for %.0f s)", self.error(cause), now - self._since)
+
+    def error(self, cause: str) -> str:
+        """What the query's progress says."""
+        return f"no leader of {self._subscription} answers this query, so it reads nothing new" + (
+            f": {cause}" if cause else ""
+        )
+
+
 def unled(subscription: str, seconds: float) -> StoreUnavailable:
     """No leader answers."""
     return StoreUnavailable(
@@ -42,9 +84,10 @@ def unled(subscription: str, seconds: float) -> StoreUnavailable:
     )
 
 
-def unsettled(subscription: str, seconds: float) -> StoreUnavailable:
-    """A leader has not said in time whose the streams are."""
+def unsettled(subscription: str, seconds: float, obstacle: str = "") -> StoreUnavailable:
+    """A leader has not said in time whose the streams are; `obstacle` is what was seen last."""
     return StoreUnavailable(
-        f"the streams of {subscription} were not settled by a leader within {seconds:.0f} s: "
-        f"look at 'streamlease doctor', and start the query again"
+        f"the streams of {subscription} were not settled by a leader within {seconds:.0f} s"
+        + (f" ({obstacle})" if obstacle else "")
+        + ": look at 'streamlease doctor' and 'streamlease group describe', and start the query again"
     )

@@ -13,18 +13,23 @@ revocations are answered while Spark is busy with a micro-batch. The rules:
   attests that, for streams in which a leader that had given the query up still has it pinned.
 * A query that stops while a cut is open falls silent instead of giving its streams back: only its checkpoint
   knows what became of the cut, so it has until its session timeout to return.
+* Where Spark tracks progress asynchronously, the checkpoint is behind what went through the sink. That is
+  seen (`StreamReader.commit`) and noted, and a restarted query goes on behind the cuts that the leader knows
+  to be finished. Otherwise a checkpoint that lacks one is an old copy, and refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from streamlease.agent import metrics
+from streamlease.agent.agent import Agent
 from streamlease.agent.client import Client
 from streamlease.agent.loop import LoopThread
 from streamlease.agent.session import Session, SessionConfig
@@ -38,7 +43,7 @@ from streamlease.borrower.machine import (
     StreamRevoking,
 )
 from streamlease.protocol import logs
-from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId, random_token
 from streamlease.protocol.messages import (
     CutFinished,
@@ -47,19 +52,22 @@ from streamlease.protocol.messages import (
     CutResumed,
     LeaderToSession,
 )
+from streamlease.registry.runs import is_late, note_late
+from streamlease.spark.available import AvailableNow
 from streamlease.spark.cuts import QueryCuts, older_checkpoint
 from streamlease.spark.limits import Limits
 from streamlease.spark.losses import Losses
 from streamlease.spark.offsets import CutOffset, SlotRanges
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.outage import Outage, unsettled
+from streamlease.spark.outage import Leaderless, Outage, unled
 from streamlease.spark.questions import ANSWER_SECONDS, RESEND_SECONDS, Questions
 from streamlease.spark.report import report
 from streamlease.spark.resuming import RESUME_SECONDS, Resuming
 from streamlease.spark.starting import declare
-from streamlease.spark.targets import at_hand, exhausted
 from streamlease.streams.log import AsyncLog
 from streamlease.streams.tails import Tails
+
+log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.005
 NEWS_SECONDS = 0.05
@@ -77,6 +85,8 @@ class QuerySession:
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.session_id = ""
+        self._begun = ""
+        """The session that this process has begun: what goes on from a checkpoint is another one."""
         self._thread = LoopThread("streamlease-query")
         self._client: Client | None = None
         self._session: Session | None = None
@@ -94,11 +104,14 @@ class QuerySession:
         """Goes up with all that may change what waits and what is reported: idle calls cost nothing."""
         self._idle_at = -1
         """The state in which nothing waited."""
-        self._reported: tuple[int, dict[str, Any]] = (-1, {})
-        self._targets: dict[str, int] | None = None
-        self._has_one_cut = False
+        self._reported: tuple[tuple[int, bool, str | None], dict[str, Any]] = ((-1, False, None), {})
+        self._available = AvailableNow(options, self.cuts, self._view, self._unled_because)
+        self._is_late = False
+        """Whether it is noted that the checkpoint is behind the query's progress."""
         self._error: StreamleaseError | None = None
         self._left = asyncio.Event()
+        self._agent: Agent | None = None
+        self._leaderless = Leaderless(self.subscription)
         self._outage = Outage(options.redis_timeout_ms / 1000)
         self._fixed_at = -math.inf
         """When the last cut was fixed, by the clock of the loop."""
@@ -109,9 +122,9 @@ class QuerySession:
 
     def initial(self) -> CutOffset:
         """The offset of a query that has no checkpoint; the same at every call."""
-        if not self.session_id:
-            self.session_id = f"q-{random_token()}"
-        return CutOffset(self.options.subscription.id, self.session_id, 0)
+        if not self._begun:
+            self._begun = f"q-{random_token()}"
+        return CutOffset(self.options.subscription.id, self._begun, 0)
 
     def next_cut(self, start: CutOffset, limits: Limits) -> CutOffset:
         """The cut that follows `start`, fixed durably, or `start` itself if there is nothing new.
@@ -133,9 +146,19 @@ class QuerySession:
 
     def prepare_once(self) -> None:
         """The same, but there will be one cut only, so it holds all of that."""
-        if self._targets is None:
+        if self._available.targets is None:
+            self._available.warn()
             self.prepare_available_now()
-            self._has_one_cut = True
+            self._available.has_one_cut = True
+
+    def note_late(self) -> None:
+        """Spark writes the checkpoint later than micro-batches end, so a restart may find an older one.
+
+        Raises:
+            StoreUnavailable, StoreRefused: that could not be noted.
+        """
+        if not self._is_late:
+            self._call(self._note_late())
 
     def report(self) -> dict[str, Any]:
         """What `StreamingQueryProgress` shows as the latest offset: lag, and what the query holds."""
@@ -163,9 +186,12 @@ class QuerySession:
         """What the query consumes."""
         return str(self.options.subscription)
 
-    def holding(self) -> tuple[int, int | None]:
-        """Streams held, and messages of them that no cut took through the sink; from any thread."""
-        return self.cuts.streams.counted()
+    def holding(self) -> tuple[int | None, int | None]:
+        """Streams held, and messages of them that no cut took through the sink; from any thread.
+
+        None where it is not known: without a leader, what the query has may be another's already.
+        """
+        return self.cuts.streams.counted() if self._is_led else (None, None)
 
     @property
     def agent_id(self) -> str:
@@ -176,9 +202,11 @@ class QuerySession:
 
     def granted(self, slot: int, grant: StreamGranted) -> None:
         """Hold the stream; go on if it never left the session."""
-        self.cuts.granted(slot, grant)
+        passed = self.cuts.granted(slot, grant)
         if self._losses is not None:
             self._losses.granted(grant)
+            if passed is not None:
+                self._losses.went_on({grant.stream: passed})
         self._state += 1
         self._watch()
 
@@ -212,7 +240,9 @@ class QuerySession:
                     self._answered(message)
             case CutFinished():
                 self._confirm(message.finished)
-                self.cuts.believe(message.progress)
+                went_on = self.cuts.believe(message.progress)
+                if self._losses is not None:
+                    self._losses.went_on(went_on)
                 self._answered(message)
             case CutResumed():
                 self._answered(message)
@@ -255,11 +285,11 @@ class QuerySession:
         client = await self._connect()
         agent = await client.agent()
         self.session_id = session_id = cut.session
-        self._agent_id = agent.id
+        self._agent, self._agent_id = agent, agent.id
         self.cuts.session = session_id
         self.cuts.arrival = await client.groups.arrive(options.subscription)
         self._tails = Tails(client.redis, on_change=self._tail_moved)
-        self._losses = Losses(self.cuts, AsyncLog(client.redis), self._tails)
+        self._losses = Losses(self.cuts, client.redis, self._tails)
         if finished:
             self._losses.begin(cut)
         self._tails.start()
@@ -291,17 +321,18 @@ class QuerySession:
         )
 
     async def _next_cut(self, start: CutOffset, limits: Limits) -> CutOffset:
-        if self._targets is None:
+        available = self._available
+        if available.targets is None:
             return await self._try_next_cut(start, limits)
         limits = replace(limits, min_rows=None)  # there will not be more
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + RESUME_SECONDS
-        while loop.time() < give_up:
+        seconds, may_have_none = available.ask(fresh=not start.cut and start.session == self._begun)
+        while available.waited < seconds:
             cut = await self._try_next_cut(start, limits)
-            # To Spark `start` means the end, so it must not stand for "not yet".
-            if cut != start or await self._is_exhausted(self._targets):
+            if cut != start or await available.is_exhausted():
                 return cut
-        raise unsettled(self.subscription, RESUME_SECONDS)
+        if may_have_none:
+            return start
+        raise await available.unsettled()
 
     async def _view(self) -> dict[str, Any] | None:
         """The group as its leader describes it, once all borrowers are connected to it."""
@@ -310,16 +341,12 @@ class QuerySession:
             return None
         return await self._questions.view()
 
-    async def _is_exhausted(self, targets: dict[str, int]) -> bool:
-        view = await self._view()
-        done = {stream: held.committed for stream, held in self.cuts.held.items()}
-        return view is not None and exhausted(targets, view, self.session_id, done)
-
     async def _try_next_cut(self, start: CutOffset, limits: Limits) -> CutOffset:
         session, questions = await self._start(start, finished=True)
         self._raise_error()
         cuts = self.cuts
-        if start.cut > cuts.finished:
+        # A process that has come no further than cut 0 may have fixed cut 1, too, or be an old copy.
+        if start.cut > cuts.finished or not (cuts.settled or start.session == self._begun):
             if not await self._finish(start, session, questions):
                 return start
             if cuts.open is not None:
@@ -336,6 +363,9 @@ class QuerySession:
             return start
         self._fixed_at = asyncio.get_running_loop().time()
         self._state += 1
+        if cuts.is_older(answer):
+            went_on = await self._go_on_behind(start, answer.finished, questions)
+            return cuts.open if went_on and cuts.open is not None else start
         cut = cuts.fixed(answer) or start
         if self._losses is not None:
             await self._losses.tell(fail=self.options.fail_on_data_loss)
@@ -345,11 +375,11 @@ class QuerySession:
         """Whether there is something to make a cut of; it is proposed then."""
         if self._idle_at == self._state:
             return False
-        waiting = self.cuts.streams.waiting(self._targets)
+        waiting = self.cuts.streams.waiting(self._available.targets)
         if not waiting and not self.cuts.streams.pinned_ends():
             self._idle_at = self._state
             return False
-        if self._has_one_cut and not at_hand(await self._view(), self.session_id, self.cuts.held):
+        if self._available.has_one_cut and not await self._available.is_at_hand():
             return False
         means: dict[str, float] = {}
         if limits.max_bytes is not None and self._client is not None:
@@ -374,7 +404,7 @@ class QuerySession:
             if answer is None:
                 return False
             if answer.finished > done.cut:
-                raise older_checkpoint(done.session, done.cut + 1, answer.finished)
+                return await self._go_on_behind(done, answer.finished, questions)
             following = await questions.ask(self.cuts.ask_for_next(done), CutResumed, ANSWER_SECONDS)
             if following is None:
                 return False
@@ -383,6 +413,54 @@ class QuerySession:
         self._attest(session, self.cuts.went_through or done, finished=True)
         self._attempts.clear()
         return True
+
+    async def _go_on_behind(self, done: CutOffset, finished: int, questions: Questions) -> bool:
+        """The leader knows of finished cuts behind `done`, where the checkpoint ends; whether all is settled.
+
+        They went through the sink. Where Spark writes the checkpoint later, the query goes on behind them.
+
+        Raises:
+            Fenced: Spark does not, so the checkpoint is an old copy.
+        """
+        client = await self._connect()
+        if not await is_late(client.redis, self.cuts.group, self.session_id):
+            raise older_checkpoint(done.session, done.cut + 1, finished)
+        last = CutOffset(self.cuts.group, self.session_id, finished, questions.term)
+        following = await questions.ask(self.cuts.ask_for_next(last), CutResumed, ANSWER_SECONDS)
+        if following is None:
+            return False
+        log.info("the checkpoint ends with cut %d: the query goes on behind cut %d", done.cut, finished)
+        self.cuts.proposed = None
+        self.cuts.finish(last, following)
+        if self._losses is not None:
+            self._losses.forget()
+        self._state += 1
+        self._attempts.clear()
+        return True
+
+    async def _went_through(self, cut: CutOffset, questions: Questions) -> bool:
+        """Whether `cut` is done though the checkpoint does not say so; only where that is written later."""
+        client = await self._connect()
+        if not await is_late(client.redis, self.cuts.group, self.session_id):
+            return False
+        before = CutOffset(self.cuts.group, self.session_id, cut.cut - 1)
+        question = self.cuts.finish_cut(before, questions.term)
+        answer = await questions.ask(question, CutFinished, RESUME_SECONDS)
+        if answer is None:
+            raise unled(self.subscription, RESUME_SECONDS)
+        return answer.finished >= cut.cut
+
+    async def _note_late(self) -> None:
+        client = await self._connect()
+        give_up = asyncio.get_running_loop().time() + self.options.redis_timeout_ms / 1000
+        while not self._is_late:
+            try:
+                await note_late(client.redis, self.cuts.group, self.session_id)
+                self._is_late = True
+            except (StoreUnavailable, Indefinite):
+                if asyncio.get_running_loop().time() >= give_up:
+                    raise
+                await self._wait_for_news()
 
     def _confirm(self, finished: int) -> None:
         """The leader knows that all cuts up to `finished` are."""
@@ -394,6 +472,7 @@ class QuerySession:
         if self._losses is not None:
             self._losses.tick()
         time = asyncio.get_running_loop().time()
+        self._leaderless.look(self._unled_because(), time)
         done = self.cuts.went_through
         if self.cuts.unconfirmed and done and self._session is not None and time >= self._confirm_at:
             self._confirm_at = time + RESEND_SECONDS
@@ -422,9 +501,13 @@ class QuerySession:
         self._raise_error()
 
     async def _ranges_of(self, cut: CutOffset) -> SlotRanges:
+        if not cut.cut:
+            return cut.ranges  # of the first batch of a query that had nothing to read yet
         if self.cuts.open is not None and self.cuts.is_open(cut):
             return self.cuts.open.ranges
         _, questions = await self._start(cut, finished=False)
+        if await self._went_through(cut, questions):
+            return SlotRanges.of(())
         resuming = Resuming(self.cuts, questions, self.subscription, self._wait_for_news, self._view)
         ranges = await resuming.ranges_of(cut)
         self._suspect(ranges.streams)
@@ -434,12 +517,27 @@ class QuerySession:
     async def _prepare_available_now(self) -> None:
         client = await self._connect()
         ends = await client.next_offsets(await client.groups.streams(self.options.subscription))
-        self._targets = {str(stream): next for stream, next in ends.items()}
+        self._available.targets = {str(stream): next for stream, next in ends.items()}
         self._state += 1
 
+    @property
+    def _is_led(self) -> bool:
+        return self._session is not None and self._session.connected
+
+    def _unled_because(self) -> str | None:
+        """Why no leader answers, as far as it is known; None if one does."""
+        return None if self._is_led or self._agent is None else self._agent.trouble(self.cuts.group)
+
+    def _error_shown(self) -> str | None:
+        if self._tails is not None and self._tails.error is not None:
+            return str(self._tails.error)
+        cause = self._unled_because()
+        return None if cause is None else self._leaderless.error(cause)
+
     async def _report(self) -> dict[str, Any]:
-        if self._reported[0] != self._state:
-            self._reported = self._state, report(self.cuts)
+        state = self._state, self._is_led, self._error_shown()
+        if self._reported[0] != state:
+            self._reported = state, report(self.cuts, known=state[1], error=state[2])
         return self._reported[1]
 
     async def _leave(self) -> None:

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from streamlease.protocol.messages import CutFixed, CutResumed
-from streamlease.spark.cuts import QueryCuts
+from streamlease.protocol.messages import CutFinished, CutFixed, CutResumed
+from streamlease.spark.cuts import QueryCuts, older_checkpoint
 from streamlease.spark.offsets import CutOffset, SlotRange, SlotRanges
 from streamlease.spark.outage import unled, unsettled
 from streamlease.spark.questions import ANSWER_SECONDS, Questions
@@ -58,6 +58,7 @@ class Resuming:
         """What is to be read again of `cut`, which is open from now on.
 
         Raises:
+            Fenced: the cut is finished already.
             StoreUnavailable: no leader answered, or settled whose the streams are.
         """
         question = self._cuts.resume_cut(cut)
@@ -66,6 +67,8 @@ class Resuming:
             if resumed is None:
                 raise unled(self._subscription, RESUME_SECONDS)
             mine = set(resumed.ranges.streams)
+            if len(mine) < len(cut.ranges):
+                await self._refuse_finished(cut, resumed.term)
             if not mine:
                 mine = await self._fix_again(cut)
             lost = [part for part in cut.ranges if part.stream not in mine]
@@ -80,6 +83,21 @@ class Resuming:
                 cut.cut,
             )
         return ranges
+
+    async def _refuse_finished(self, cut: CutOffset, term: int) -> None:
+        """Whoever reads a cut that went through the sink would hand on a batch without rows in its place.
+
+        Raises:
+            Fenced: the leader knows that `cut` is finished, so the checkpoint is an old copy, or another
+                process went on with it meanwhile.
+        """
+        before = CutOffset(self._cuts.group, self._cuts.session, cut.cut - 1)
+        question = self._cuts.finish_cut(before, term)
+        answer = await self._questions.ask(question, CutFinished, RESUME_SECONDS)
+        if answer is None:
+            raise unled(self._subscription, RESUME_SECONDS)
+        if answer.finished >= cut.cut:
+            raise older_checkpoint(self._cuts.session, cut.cut, answer.finished)
 
     async def _fix_again(self, cut: CutOffset) -> set[str]:
         """The leader has given the query up: the streams whose part of `cut` nobody took over meanwhile."""

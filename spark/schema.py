@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from streamlease.protocol.errors import InvalidOption, SchemaMismatch, UnknownSpace
+from streamlease.protocol.errors import InvalidOption, SchemaMismatch
 from streamlease.protocol.topics import SharedSubscription, check_filter
 from streamlease.spark import option_values as read
 from streamlease.spark.columns import message_fields
@@ -23,11 +23,13 @@ from streamlease.spark.options import NAMES as STREAM_NAMES
 from streamlease.spark.options import SourceOptions
 from streamlease.streams.connection import BlockingRedis
 from streamlease.streams.schemas import RESERVED, Column, Schema
-from streamlease.streams.spaces import Space, read_spaces_blocking
+from streamlease.streams.spaces import Space, look_blocking
 
 BATCH_NAMES = (
     "redis",
     "subscribe",
+    "topics",
+    "streams",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -100,16 +102,11 @@ def spaces_of(redis: BlockingRedis, filter: str) -> list[Space]:
     Raises:
         InvalidTopic: the filter is malformed.
         UnknownSpace: there is none.
+        Unsupported: the definition of such a space is damaged.
         StoreUnavailable, StoreRefused.
     """
     check_filter(filter)
-    found = [space for space in read_spaces_blocking(redis).values() if space.intersects(filter)]
-    if not found:
-        raise UnknownSpace(
-            f"no space has topics that match the filter {filter!a}; "
-            f"create one: streamlease space create NAME --topics ..."
-        )
-    return sorted(found, key=lambda space: space.name)
+    return look_blocking(redis).for_filter(filter)
 
 
 def typed_fields(spaces: Iterable[Space]) -> list[StructField]:
@@ -143,14 +140,22 @@ def select(fields: Sequence[StructField], names: Sequence[str]) -> StructType:
 
     Raises:
         InvalidOption: there is no such column.
+        SchemaMismatch: two are the same to Spark.
     """
-    if not names:
-        return StructType(list(fields))
     known = {field.name: field for field in fields}
     for name in names:
         if name not in known:
             raise InvalidOption(f"option 'columns' names {name!r}: the columns are {', '.join(known)}")
-    return StructType([known[name] for name in names])
+    chosen = [known[name] for name in names] if names else list(fields)
+    seen: dict[str, str] = {}
+    for field in chosen:
+        first = seen.setdefault(field.name.lower(), field.name)
+        if first != field.name:
+            raise SchemaMismatch(
+                f"columns {first} and {field.name} differ in case only, and Spark takes them for one: "
+                f"leave one out by option 'columns', such as columns={field.name}"
+            )
+    return StructType(chosen)
 
 
 def check_given(given: StructType, whole: StructType) -> None:

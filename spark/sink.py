@@ -5,16 +5,18 @@ the driver's commit decides the batch and appends it (``streams.staging``). The 
 id, which stands in its checkpoint; the number of the batch is Spark's.
 
 A batch write is one job with a name of its own, so writing again appends again; with ``txnAppId`` and
-``txnVersion``, as Delta Lake has them, a version is written once: for ``foreachBatch``.
+``txnVersion``, as Delta Lake has them, a version is written once into each *target*: for ``foreachBatch``. A
+target is what a table is there: the topic of option ``topic``, or else each space that rows go to.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -34,7 +36,7 @@ from pyspark.sql.types import (
 )
 
 from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError, Unsupported
-from streamlease.protocol.ids import check_name, random_token
+from streamlease.protocol.ids import StreamId, check_name, random_token
 from streamlease.protocol.topics import check_topic
 from streamlease.spark import option_values as read
 from streamlease.spark.connections import connection
@@ -42,8 +44,11 @@ from streamlease.spark.placing import Placer
 from streamlease.streams.connection import connect
 from streamlease.streams.delivery import Delivery
 from streamlease.streams.entries import CODECS, Codec
+from streamlease.streams.plans import Staged
 from streamlease.streams.spaces import read_spaces_blocking
-from streamlease.streams.staging import Staged, Stager, discard
+from streamlease.streams.staging import Stager, abandon, forget
+
+log = logging.getLogger(__name__)
 
 NAMES = ("redis", "topic", "space", "compression", "txnAppId", "txnVersion", "redis.timeout")
 _SPARK_S_OWN = ("checkpointlocation", "queryname")
@@ -145,24 +150,64 @@ def _is_headers(type: DataType) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """Which sink each row of a write belongs to: what has numbered batches, each delivered once.
+
+    Args:
+        kind: ``query``, ``job``, or ``transaction``, which is a sink for each target.
+        name: the query's id, the job's name, or ``txnAppId``.
+        topic: option ``topic``.
+    """
+
+    kind: Literal["query", "job", "transaction"]
+    name: str
+    topic: str | None = None
+
+    def of(self, stream: StreamId) -> str:
+        """The sink of a row that goes to `stream`."""
+        if self.kind != "transaction":
+            return self.name
+        return f"txn-{self.name}:{stream.space}" if self.topic is None else f"txn-{self.name}/{self.topic}"
+
+    def publisher(self, sink: str) -> str:
+        """The id under which streams remember batches of `sink`; nobody repeats a job, so it is forgotten."""
+        return f"~spark-{sink}" if self.kind == "job" else f"spark-{sink}"
+
+
 class Written(WriterCommitMessage):
     """What one task staged."""
 
-    def __init__(self, sink: str, batch: int, staged: Sequence[Staged]) -> None:
-        self.sink = sink
+    def __init__(self, sinks: Sinks, batch: int, staged: Sequence[Staged]) -> None:
+        self.sinks = sinks
         self.batch = batch
         self.staged = list(staged)
 
 
-def stage(rows: Iterator[pa.RecordBatch], options: SinkOptions, sink: str, batch: int) -> Written:
+class Gathered:
+    """What all tasks staged, sink by sink, the first partition first."""
+
+    def __init__(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        written = [message for message in messages if isinstance(message, Written)]
+        self.sinks = written[0].sinks if written else None
+        self.batch = written[0].batch if written else 0
+        self.staged: dict[str, list[Staged]] = {}
+        for message in written:
+            if message.sinks.kind != "transaction":
+                self.staged.setdefault(message.sinks.name, [])  # also a batch without rows counts
+            for one in message.staged:
+                self.staged.setdefault(message.sinks.of(one.stream), []).append(one)
+
+
+def stage(rows: Iterator[pa.RecordBatch], options: SinkOptions, sinks: Sinks, batch: int) -> Written:
     """Stage the rows of one task; runs in an executor's Python worker.
 
     Raises:
         InvalidInput, UnknownSpace, SchemaMismatch: a row belongs into no space, or not so.
-        StoreUnavailable, StoreRefused.
+        StoreUnavailable, StoreRefused, Indefinite, Lost.
     """
     redis = connection(options.redis)
-    stager = Stager(redis, sink, batch, random_token(), patience=options.redis_timeout_ms / 1000)
+    stager = Stager(redis, sinks.of, batch, random_token(), patience=options.redis_timeout_ms / 1000)
     try:
         placer = Placer(
             read_spaces_blocking(redis), stager, options.topic, options.space, options.compression
@@ -170,57 +215,75 @@ def stage(rows: Iterator[pa.RecordBatch], options: SinkOptions, sink: str, batch
         for some in rows:
             placer.add(some)
         placer.finish()
-        return Written(sink, batch, stager.finish())
+        return Written(sinks, batch, stager.finish())
     except BaseException:
         with contextlib.suppress(StreamleaseError):  # what stays there expires
             stager.discard()
         raise
 
 
-def deliver(
-    messages: Sequence[WriterCommitMessage | None],
-    options: SinkOptions,
-    publisher: str,
-    *,
-    skip_past: bool = False,
-    once: bool = False,
-) -> None:
-    """Append what tasks staged, the first partition first; runs beside Spark's driver.
+def deliver(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
+    """Append what tasks staged; runs beside Spark's driver.
 
     Raises:
         Fenced: another run of the query is ahead, or the checkpoint is older than the sink.
         As ``Delivery.deliver``.
     """
-    written = [message for message in messages if isinstance(message, Written)]
-    if not written:
+    gathered = Gathered(messages)
+    sinks = gathered.sinks
+    if sinks is None:
         return
-    sink, batch = written[0].sink, written[0].batch
-    staged = [one for message in written for one in message.staged]
 
-    async def run() -> None:
+    async def run(sinks: Sinks) -> None:
         async with connect(options.redis) as redis:
-            loop = asyncio.get_running_loop()
-            deadline, wait = loop.time() + options.redis_timeout_ms / 1000, FIRST_WAIT
-            while True:
-                try:
-                    delivery = Delivery(redis, sink, publisher)
-                    await delivery.deliver(batch, staged, skip_past=skip_past)
-                    if once:
-                        await delivery.forget()
-                    return
-                except StreamleaseError as error:
-                    if not error.retriable or loop.time() > deadline:
-                        raise
-                await asyncio.sleep(wait)
-                wait = min(LONGEST_WAIT, 2 * wait)
+            for sink, staged in gathered.staged.items():
+                delivery = Delivery(redis, sink, sinks.publisher(sink))
+                await _patiently(delivery, gathered.batch, staged, sinks, options.redis_timeout_ms / 1000)
 
-    asyncio.run(run())
+    asyncio.run(run(sinks))
+
+
+async def _patiently(
+    delivery: Delivery, batch: int, staged: Sequence[Staged], sinks: Sinks, seconds: float
+) -> None:
+    """Deliver one batch of one sink, again and again while Redis does not answer."""
+    loop = asyncio.get_running_loop()
+    deadline, wait = loop.time() + seconds, FIRST_WAIT
+    first = True
+    while True:
+        try:
+            done = await delivery.deliver(batch, staged, skip_past=sinks.kind == "transaction")
+            if sinks.kind == "job":
+                await delivery.forget()
+            if sinks.kind == "transaction" and first and done.repeated and not done.rows:
+                _tell_skipped(sinks, batch, staged[0].stream)
+            return
+        except StreamleaseError as error:
+            if not error.retriable or loop.time() > deadline:
+                raise
+        first = False
+        await asyncio.sleep(wait)
+        wait = min(LONGEST_WAIT, 2 * wait)
+
+
+def _tell_skipped(sinks: Sinks, version: int, stream: StreamId) -> None:
+    target = f"topic {sinks.topic}" if sinks.topic is not None else f"space {stream.space}"
+    log.warning(
+        "txnVersion %d of txnAppId %s was skipped for %s, which has it, or a later one, already",
+        version,
+        sinks.name,
+        target,
+    )
 
 
 def _abandon(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
-    for message in messages:
-        if isinstance(message, Written):
-            discard(connection(options.redis), message.sink, message.batch, message.staged)
+    """Remove what was staged, but not what a decision names, if there can be a repetition to finish it."""
+    gathered = Gathered(messages)
+    if gathered.sinks is None:
+        return
+    remove = forget if gathered.sinks.kind == "job" else abandon
+    for sink, staged in gathered.staged.items():
+        remove(connection(options.redis), sink, gathered.batch, staged)
 
 
 def _property(name: str) -> str:
@@ -241,15 +304,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage one task's rows."""
         query, batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
-        return stage(iterator, self._options, query, int(batch))
+        return stage(iterator, self._options, Sinks("query", query), int(batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append the micro-batch, or finish what an earlier attempt decided."""
-        sinks = {message.sink for message in messages if isinstance(message, Written)}
-        deliver(messages, self._options, f"spark-{min(sinks, default='')}")
+        deliver(messages, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what was staged."""
+        """Remove what was staged and is not decided."""
         _abandon(messages, self._options)
 
 
@@ -261,23 +323,22 @@ class BatchWriter(DataSourceArrowWriter):
             raise Unsupported("mode 'overwrite' is not possible, topics are appended to: use .mode('append')")
         check_columns(schema, options)
         self._options = options
-        transaction = options.transaction
-        self._sink = f"job-{random_token()}" if transaction is None else f"txn-{transaction[0]}"
-        self._batch = 0 if transaction is None else transaction[1]
+        if options.transaction is None:
+            self._sinks, self._batch = Sinks("job", f"job-{random_token()}"), 0
+        else:
+            app, self._batch = options.transaction
+            self._sinks = Sinks("transaction", app, options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage one task's rows."""
-        return stage(iterator, self._options, self._sink, self._batch)
+        return stage(iterator, self._options, self._sinks, self._batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append the job's rows, unless its transaction was written before."""
-        if self._options.transaction is None:
-            deliver(messages, self._options, f"~spark-{self._sink}", once=True)
-        else:
-            deliver(messages, self._options, f"spark-{self._sink}", skip_past=True)
+        """Append the job's rows, except into targets that have its transaction's version already."""
+        deliver(messages, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what was staged."""
+        """Remove what was staged and is not decided."""
         _abandon(messages, self._options)
 
 

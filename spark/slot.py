@@ -17,10 +17,12 @@ import pyarrow as pa
 from streamlease.agent.client import Client
 from streamlease.agent.subscription import Batch, SharedReader
 from streamlease.protocol import logs
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.groups import Start
 from streamlease.spark.committing import Commits
 from streamlease.spark.working import FunctionThread
+from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +92,7 @@ class _Host:
         self._task: asyncio.Task[Any] | None = None
         self._thread: FunctionThread | None = None
         self._commits: Commits | None = None
+        self._error: StreamleaseError | None = None
 
     async def run(self) -> None:
         slot = self._slot
@@ -110,18 +113,24 @@ class _Host:
             ):
                 self._thread = FunctionThread(self._function)
                 self._commits = Commits(MOST_OPEN_BATCHES * slot.max_batch)
-                reports = asyncio.create_task(self._report(lambda: len(batches.streams)))
+                tasks = Supervisor(self._name, lambda _, error: self._failed(error))
+                tasks.start("reporting", self._report(lambda: len(batches.streams)), endless=True)
                 try:
                     await self._work(batches)
                 finally:
                     self._thread.close()
                     await self._commits.finish()
-                    reports.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await reports
+                    await tasks.close()
                     self._tell(0)
+            if self._error is not None:
+                raise self._error
         finally:
             loop.remove_reader(self._line.fileno())
+
+    def _failed(self, error: StreamleaseError) -> None:
+        """The driver would hear nothing more of the slot: it ends."""
+        self._error = error
+        self._stop()
 
     def _stop(self) -> None:
         """The driver says stop, or is gone."""

@@ -31,6 +31,7 @@ from streamlease.spark.pieces import by_slot, pieces
 from streamlease.spark.schema import Columns, readable, stream_columns
 from streamlease.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from streamlease.spark.task import SlotPartition, read
+from streamlease.spark.twins import admit
 
 if TYPE_CHECKING:
     from streamlease.spark.query import QuerySession
@@ -88,10 +89,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query: QuerySession | None = None
         self._given: list[tuple[dict[str, Any], CutOffset]] = []
         """The newest offsets that Spark was given: it hands them back as they are."""
+        self._first: dict[str, Any] | None = None
+        """Where the first micro-batch of this process ends."""
+        self._last: dict[str, Any] | None = None
+        """Where its newest one ends."""
+        self._logged: dict[str, Any] | None = None
+        """The newest end of a micro-batch that Spark has in its checkpoint, as far as it said so."""
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles the reader for its workers, which only call `read`.
-        return {"_options": self._options, "_columns": self._columns, "_query": None, "_given": []}
+        return vars(StreamReader(self._options, self._columns))
 
     def _session(self) -> QuerySession:
         if self._query is None:
@@ -160,25 +167,44 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._session().report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One partition per slot that has something to read, or as many as the options ask for."""
-        if start == end:
+        """One partition per slot that has something to read, or as many as the options ask for.
+
+        The first micro-batch of a reader has one at least: see ``twins``.
+        """
+        if self._first is None:
+            self._first = dict(end)
+        first = end == self._first
+        if start != end and start == self._last != self._logged:
+            self._session().note_late()
+        self._last = dict(end)
+        if start == end and not first:
             return []
         cut, options, query = self._offset(end), self._options, self._session()
         divided = pieces(
-            by_slot(query.ranges_of(cut)), options.min_partitions, options.max_records_per_partition
+            by_slot(query.ranges_of(cut) if start != end else ()),
+            options.min_partitions,
+            options.max_records_per_partition,
         )
         return [
-            SlotPartition(SlotWork(cut.group, cut.session, query.agent_id, cut.cut, slot, spans))
-            for slot, spans in divided
+            SlotPartition(SlotWork(cut.group, cut.session, query.agent_id, cut.cut, slot, spans), first=first)
+            for slot, spans in divided or ([(0, ())] if first else [])
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; runs in an executor's Python worker."""
         assert isinstance(partition, SlotPartition)
-        return read(partition.work, self._options, self._columns)
+        work, options = partition.work, self._options
+        if partition.first:
+            admit(options.redis, work.group, work.session, options.redis_timeout_ms / 1000)
+        return read(work, options, self._columns) if work.spans else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: `latestOffset` has taken note already, and Spark calls this later or never."""
+        """Take note of how far the checkpoint is; that the batch went through, `latestOffset` heard already.
+
+        Spark calls this before it plans the next micro-batch that has something, unless it tracks progress
+        asynchronously: then later, and for some micro-batches only.
+        """
+        self._logged = dict(end)
 
     def stop(self) -> None:
         """Give all streams back."""

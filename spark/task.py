@@ -38,9 +38,12 @@ class SlotPartition(InputPartition):
     """One slot's part of a cut, or a piece of it, on its way to a task."""
 
     work: SlotWork
+    first: bool
+    """Whether it is of its reader's first micro-batch; then it may have nothing to read. See ``twins``."""
 
-    def __init__(self, work: SlotWork) -> None:
+    def __init__(self, work: SlotWork, *, first: bool = False) -> None:
         self.work = work
+        self.first = first
 
 
 def read(work: SlotWork, options: SourceOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -106,7 +109,10 @@ def _batches(
             time.sleep(RETRY_SECONDS)
         except HistoryTruncated as error:
             if options.fail_on_data_loss:
-                raise
+                raise error.with_remedy(
+                    "every start reads this micro-batch again, so start the query with option "
+                    "'failOnDataLoss' 'false' to go on without them"
+                ) from None
             skipped = min(error.oldest, span.end) - 1
             log.warning(
                 "%s; offsets %d to %d are skipped", error, position, skipped, extra={"stream": span.stream}

@@ -18,6 +18,7 @@ configure_environment()
 
 from pyspark.errors import PySparkException  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
+from pyspark.sql.functions import expr  # noqa: E402
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -61,6 +62,94 @@ def once(spark: SparkSession, step: dict[str, Any]) -> Any:
     )
     query.awaitTermination()
     return {"columns": [[field.name, field.dataType.simpleString()] for field in frame.schema]}
+
+
+def fails_first(spark: SparkSession, step: dict[str, Any]) -> Any:
+    """A sink that fails in its first, empty batch at three starts; the errors, and the batches it got."""
+    seen: list[list[int]] = []
+
+    def sink(batch: DataFrame, number: int) -> None:
+        if len(seen) < 3:
+            seen.append([number, batch.count()])
+            raise ValueError(f"this sink failed {len(seen)} times")
+        seen.append([number, batch.count()])
+
+    errors = []
+    for available_now in (False, False, False, True):
+        trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": "0 seconds"}
+        writer = load(spark, step["options"]).writeStream.foreachBatch(sink).trigger(**trigger)
+        query = writer.option("checkpointLocation", step["checkpoint"]).start()
+        try:
+            query.awaitTermination(60)
+        except PySparkException as error:
+            errors.append(str(error))
+    return {"errors": errors, "seen": seen}
+
+
+def twice(spark: SparkSession, step: dict[str, Any]) -> Any:
+    """One frame twice in one query, and in two; each with a group of its own."""
+
+    def frame(group: str) -> DataFrame:
+        return load(spark, step["options"] | {"subscribe": f"$shared/{group}/flights/#"})
+
+    def joined(one: DataFrame, other: DataFrame, **trigger: Any) -> str | None:
+        both = one.alias("l").join(other.alias("r"), expr("l.payload = r.payload"))
+        try:
+            both.writeStream.format("noop").trigger(**trigger).start().awaitTermination(60)
+        except PySparkException as error:
+            return str(error)
+        return None
+
+    one = frame("join")
+    told: dict[str, Any] = {
+        "join": joined(one, one, availableNow=True),
+        "loads": joined(frame("loads"), frame("loads"), processingTime="0 seconds"),
+    }
+    one = frame("union")
+    query = one.union(one).writeStream.format("memory").queryName("u").trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    told["union"] = [[*row] for row in spark.sql("select count(*), count(distinct payload) from u").collect()]
+    one, got = frame("queries"), [0, 0]
+
+    def sink(place: int) -> Any:
+        def take(batch: DataFrame, number: int) -> None:
+            got[place] += batch.count()
+
+        return take
+
+    queries = [one.writeStream.foreachBatch(sink(place)).start() for place in range(2)]
+    deadline = time.monotonic() + 60
+    while sum(got) < step["rows"] and time.monotonic() < deadline:
+        for query in queries:
+            query.awaitTermination(0.05)
+    for query in queries:
+        query.stop()
+    told["queries"] = sum(got)
+    return told
+
+
+def late(spark: SparkSession, step: dict[str, Any]) -> Any:
+    """A query whose progress is tracked asynchronously, stopped half-way and started again; rows, and batches
+    that the checkpoint has."""
+    told = []
+    for wanted in (step["rows"] // 2, step["rows"]):
+        query = (
+            load(spark, step["options"])
+            .writeStream.format("noop")
+            .option("checkpointLocation", step["checkpoint"])
+            .option("asyncProgressTrackingEnabled", "true")
+            .option("asyncProgressTrackingCheckpointIntervalMs", "60000")
+            .start()
+        )
+        rows, deadline = 0, time.monotonic() + 60
+        while rows + sum(one["rows"] for one in told) < wanted and time.monotonic() < deadline:
+            query.awaitTermination(0.05)
+            rows = sum(progress.numInputRows for progress in query.recentProgress)
+        query.stop()
+        batches = {progress.batchId for progress in query.recentProgress if progress.numInputRows}
+        logged = [file.name for file in Path(step["checkpoint"], "offsets").glob("[0-9]*")]
+        told.append({"rows": rows, "batches": len(batches), "logged": len(logged)})
+    return told
 
 
 def always(spark: SparkSession, step: dict[str, Any]) -> Any:
@@ -131,7 +220,10 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    steps = {function.__name__: function for function in (where, refused, once, always, continuous, count)}
+    steps = {
+        function.__name__: function
+        for function in (where, refused, once, fails_first, twice, late, always, continuous, count)
+    }
     for step in wanted["steps"]:
         say(steps[step["do"]](spark, step))
     spark.stop()

@@ -74,7 +74,7 @@ class Steps:
         writer.options(**options).save()
 
     def batch(self) -> Any:
-        """300 rows with all columns, twice with a transaction, and once more without."""
+        """300 rows with all columns and two to one topic, in transactions that are repeated."""
         rows = self.spark.range(300).select(
             f.concat(f.lit("plain/"), f.col("id") % 7).alias("topic"),
             f.when(f.col("id") % 2 == 0, f.col("id").cast("string")).alias("key"),
@@ -87,7 +87,10 @@ class Steps:
         )
         for version in (0, 1, 1, 0):
             self.write(rows.where(f"id % 2 = {version}"), txnAppId="app", txnVersion=str(version))
-        self.write(self.spark.createDataFrame([("one",), ("two",)], "payload string"), topic="plain/fixed")
+        fixed = self.spark.createDataFrame([("one",), ("two",)], "payload string")
+        for _ in range(2):
+            # The target is another one than that of the rows above, so it has no version 1 yet.
+            self.write(fixed, topic="plain/fixed", txnAppId="app", txnVersion="1")
         return True
 
     def typed(self) -> Any:
@@ -134,11 +137,8 @@ class Steps:
         plain = self.load("plain/#", minPartitions="3")
         found["columns"] = plain.dtypes
         found["partitions"] = plain.rdd.getNumPartitions()
-        rows = plain.where("topic = 'plain/3' and offset >= 5").select("stream", "offset", "payload")
-        for pushed in ("false", "true"):
-            self.spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
-            found[f"pushed {pushed}"] = sorted([*row] for row in map(_shown, rows.collect()))
-        self.spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+        found["filtered"] = self._filtered()
+        found["sql"] = self._sql()
         typed = self.load("$shared/any/typed/#")
         found["typed columns"] = typed.drop(*plain.columns).dtypes
         found["typed"] = typed.selectExpr("sum(number)", "sum(price)", "count(nested.a)").first()
@@ -165,16 +165,53 @@ class Steps:
         found["rows"] = [streamed.count(), whole.count()]
         return found
 
-    def choices(self) -> Any:
-        """What filters and options leave out, counted where Spark takes it over from Python; and refusals."""
+    def _filtered(self) -> Any:
+        """One frame filtered twice in one query, with and without the session's push-down of filters.
+
+        Spark 4.3 shares the planned read of a frame, so a reader that were told filters would give both sides
+        the rows of one.
+        """
         found: dict[str, Any] = {}
-        whole = self.load("plain/#")
-        wanted = "topic = 'plain/3' and offset >= 5"
         for pushed in ("false", "true"):
             self.spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
-            found[f"pushed {pushed}"] = received(self.load("plain/#").where(wanted))
+            plain = self.load("plain/#").select("topic", "stream", "offset", "payload")
+            third, fourth = plain.where("topic = 'plain/3'"), plain.where("topic = 'plain/4'")
+            pairs = third.alias("l").join(fourth.alias("r"), f.expr("l.offset % 2 = r.offset % 2"))
+            one = plain.where("topic = 'plain/3' and offset >= 5").drop("topic")
+            found[pushed] = {
+                "one": sorted([*row] for row in map(_shown, one.collect())),
+                "union": third.union(fourth).count(),
+                "join": pairs.count(),
+                "whole": plain.count(),
+            }
         self.spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-        found["matching"] = whole.where(wanted).count()
+        return found
+
+    def _sql(self) -> Any:
+        """A view and a table, with what Spark adds to their options."""
+        given = f"OPTIONS (redis '{self.redis}', subscribe 'plain/#')"
+        self.spark.sql(f"CREATE TEMPORARY VIEW plain_view USING streamlease {given}")
+        for name, columns in (("inferred", ""), ("given", "(topic string, offset bigint)")):
+            more = "COMMENT 'of messages' TBLPROPERTIES ('kept' = 'for ever')"
+            self.spark.sql(f"CREATE TABLE plain_{name} {columns} USING streamlease {given} {more}")
+        said = f"WITH (redis='{self.redis}', subscribe='plain/#')"
+        count = "SELECT count(topic), count(offset) FROM"
+        return {
+            "view": [*self.spark.sql(f"{count} plain_view").first()],
+            "inferred": [*self.spark.sql(f"{count} plain_inferred {said}").first()],
+            "given": [*self.spark.sql(f"{count} plain_given {said}").first()],
+            "unsaid": error_of(lambda: self.spark.sql(f"{count} plain_inferred").first()),
+            "unknown": error_of(
+                lambda: self.spark.sql(f"CREATE TABLE wrong USING streamlease {given[:-1]}, subscribed 'x')")
+            ),
+        }
+
+    def choices(self) -> Any:
+        """What options leave out, counted where Spark takes it over from Python; and refusals."""
+        found: dict[str, Any] = {}
+        whole = self.load("plain/#")
+        found["narrowed"] = received(self.load("plain/#", topics="plain/3, plain/fixed"))
+        found["streams"] = received(self.load("plain/#", streams="plain.0.0,plain.0.2"))
 
         moment = str(whole.selectExpr("unix_millis(max(append_timestamp))").collect()[0][0])
         found["before"] = self.load("plain/#", ENDINGTIMESTAMP=moment).count()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,29 +13,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringStartsWith,
-)
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import LongType, StructField, StructType
 
 from streamlease.agent import blocking
 from streamlease.agent.client import Client
-from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StreamleaseError
+from streamlease.protocol.errors import HistoryTruncated, InvalidOption, SchemaMismatch, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
-from streamlease.spark.batch import BatchReader, PushingReader, batch_reader, divide
+from streamlease.spark.batch import BatchReader, batch_reader, divide
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import readable, stream_columns
 from streamlease.streams.connection import ask_blocking, connect_blocking
+from streamlease.streams.schemas import Schema
 from streamlease.streams.spaces import SpaceStore
 from tests.spark.refusals import one_line
 
@@ -68,13 +60,9 @@ def url(embedded_redis_url: str) -> Iterator[str]:
     yield embedded_redis_url
 
 
-def reader(url: str, filters: list[Filter] | None = None, **options: Any) -> BatchReader:
+def reader(url: str, **options: Any) -> BatchReader:
     named = {"redis": url, "subscribe": "t/#", **{name: str(value) for name, value in options.items()}}
-    made = batch_reader(readable(named), named)
-    if filters is not None:
-        made = PushingReader(made.options, made.columns, made.spaces)
-        assert made.pushFilters(filters) is filters
-    return made
+    return batch_reader(readable(named), named)
 
 
 def rows(made: BatchReader) -> list[dict[str, Any]]:
@@ -165,91 +153,67 @@ def test_dividing_loses_and_repeats_nothing(
         assert 0 < sum(high - low for _, low, high in part) <= (most or 10**9)
 
 
-COMPARISONS: list[Any] = [EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual]
-
-
-def passes(filter: Filter, row: dict[str, Any]) -> bool:
-    """What Spark makes of a filter."""
-    if isinstance(filter, Not):
-        return not passes(filter.child, row)
-    value: Any = row[filter.attribute[0]]  # type: ignore[attr-defined]
-    match filter:
-        case EqualTo():
-            return bool(value == filter.value)
-        case GreaterThan():
-            return bool(value > filter.value)
-        case GreaterThanOrEqual():
-            return bool(value >= filter.value)
-        case LessThan():
-            return bool(value < filter.value)
-        case LessThanOrEqual():
-            return bool(value <= filter.value)
-        case In():
-            return value in filter.value
-        case StringStartsWith():
-            return bool(value.startswith(filter.value))
-        case _:
-            return value is not None
-
-
-def test_filters_leave_out_only_what_spark_would_leave_out(url: str) -> None:
+def test_topics_narrow_what_is_read_and_spare_streams(url: str) -> None:
     whole = rows(reader(url))
-    streams = sorted({row["stream"] for row in whole})
-    times = sorted({row["append_timestamp"] for row in whole})
-    middle = times[len(times) // 2]
-    event = MOMENT + timedelta(seconds=100)
-    single: list[Filter] = [
-        *(
-            kind(("offset",), 20)
-            for kind in (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
-        ),
-        *(kind(("append_timestamp",), middle) for kind in (EqualTo, GreaterThan, LessThan, LessThanOrEqual)),
-        *(kind(("timestamp",), event) for kind in (EqualTo, GreaterThanOrEqual, LessThan)),
-        EqualTo(("topic",), "t/3"),
-        In(("topic",), ("t/3", "t/4", "x")),
-        StringStartsWith(("topic",), "t/2"),
-        EqualTo(("stream",), streams[0]),
-        In(("stream",), (streams[0], "nowhere.0.0")),
-        EqualTo(("payload",), b"7"),
-        In(("offset",), (3, 9)),
-    ]
-    ignored: list[Filter] = [
-        Not(EqualTo(("topic",), "t/3")),
-        IsNotNull(("key",)),
-        EqualTo(("headers", "key"), "x"),
-    ]
-    for filter in single:
-        wanted = [row for row in whole if passes(filter, row)]
-        read = rows(reader(url, [filter, *ignored]))
-        assert sorted(map(str, read)) == sorted(map(str, wanted)), filter
-    both = [EqualTo(("topic",), "t/3"), GreaterThan(("offset",), 10)]
-    wanted = [row for row in whole if all(passes(filter, row) for filter in both)]
-    assert sorted(map(str, rows(reader(url, both)))) == sorted(map(str, wanted))
-    assert rows(reader(url, [EqualTo(("topic",), "t/1"), EqualTo(("topic",), "t/2")])) == []
+    for topics, wanted in (
+        ("t/3", {"t/3"}),
+        ("t/3, t/4,t/never", {"t/3", "t/4"}),
+        ('["t/3", "t/1"]', {"t/3", "t/1"}),
+        ("+/2", {"t/2"}),
+        ("t/#", {f"t/{n}" for n in range(5)}),
+    ):
+        read = rows(reader(url, topics=topics))
+        assert sorted(map(str, read)) == sorted(str(row) for row in whole if row["topic"] in wanted), topics
+    within = rows(reader(url, subscribe="t/3", topics="t/+"))
+    assert {row["topic"] for row in within} == {"t/3"}
+    places = {row["stream"] for row in whole if row["topic"] == "t/3"}
+    assert {stream for stream, *_ in planned(reader(url, topics="t/3"))} == places
+    assert len(places) == 1
+    # Several spaces; and a topic is not looked for in the space that cannot have it.
+    assert {row["n"] for row in rows(reader(url, subscribe="#", topics="u/a"))} == set(range(50))
+    assert {stream[0] for stream, *_ in planned(reader(url, subscribe="#", topics="u/a"))} == {"u"}
 
 
-@pytest.mark.parametrize(
-    ("filter", "wanted"),
-    [
-        (EqualTo(("n",), 7), {7}),
-        (GreaterThanOrEqual(("n",), 48), {48, 49}),
-        (In(("s",), ("s3", "s4", "x")), {3, 4}),
-        (StringStartsWith(("s",), "s4"), {4, *range(40, 50)}),
-        (EqualTo(("s",), None), set(range(50))),
-    ],
-)
-def test_filters_on_typed_columns_spare_rows(url: str, filter: Filter, wanted: set[int]) -> None:
-    assert {row["n"] for row in rows(reader(url, [filter], subscribe="u/#"))} == wanted
+def planned(made: BatchReader) -> list[tuple[str, int, int]]:
+    parts: list[Any] = made.partitions()
+    return [one for part in parts for one in part.ranges]
 
 
-def test_filters_spare_streams_and_offsets(url: str) -> None:
-    def planned(*filters: Filter) -> list[tuple[str, int, int]]:
-        parts: list[Any] = reader(url, list(filters)).partitions()
-        return [one for part in parts for one in part.ranges]
+def test_topics_of_a_space_that_is_sharded_by_key(embedded_redis_url: str) -> None:
+    with blocking.connect(embedded_redis_url) as client:
+        client.create_space("k", ["k/#"], streams=3, shard_by="key")
+        with client.publisher() as publisher:
+            for n in range(60):
+                publisher.submit(f"k/{n % 2}", b"%d" % n, key=b"%d" % n)
+            publisher.flush()
+    found = rows(reader(embedded_redis_url, subscribe="k/#", topics="k/1"))
+    assert sorted(int(row["payload"]) for row in found) == list(range(1, 60, 2))
+    assert len({row["stream"] for row in found}) == 3
 
-    assert len(planned(EqualTo(("topic",), "t/3"))) == 1
-    assert all(start >= 11 for _, start, _ in planned(GreaterThan(("offset",), 10)))
-    assert planned(GreaterThan(("append_timestamp",), datetime.now(UTC) + timedelta(days=1))) == []
+
+def test_streams_narrow_what_is_read(url: str) -> None:
+    whole = rows(reader(url))
+    read = rows(reader(url, streams="t.0.0, t.0.2"))
+    assert sorted(map(str, read)) == sorted(str(row) for row in whole if row["stream"] != "t.0.1")
+    # Offsets of streams that are left out are checked, and do not count.
+    places = sorted({row["stream"] for row in whole})
+    every = json.dumps(dict.fromkeys(places, 2))
+    both = reader(url, streams=places[0], startingOffsets=every)
+    assert {(stream, start) for stream, start, _ in planned(both)} == {(places[0], 2)}
+
+
+def test_a_reader_is_told_no_filters_and_cannot_change(url: str) -> None:
+    made = reader(url)
+    # Spark 4.3 shares one planned read among all places where a query uses a frame.
+    assert type(made).pushFilters is DataSourceReader.pushFilters
+    with pytest.raises(FrozenInstanceError):
+        made.options = made.options  # type: ignore[misc]
+    assert not [name for name in vars(made) if name not in ("options", "columns", "spaces")]
+
+
+def test_the_beginning_of_time_is_a_time(url: str) -> None:
+    assert len(rows(reader(url, startingTimestamp=0))) == 200
+    assert rows(reader(url, endingTimestamp=0)) == []
 
 
 def test_columns_that_are_not_wanted_are_not_handed_on(url: str) -> None:
@@ -301,6 +265,27 @@ async def test_a_schema_that_grows_and_one_that_no_longer_fits(url: str) -> None
         one_line(changed.value)
 
 
+def test_columns_that_spark_takes_for_one(embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def typed(*names: str) -> dict[str, Any]:
+        return {"columns": [{"name": name, "type": "int64"} for name in names]}
+
+    with blocking.connect(embedded_redis_url) as client:
+        for names, other in ((["Offset"], "offset"), (["PAYLOAD"], "payload"), (["speed", "Speed"], "Speed")):
+            with pytest.raises(InvalidOption, match=f"columns {other} and \\w+ differ in case only"):
+                client.create_space("w", ["w/#"], schema=typed(*names))
+        with monkeypatch.context() as patch:  # as an earlier version let it be made
+            patch.setattr(Schema, "check_case", lambda self, before=None: None)
+            client.create_space("v", ["v/#"], schema=typed("Offset"))
+        assert client.create_space("v", ["v/#"], schema=typed("Offset")).name == "v"
+    with pytest.raises(SchemaMismatch) as refused:
+        reader(embedded_redis_url, subscribe="v/#")
+    assert "columns offset and Offset differ in case only" in one_line(refused.value)
+    assert reader(embedded_redis_url, subscribe="v/#", columns="Offset,topic").columns.arrow.names == [
+        "Offset",
+        "topic",
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -315,6 +300,36 @@ async def test_a_schema_that_grows_and_one_that_no_longer_fits(url: str) -> None
         ({"minPartitions": 0}, "option 'minPartitions' is 0: it must be at least 1"),
         ({"subscribe": "t/#/x"}, "'#'"),
         ({"subscribe": "nowhere/#"}, "no space has topics that match the filter 'nowhere/#'"),
+        ({"startingOffsets": "[" * 100_000}, "option 'startingOffsets' is '["),
+        ({"startingOffsets": '{"\\ud800": 1}'}, r"names '\ud800', which is no stream of the subscription"),
+        (
+            {"startingTimestamp": 1704067200 * 10**9},
+            "option 'startingTimestamp' is '1704067200000000000', after",
+        ),
+        (
+            {"endingTimestamp": 1704067200 * 10**6},
+            "is '1704067200000000', after the year 9999: give milliseconds",
+        ),
+        ({"startingTimestamp": -1}, "option 'startingTimestamp' is -1: it must be at least 0"),
+        ({"minPartitions": 2**64}, "it must be from 1 to 9223372036854775807"),
+        ({"maxRecordsPerPartition": "9" * 9999}, "option 'maxRecordsPerPartition' is '9999"),
+        (
+            {"streams": "t.0.0,t.0.9"},
+            "option 'streams' names 't.0.9', which is no stream of the subscription",
+        ),
+        ({"streams": "t.0.0,,"}, "give different names with commas between them"),
+        (
+            {"topics": "u/a"},
+            "option 'topics' names 'u/a', and no topic matches both that and the filter 't/#'",
+        ),
+        ({"topics": "t/#/x"}, "option 'topics': filter 't/#/x' has '#' where it may not stand"),
+        ({"topics": "t/a,"}, "option 'topics' is 't/a,': give different names with commas between them"),
+        (
+            {"topics": "[1]"},
+            "option 'topics' is '[1]': give topic filters with commas between them, or a list",
+        ),
+        ({"topics": "[" * 100_000}, "or a list in JSON"),
+        ({"topics": '["\\ud800"]'}, "cannot be encoded as UTF-8 (lone surrogate)"),
         ({"columns": "topics"}, "option 'columns' names 'topics': the columns are topic, key"),
     ],
 )

@@ -59,7 +59,7 @@ def test_an_open_cut_of_lost_messages_ends_the_query_or_is_skipped(
         lose(world, "s.0.1", 3)
     with pytest.raises(HistoryTruncated, match="acknowledged messages were lost") as refused:
         query.run(lambda: False, 60.0)
-    one_line(refused.value)
+    assert "start the query with option 'failOnDataLoss' 'false'" in one_line(refused.value)
     query.kill()
     again = world.query(query.checkpoint, failOnDataLoss=False)
     wait_for(lambda: not again.trigger() and world.ends()["s.0.1"] == 6, 60.0)
@@ -90,13 +90,36 @@ def test_what_retention_took_before_it_was_in_a_cut_is_told(
     if fail:
         with pytest.raises(HistoryTruncated, match="no longer has offset 3; the oldest left is 7") as told:
             query.run(lambda: False)
-        one_line(told.value)
+        assert "so does the query when it is started again" in one_line(told.value)
         query.kill()
-        query = world.query(query.checkpoint, failOnDataLoss=False)
+        query = world.query(query.checkpoint)
     query.run(lambda: world.all_committed)
     assert fail or "the oldest left is 7" in caplog.text
     gone = {("s.0.1", offset) for offset in range(3, 7)}
     assert {row[:2] for row in query.checkpoint.rows} == {
         (s, o) for s in world.streams for o in range(world.published[s])
     } - gone
+    assert len(query.checkpoint.rows) == world.total - 4
+
+
+@pytest.mark.parametrize("led", [True, False], ids=["then the leader ends", "meanwhile nobody leads"])
+def test_what_a_leader_passed_over_is_told_by_the_next_one(world: World, led: bool) -> None:
+    world.publish(3)
+    host = world.lead()
+    query = world.query()
+    query.run(lambda: world.all_committed)
+    if not led:
+        host.kill()
+    world.publish({"s.0.1": 6})
+    truncate(world, "s.0.1", 7)
+    if led:
+        world._thread.call(tell_passed(world._client.redis, [SUBSCRIPTION.id]))
+        wait_for(lambda: world.committed["s.0.1"] == 7)
+        host.kill()
+    world.lead()
+    with pytest.raises(HistoryTruncated, match="no longer has offset 3; the oldest left is 7"):
+        query.run(lambda: world.all_committed)
+    query.kill()
+    query = world.query(query.checkpoint)
+    query.run(lambda: world.all_committed)
     assert len(query.checkpoint.rows) == world.total - 4

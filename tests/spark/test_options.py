@@ -18,11 +18,13 @@ from streamlease.protocol.errors import (
     InvalidOption,
     InvalidTopic,
     SchemaMismatch,
+    StreamleaseError,
     UnknownSpace,
 )
+from streamlease.spark.batch import BatchOptions
 from streamlease.spark.limits import Limits
-from streamlease.spark.options import SourceOptions
-from streamlease.spark.schema import stream_columns
+from streamlease.spark.options import NAMES, SourceOptions
+from streamlease.spark.schema import BATCH_NAMES, stream_columns
 from streamlease.spark.source import NO_LIMIT, StreamleaseSource, StreamReader
 from tests.spark.refusals import one_line
 
@@ -246,3 +248,31 @@ def test_spark_s_own_calls_refuse_the_same(embedded_redis_url: str) -> None:
     with pytest.raises(SchemaMismatch, match=r"leave \.schema") as refused:
         good.streamReader(StructType([StructField("topic", LongType())]))
     one_line(refused.value)
+
+
+NASTY = [
+    *("\ud800", "a\ud800b", "", " ", "\0", "\n", "a\nb", "9" * 5000, "-1", "1e9", "nan", "0x10", "5d5"),
+    *(
+        "[" * 100_000,
+        '{"a":' * 50_000,
+        '{"\\ud800": 1}',
+        '{"a": 1e400}',
+        '{"a": true}',
+        '["\\ud800"]',
+        "null",
+    ),
+    *("x" * 100_000, "1704067200000000000", "true\n", "9" * 400 + "d", "9" * 20 + "GiB", "{}", "[]"),
+]
+
+
+@pytest.mark.parametrize("value", NASTY, ids=lambda value: ascii(value)[:20])
+def test_no_value_of_an_option_causes_anything_but_one_line(value: str) -> None:
+    good = {"redis": "redis://127.0.0.1:1", "subscribe": "$shared/g/t/#"}
+    for parse, names in ((SourceOptions.parse, NAMES), (BatchOptions.parse, BATCH_NAMES)):
+        for given in (*({name: value} for name in names), {value: "1"}):
+            try:
+                parse({**good, **given})
+            except StreamleaseError as error:
+                text = one_line(error)
+                text.encode()  # no lone surrogate
+                assert len(text) < 1000

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from prometheus_client import REGISTRY
+from redis import Redis
 
 from streamlease.protocol.errors import Fenced, StoreUnavailable, UnknownSpace
+from streamlease.spark import outage
 from streamlease.spark.limits import Limits
 from streamlease.spark.offsets import CutOffset
+from tests.servers import RedisServer
 from tests.spark.refusals import one_line
 from tests.spark.world import SUBSCRIPTION, Checkpoint, Query, World, wait_for, within
 
@@ -119,6 +123,64 @@ def test_the_report_tells_lag_and_held_streams(world: World) -> None:
     assert report["streams"] == dict.fromkeys(world.streams, 5)
     query.run(lambda: query.reader.reportLatestOffset()["lag"] == 0)
     json.dumps(report)
+
+
+def test_without_a_leader_nothing_is_known_of_what_is_held_and_the_report_says_why(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage, "TELL_SECONDS", 0.1)
+    world.publish(5)
+    host = world.lead()
+    query = world.query(sessionTimeoutMs=60_000)
+    assert query.reader.reportLatestOffset() == {
+        "streams": {}, "held": None, "lag": None, "rebalances": 0, "error": None
+    }  # fmt: skip
+    query.run(lambda: query.reader.reportLatestOffset()["lag"] == 0 and world.all_committed)
+    assert query.reader.reportLatestOffset()["held"] == 4
+    host.kill()
+    world.publish(5)
+    wait_for(lambda: query.reader.reportLatestOffset()["held"] is None)
+    wait_for(lambda: "no leader host is there" in (query.reader.reportLatestOffset()["error"] or ""))
+    report = query.reader.reportLatestOffset()
+    assert report["lag"] is None
+    assert report["error"].startswith(
+        f"no leader of {SUBSCRIPTION} answers this query, so it reads nothing new"
+    )
+    assert query.session.holding() == (None, None)
+    wait_for(lambda: "reads nothing new: no leader host is there" in caplog.text)
+    world.lead()
+    wait_for(lambda: query.reader.reportLatestOffset()["held"] == 4)
+    assert query.reader.reportLatestOffset()["error"] is None
+    query.run(lambda: len(query.checkpoint.rows) == world.total)
+    world.check(query.checkpoint)
+
+
+def test_a_query_goes_on_at_maxmemory_and_shows_why_if_its_leader_is_lost(
+    make_redis_server: Callable[..., RedisServer],
+) -> None:
+    server = make_redis_server()
+    world = World(server.url)
+    try:
+        world.publish(5)
+        query = world.query(embeddedLeader=True)
+        query.run(lambda: world.all_committed and query.reader.reportLatestOffset()["lag"] == 0)
+        with Redis.from_url(server.url) as redis:
+            redis.config_set("maxmemory", 1)
+            assert not query.trigger()
+            assert query.reader.reportLatestOffset()["held"] == 4
+            redis.config_set("maxmemory", 0)
+            redis.config_set("min-replicas-to-write", 1)  # now all that is written is refused
+            wait_for(lambda: query.reader.reportLatestOffset()["held"] is None)
+            report = query.reader.reportLatestOffset()
+            assert report["lag"] is None
+            assert "NOREPLICAS" in report["error"]
+            redis.config_set("min-replicas-to-write", 0)
+        world.publish(5)
+        query.run(lambda: len(query.checkpoint.rows) == world.total)
+        assert query.reader.reportLatestOffset()["held"] == 4
+        world.check(query.checkpoint)
+    finally:
+        world.close()
 
 
 def test_the_driver_counts_for_prometheus_what_its_tasks_read_and_its_cuts_commit(world: World) -> None:

@@ -6,15 +6,17 @@ explains it, and then in the same part of a cut.
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
 import pytest
 
+from streamlease.leader.machine import LeaderConfig
 from streamlease.protocol.errors import Fenced
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all, newest, ranges
-from tests.spark.world import Checkpoint, Phase, Query, World, run_together, wait_for
+from tests.spark.world import SUBSCRIPTION, Checkpoint, Phase, Query, World, run_together, wait_for
 
 SHORT = 2000
 """The shortest session timeout (ms) that the options allow."""
@@ -68,6 +70,53 @@ def test_a_query_that_returns_in_time_has_everything_once(
     again.run(lambda: rows(again) == world.total)
     world.check(again.checkpoint)
     again.run(lambda: world.all_committed)
+
+
+@pytest.mark.parametrize("leave", [Query.kill, Query.stop], ids=["killed", "stopped"])
+@pytest.mark.parametrize("phase", ["logged", "read", "sunk"])
+def test_a_query_that_dies_in_its_first_batch_with_nothing_in_it_goes_on(
+    world: World, phase: Phase, leave: object
+) -> None:
+    """As often as not: a sink that fails in the first batch fails in it after each restart."""
+    world.lead()
+    query = world.query()
+    for _ in range(4):
+        assert not query.trigger(phase, also_empty=True)
+        assert (len(query.checkpoint.offsets), query.checkpoint.commits) == (1, 0)
+        assert callable(leave)
+        leave(query)
+        query = resumed(world, query)
+    query.trigger()
+    world.publish(5)
+    query.run(lambda: rows(query) == world.total)
+    world.check(query.checkpoint)
+    assert {json.loads(offset)["session"] for offset in query.checkpoint.offsets} == {
+        newest(query.checkpoint).session
+    }
+    query.run(lambda: world.all_committed)
+
+
+def test_a_query_that_dies_in_its_first_batch_keeps_a_cut_that_no_checkpoint_names(world: World) -> None:
+    world.lead()
+    query = world.query()
+    query.trigger()
+    wait_for(lambda: query.held.keys() == set(world.streams))
+    start = newest(query.checkpoint)
+    assert start.cut == 0
+    world.publish(5)
+    query.run_until("fixed")
+    before = query.session.cuts.open
+    assert before is not None
+    query.kill()
+    other = world.query()
+    other.trigger()
+    again = resumed(world, query)
+    again.session._thread.call(again.session._start(start, finished=True))
+    wait_for(lambda: sum(held.revoking for held in dict(again.session.cuts.held).values()) == 2)
+    again.run_until("logged")
+    assert (newest(again.checkpoint).cut, ranges(newest(again.checkpoint))) == (1, ranges(before))
+    run_together(again, other, done=lambda: rows(again, other) == world.total)
+    world.check(again.checkpoint, other.checkpoint)
 
 
 def test_an_open_cut_has_the_same_ranges_in_the_next_process(world: World) -> None:
@@ -131,6 +180,59 @@ def test_an_older_checkpoint_is_refused_though_nothing_is_to_be_read(world: Worl
     with pytest.raises(Fenced, match="checkpoint is older than its progress") as refused:
         world.query(old).run(lambda: False, 60.0)
     one_line(refused.value)
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "lives"])
+def test_a_copy_with_an_open_batch_that_went_through_meanwhile_never_reads_it_as_empty(
+    world: World, killed: bool
+) -> None:
+    world.publish(3)
+    world.lead()
+    query = world.query()
+    query.run_until("sunk")
+    copy = query.checkpoint.copy()
+    query.checkpoint.commits += 1
+    query.run(lambda: world.all_committed)
+    if killed:
+        query.kill()
+    again = world.query(copy)
+    with pytest.raises(Fenced, match="checkpoint is older than its progress") as refused:
+        again.trigger()
+    one_line(refused.value)
+    again.kill()
+    assert copy.commits == len(copy.offsets) - 1, "a sink that replaces a batch keeps its rows"
+
+
+def test_a_copy_of_a_checkpoint_from_before_the_first_cut_is_refused_though_nothing_is_to_be_read(
+    world: World,
+) -> None:
+    world.lead()
+    query = world.query()
+    query.trigger()
+    old = query.checkpoint.copy()
+    world.publish(5)
+    query.run(lambda: world.all_committed)
+    with pytest.raises(Fenced, match=r"cut 1 of query .* checkpoint is older than its progress") as refused:
+        world.query(old).run(lambda: False, 60.0)
+    one_line(refused.value)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_of_two_copies_of_a_new_checkpoint_the_later_one_goes_on_and_the_other_is_fenced(
+    world: World, phase: Phase
+) -> None:
+    world.lead()
+    query = world.query()
+    query.trigger()
+    copy = query.checkpoint.copy()
+    world.publish(5)
+    query.run_until(phase)
+    other = world.query(copy)
+    other.run(lambda: rows(other) == world.total)
+    with pytest.raises(Fenced, match="another process runs under the same name"):
+        query.run(lambda: False, 60.0)
+    other.run(lambda: world.all_committed)
+    world.check(other.checkpoint)
 
 
 def test_the_next_process_finishes_the_last_cut_of_a_quiet_group(world: World) -> None:
@@ -334,6 +436,31 @@ def test_a_stream_is_handed_over_only_after_its_open_cut(world: World) -> None:
     world.check(one.checkpoint, two.checkpoint)
     state = world.state()
     assert all(progress.pinned_end is None for progress in state.streams.values())
+
+
+@pytest.mark.parametrize("phase", ["logged", "read", "sunk", "committed"])
+def test_a_micro_batch_may_take_longer_than_any_timeout_while_others_join(world: World, phase: Phase) -> None:
+    """So may the pause behind it: only the next trigger proves that the last micro-batch is done."""
+    world.lead(LeaderConfig(revocation_timeout=200))
+    one = started(world, sessionTimeoutMs=SHORT)
+    world.publish(5)
+    one.run_until(phase)
+    two = world.query(sessionTimeoutMs=SHORT)
+    two.trigger()
+
+    def asked_back_for() -> int:
+        call = world._client.command(SUBSCRIPTION, "describe")
+        view = json.loads(world._thread.call(call).body)
+        times = [one["since_ms"] for one in view["streams"] if one["state"] == "revoking"]
+        return min(times) if len(times) == 2 else 0
+
+    wait_for(lambda: asked_back_for() > SHORT + 10 * 200)
+    assert not two.trigger()
+    assert not two.held
+    world.publish(5)
+    one.trigger()
+    run_together(one, two, done=lambda: rows(one, two) == world.total and len(two.held) == 2)
+    world.check(one.checkpoint, two.checkpoint)
 
 
 def test_a_query_that_stops_gives_its_streams_away_at_once(world: World) -> None:

@@ -136,19 +136,7 @@ async def test_rows_columns_refusals_and_repeated_batches(embedded_redis_url: st
             datetime(2024, 2, 29, 12, 30, 15, 500000),
         ]
 
-    read = next(line["gave"] for line in told if line.get("step") == "read")
-    assert ["payload", "binary"] in read["columns"]
-    assert read["partitions"] >= 3
-    third = [
-        [m.stream, m.offset, m.payload.decode()] for m in plain if m.topic == "plain/3" and m.offset >= 5
-    ]
-    assert read["pushed false"] == read["pushed true"] == sorted(third)
-    assert dict(read["typed columns"]) == IN_SPARK
-    assert read["typed"] == [4950, "4950.00", 100]
-    assert read["pruned"] == [4950]
-    assert read["as streamed"] == [True, 0]
-    assert read["rows"] == [100, 100]
-
+    check_reads(next(line["gave"] for line in told if line.get("step") == "read"), plain)
     refused = next(line["gave"] for line in told if line.get("step") == "refusals")
     assert refused.keys() == REFUSED.keys()
     for name, part in REFUSED.items():
@@ -184,11 +172,37 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
             program.kill()
 
 
+def check_reads(read: dict[str, Any], plain: list[Message]) -> None:
+    """The batch reader, also by SQL, and the stream reader gave what was written."""
+    assert ["payload", "binary"] in read["columns"]
+    assert read["partitions"] >= 3
+    third = [
+        [m.stream, m.offset, m.payload.decode()] for m in plain if m.topic == "plain/3" and m.offset >= 5
+    ]
+    threes, fours = ([m.offset % 2 for m in plain if m.topic == f"plain/{n}"] for n in (3, 4))
+    for pushed in ("false", "true"):
+        assert read["filtered"][pushed] == {
+            "one": sorted(third),
+            "union": len(threes) + len(fours),
+            "join": sum(threes.count(one) * fours.count(one) for one in (0, 1)),
+            "whole": len(plain),
+        }
+    sql = read["sql"]
+    assert sql["view"] == sql["inferred"] == sql["given"] == [len(plain)] * 2
+    assert "option 'subscribe' is missing" in sql["unsaid"]
+    assert "WITH (subscribe='...')" in sql["unsaid"]
+    assert "option 'subscribed' is unknown: did you mean 'subscribe'?" in sql["unknown"]
+    assert dict(read["typed columns"]) == IN_SPARK
+    assert read["typed"] == [4950, "4950.00", 100]
+    assert read["pruned"] == [4950]
+    assert read["as streamed"] == [True, 0]
+    assert read["rows"] == [100, 100]
+
+
 def check_choices(chosen: dict[str, Any], plain: list[Message]) -> None:
     """What was read is what options and filters leave, and Spark's JVM did not get the rest."""
-    matching = sum(message.topic == "plain/3" and message.offset >= 5 for message in plain)
-    assert chosen["matching"] == chosen["pushed true"] == matching
-    assert chosen["pushed false"] == len(plain)
+    assert chosen["narrowed"] == sum(message.topic in ("plain/3", "plain/fixed") for message in plain)
+    assert chosen["streams"] == sum(message.stream in ("plain.0.0", "plain.0.2") for message in plain)
     assert chosen["before"] + chosen["after"] == len(plain)
     assert 0 < chosen["after"] < len(plain)
     assert (chosen["without the last"], chosen["only the last"]) == (len(plain) - 3, 3)

@@ -22,6 +22,7 @@ from streamlease.protocol.errors import StreamleaseError
 from streamlease.spark.placing import ENTRY_ROWS, Placer
 from streamlease.spark.sink import BatchWriter, SinkOptions, StreamWriter, check_columns
 from streamlease.streams.connection import BlockingRedis, ask_blocking, connect_blocking
+from streamlease.streams.entries import HEADERS
 from streamlease.streams.spaces import read_spaces_blocking
 from streamlease.streams.staging import Stager
 from tests.spark.refusals import one_line
@@ -114,7 +115,7 @@ def redis(embedded_redis_url: str) -> Iterator[BlockingRedis]:
 
 
 def placer(redis: BlockingRedis, **options: Any) -> tuple[Placer, Stager]:
-    stager = Stager(redis, "q", 0, "token")
+    stager = Stager(redis, lambda _: "q", 0, "token")
     return Placer(read_spaces_blocking(redis), stager, **options), stager
 
 
@@ -132,6 +133,16 @@ PLAIN = {"topic": ["plain/a"], "payload": [b"p"]}
         (PLAIN, {"space": "nope"}, "option 'space' is 'nope', and there is none of that name"),
         ({**PLAIN, "value": ["p"]}, {}, "these rows have payload, value: select one"),
         ({"topic": ["plain/a"]}, {}, "these rows have none: select one"),
+        (
+            {**PLAIN, "headers": pa.array([[{"key": None, "value": b"v"}]], HEADERS)},
+            {},
+            "column headers has a header without a key in row 0: give it one, or leave it out",
+        ),
+        (
+            {"topic": ["typed/a"], "number": [1], "headers": pa.array([[None]], HEADERS)},
+            {},
+            "column headers has a header that is null in row 0: leave it out",
+        ),
         ({**PLAIN, "amount": [1]}, {}, "these rows have payload, amount: select one"),
         (
             {"topic": ["typed/a"], "number": [1], "what": [1]},

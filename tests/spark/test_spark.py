@@ -121,12 +121,24 @@ async def test_an_installed_wheel_is_found_and_gives_rows_columns_errors_and_pro
     await publish_flights(embedded_redis_url)
     good = options(embedded_redis_url, "$shared/g/flights/+/LAX")
     out, again = tmp_path / "out", tmp_path / "again"
-    where, unknown, malformed, once, started, told = run(
+    where, unknown, malformed, once, failed, twice, late, started, told = run(
         tmp_path,
         {"do": "where"},
         {"do": "refused", "options": {**good, "startingOffset": "earliest"}},
         {"do": "refused", "options": {**good, "subscribe": "flights/+/LAX"}},
         {"do": "once", "options": good, "checkpoint": str(tmp_path / "c1"), "out": str(out)},
+        {
+            "do": "fails_first",
+            "options": options(embedded_redis_url, "$shared/f/flights/#"),
+            "checkpoint": str(tmp_path / "c3"),
+        },
+        {"do": "twice", "options": options(embedded_redis_url, ""), "rows": 300},
+        {
+            "do": "late",
+            "options": options(embedded_redis_url, "$shared/late/flights/#", maxOffsetsPerTrigger=30),
+            "checkpoint": str(tmp_path / "c4"),
+            "rows": 300,
+        },
         {
             "do": "always",
             "options": options(embedded_redis_url, "$shared/h/flights/#", maxOffsetsPerTrigger=100),
@@ -151,6 +163,20 @@ async def test_an_installed_wheel_is_found_and_gives_rows_columns_errors_and_pro
     check_flights(out)
     # Spark ends the process of a reader by a signal; the leader in it has resigned nevertheless.
     assert not (await leader_of(embedded_redis_url, "$shared/g/flights/+/LAX")).held
+    assert [f"this sink failed {time} times" in error for time, error in enumerate(failed["errors"], 1)] == [
+        True
+    ] * 3
+    assert failed["seen"][:4] == [[0, 0]] * 4  # Spark makes a first batch before any stream is granted
+    assert sum(rows for _, rows in failed["seen"]) == 300
+    for name in ("join", "loads"):
+        # Two readers of one query would divide the messages of the group between them.
+        said = f"InvalidOption: option 'subscribe' names group '{name}/flights/#' in two readers of one query"
+        assert any(said in line for line in (twice[name] or "").splitlines()), twice[name]
+    assert twice["union"] == [[600, 300]]
+    assert twice["queries"] == 300
+    # The checkpoint was behind; what went through the sink before, but for the last micro-batch, came once.
+    assert late[0]["logged"] < late[0]["batches"]
+    assert 300 <= late[0]["rows"] + late[1]["rows"] <= 330
     assert started == {"started": True}
     assert told["progress"]["held"] == 3
     assert sum(told["progress"]["streams"].values()) == 300

@@ -109,28 +109,52 @@ class Query:
         held = dict(self.session.cuts.held)
         return {s: h.lease_epoch for s, h in held.items() if not h.limbo and not h.revoking}
 
-    def trigger(self, until: Phase = "committed") -> bool:
-        """One round of Spark's micro-batch loop; whether there was a batch."""
+    def trigger(self, until: Phase = "committed", *, also_empty: bool = False) -> bool:
+        """One round of Spark's micro-batch loop; whether there was a batch with something to read.
+
+        Spark makes the first batch even where `end` equals `start`, since its log knows no `start` yet.
+
+        Args:
+            also_empty: whether such a first batch gets no further than `until` either; otherwise it is run to
+                its end, and the query goes on from cut 0.
+        """
         store = self.checkpoint
         batch = store.commits
         start = json.loads(store.offsets[batch - 1]) if batch else self.reader.initialOffset()
-        if batch == len(store.offsets):
-            end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
-            if end == start:
-                return False
+        logged = batch < len(store.offsets)
+        end = (
+            json.loads(store.offsets[batch])
+            if logged
+            else self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+        )
+        if batch and end == start:
+            return False
+        if batch and not logged:
+            self.reader.commit(start)
+        is_empty = not end["ranges"]
+        if is_empty and not also_empty:
+            until = "committed"
+        self._run_batch(batch, start, end, until, logged=logged)
+        return not is_empty
+
+    def _run_batch(
+        self, batch: int, start: dict[str, Any], end: dict[str, Any], until: Phase, *, logged: bool
+    ) -> None:
+        store = self.checkpoint
+        if not logged:
             if until == "fixed":
-                return True
+                return
             store.offsets.append(json.dumps(end))
         if until == "logged":
-            return True
+            return
         rows = self.read(start, json.loads(store.offsets[batch]))
         if until == "read":
-            return True
-        store.sink.setdefault(batch, rows)
+            return
+        if end["ranges"]:
+            store.sink.setdefault(batch, rows)
         if until == "sunk":
-            return True
+            return
         store.commits = batch + 1
-        return True
 
     def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[Seen]:
         """What the tasks of a batch hand on."""
@@ -161,7 +185,8 @@ class Query:
     def run_to_the_end(self, seconds: float = PATIENCE) -> None:
         """As a query with ``availableNow`` is run: until there is no further batch."""
         for _ in within(seconds):
-            if not self.trigger():
+            begun = self.checkpoint.commits > 0
+            if not self.trigger() and begun:
                 return
         raise AssertionError(f"no end in {seconds} s")
 

@@ -1,0 +1,320 @@
+"""The sink as Spark drives it, without Java: commits that fail half-way, aborts, repetitions, transactions.
+
+The writers are called in Spark's order, with messages that were pickled; what Spark gives a task by its
+context (the query's id and the batch) is put in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StringType, StructField, StructType
+
+from streamlease.agent import blocking
+from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
+from streamlease.spark import sink
+from streamlease.spark.sink import BatchWriter, SinkOptions, StreamWriter
+from streamlease.streams import plans
+from streamlease.streams.connection import ask_blocking, connect, connect_blocking
+from streamlease.streams.delivery import Delivery
+from streamlease.streams.log import AsyncLog
+from streamlease.streams.messages import to_messages
+from streamlease.streams.spaces import SpaceStore
+
+ROWS = StructType([StructField("topic", StringType()), StructField("payload", StringType())])
+Messages = list[WriterCommitMessage | None]
+
+
+async def content(url: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    async with connect(url) as redis:
+        for name in ("t", "u"):
+            for stream in (await SpaceStore(redis).get(name)).streams():
+                for batch in await AsyncLog(redis).read(stream, 0):
+                    found.update(f"{name} {message.payload.decode()}" for message in to_messages(batch))
+    return found
+
+
+async def altered(url: str) -> None:
+    async with connect(url) as redis:
+        await SpaceStore(redis).alter("t", streams=5)
+
+
+def once(numbers: Sequence[int], space: str = "t") -> Counter[str]:
+    return Counter(f"{space} {number}" for number in numbers)
+
+
+class Sink:
+    """A space ``t`` and one ``u``, and writers into them."""
+
+    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = url
+        self.batch = 0
+        self._patch = monkeypatch
+        monkeypatch.setattr(sink, "_property", self._property)
+        with blocking.connect(url) as client:
+            client.create_space("t", ["t/#"], streams=3)
+            client.create_space("u", ["u/#"], streams=2)
+
+    def _property(self, name: str) -> str:
+        return {"sql.streaming.queryId": "q", "streaming.sql.batchId": str(self.batch)}[name]
+
+    def options(self, stream: bool, **more: str) -> SinkOptions:
+        return SinkOptions.parse({"redis": self.url, "redis.timeout": "1s", **more}, stream=stream)
+
+    def query(self) -> StreamWriter:
+        return StreamWriter(self.options(True), ROWS)
+
+    def job(self, **more: str) -> BatchWriter:
+        return BatchWriter(self.options(False, **more), ROWS, overwrite=False)
+
+    def staged(
+        self, writer: StreamWriter | BatchWriter, numbers: Sequence[int], tasks: int, topic: str = "t/{}"
+    ) -> Messages:
+        """What `tasks` tasks answer that write `numbers`."""
+        messages: Messages = []
+        for task in range(tasks):
+            mine = [number for number in numbers if number % tasks == task]
+            rows = pa.record_batch(
+                {
+                    "topic": [topic.format(n % 7) for n in mine],
+                    "payload": pa.array([str(n) for n in mine], pa.string()),
+                }
+            )
+            messages.append(
+                pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(writer)).write(iter([rows]))))
+            )
+        return messages
+
+    def run(self, numbers: Sequence[int], tasks: int) -> None:
+        """One micro-batch, made anew."""
+        writer = self.query()
+        writer.commit(self.staged(writer, numbers, tasks), self.batch)
+
+    def keys(self, pattern: str) -> list[bytes]:
+        with connect_blocking(self.url) as redis:
+            (keys,) = ask_blocking(redis, [("KEYS", pattern)])
+        return sorted(keys)
+
+    def content(self) -> Counter[str]:
+        """How often each payload is in each space, as ``SPACE PAYLOAD``."""
+        return asyncio.run(content(self.url))
+
+    def failing(self, error: StreamleaseError, streams: int, parts: int = 9) -> None:
+        """Let one commit fail once some streams have some parts of their rows, and others nothing."""
+        original = Delivery._append
+        left = [error]
+
+        async def append(self: Delivery, batch: int, plan: Any) -> Any:
+            if not left:
+                return await original(self, batch, plan)
+            whole = plan.parts
+            plan.parts = {stream: whole[stream][:parts] for stream in [*whole][:streams]}
+            await original(self, batch, plan)
+            plan.parts = whole
+            raise left.pop()
+
+        self._patch.setattr(Delivery, "_append", append)
+
+
+@pytest.fixture
+def world(real_redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Sink:
+    return Sink(real_redis_url, monkeypatch)
+
+
+NOT_DURABLE = NotDurable("written, but not as durably as replicated:1 demands: 0 of 1 replicas confirmed it")
+
+
+def test_a_failover_in_a_micro_batch_loses_no_rows(world: Sink) -> None:
+    """The batch was half written, and asked for a new checkpoint; see also `test_delivery_losses`."""
+    writer = world.query()
+    messages = world.staged(writer, range(100), 2)
+    lost = world.keys("*:staged:*")[0]
+    with connect_blocking(world.url) as redis:
+        ask_blocking(redis, [("UNLINK", lost)])
+    with pytest.raises(StreamleaseError, match="start again, and the repetition"):
+        writer.commit(messages, 0)
+    writer.abort(messages, 0)
+    assert world.content() == Counter()
+    assert world.keys("*staged*") == []
+    world.run(range(100), 3)
+    assert world.content() == once(range(100))
+
+
+@pytest.mark.parametrize(("streams", "parts"), [(0, 1), (1, 1), (2, 1), (2, 2)])
+def test_what_was_decided_outlives_an_abort(
+    world: Sink, monkeypatch: pytest.MonkeyPatch, streams: int, parts: int
+) -> None:
+    """Half of a stream's rows were there, the rest gone, and every start asked for a new checkpoint."""
+    monkeypatch.setattr(plans, "APPEND_KEYS", 1)
+    writer = world.query()
+    messages = world.staged(writer, range(100), 2)
+    world.failing(NOT_DURABLE, streams, parts)
+    with pytest.raises(NotDurable):
+        writer.commit(messages, 0)
+    writer.abort(messages, 0)
+    world.run(range(100), 3)
+    assert world.content() == once(range(100))
+    assert world.keys("*staged*") == []
+
+
+@pytest.mark.parametrize("altered_before_the_repetition", [True, False])
+def test_an_abort_and_an_altered_space(world: Sink, altered_before_the_repetition: bool) -> None:
+    """A batch of which one stream has its rows is finished into the streams that follow the others."""
+    writer = world.query()
+    messages = world.staged(writer, range(100), 2)
+    world.failing(NOT_DURABLE, 1)
+    with pytest.raises(NotDurable):
+        writer.commit(messages, 0)
+    again = world.query()
+    if altered_before_the_repetition:
+        writer.abort(messages, 0)
+        asyncio.run(altered(world.url))
+        repeated = world.staged(again, range(100), 3)
+    else:
+        repeated = world.staged(again, range(100), 3)
+        asyncio.run(altered(world.url))
+        writer.abort(messages, 0)
+    again.commit(repeated, 0)
+    assert world.content() == once(range(100))
+    assert world.keys("*staged*") == []
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_out_of_memory_in_a_commit(world: Sink, monkeypatch: pytest.MonkeyPatch, decided: bool) -> None:
+    """Redis refuses the decision, or the appends behind it, for longer than the commit waits."""
+    writer = world.query()
+    messages = world.staged(writer, range(100), 2)
+    step = "_append" if decided else "_decide"
+    original = getattr(Delivery, step)
+
+    async def full(self: Delivery, *arguments: Any) -> Any:
+        with connect_blocking(world.url) as redis:
+            ask_blocking(redis, [("CONFIG", "SET", "maxmemory", "1")])
+        return await original(self, *arguments)
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(Delivery, step, full)
+            with pytest.raises(StoreRefused, match="out of memory"):
+                writer.commit(messages, 0)
+            writer.abort(messages, 0)
+    finally:
+        with connect_blocking(world.url) as redis:
+            ask_blocking(redis, [("CONFIG", "SET", "maxmemory", "0")])
+    assert len(world.keys("*:staged:*")) == (4 if decided else 0)
+    world.run(range(100), 3)
+    assert world.content() == once(range(100))
+    assert world.keys("*staged*") == []
+
+
+def test_an_abort_before_the_commit_and_one_of_another_attempt(world: Sink) -> None:
+    writer = world.query()
+    aborted = world.staged(writer, range(100), 2)
+    assert len(world.keys("*:staged:*")) == 4
+    writer.abort([*aborted[:1], None], 0)
+    assert len(world.keys("*:staged:*")) == 2
+    writer.abort(aborted, 0)
+    assert world.keys("*staged*") == []
+    decided = world.staged(writer, range(100), 2)
+    other = world.staged(writer, range(100), 4)
+    world.failing(NOT_DURABLE, 1)
+    with pytest.raises(NotDurable):
+        writer.commit(decided, 0)
+    writer.abort(other, 0)
+    assert len(world.keys("*:staged:*")) == 2
+    world.run(range(100), 1)
+    assert world.content() == once(range(100))
+    # An abort that comes late, after all is done, finds nothing to keep.
+    writer.abort(decided, 0)
+    world.batch = 1
+    world.run(range(100, 120), 2)
+    assert world.content() == once(range(120))
+    assert world.keys("*staged*") == []
+
+
+def test_a_job_that_nobody_repeats_leaves_nothing(world: Sink) -> None:
+    writer = world.job()
+    messages = world.staged(writer, range(100), 2)
+    world.failing(NOT_DURABLE, 1)
+    with pytest.raises(NotDurable):
+        writer.commit(messages)
+    writer.abort(messages)
+    assert world.keys("*staged*") == world.keys("*sink:*") == []
+
+
+def test_a_transaction_that_fails_half_way_is_finished_by_its_repetition(world: Sink) -> None:
+    given = {"txnAppId": "app", "txnVersion": "4"}
+    writer = world.job(**given)
+    messages = world.staged(writer, range(50), 2)
+    world.failing(NOT_DURABLE, 1)
+    with pytest.raises(NotDurable):
+        writer.commit(messages)
+    writer.abort(messages)
+    again = world.job(**given)
+    again.commit(world.staged(again, range(50), 3))
+    assert world.content() == once(range(50))
+    assert world.keys("*staged*") == []
+
+
+def test_one_version_is_written_to_each_target(world: Sink, caplog: pytest.LogCaptureFixture) -> None:
+    """Delta Lake's example of foreachBatch: two writes with one version. The second was dropped silently."""
+
+    def write(topics: str, number: int, version: int, **more: str) -> None:
+        writer = world.job(txnAppId="app", txnVersion=str(version), **more)
+        writer.commit(world.staged(writer, range(number, number + 3), 2, topics))
+
+    both = once(range(3)) + once(range(10, 13), "u")
+    with caplog.at_level(logging.WARNING):
+        write("t/{}", 0, 7)
+        write("u/{}", 10, 7)
+        assert world.content() == both
+        write("t/{}", 20, 7, topic="t/other")
+        write("t/{}", 30, 7, topic="t/third")
+        both += once([20, 21, 22, 30, 31, 32])
+        assert world.content() == both
+        assert caplog.messages == []
+        for version in (7, 6):
+            write("t/{}", 0, version)
+            write("u/{}", 10, version)
+            write("t/{}", 20, version, topic="t/other")
+        assert world.content() == both
+    assert caplog.messages == [
+        f"txnVersion {version} of txnAppId app was skipped for {target}, "
+        f"which has it, or a later one, already"
+        for version in (7, 6)
+        for target in ("space t", "space u", "topic t/other")
+    ]
+    write("t/{}", 40, 8)
+    assert world.content() == both + once([40, 41, 42])
+    assert world.keys("*staged*") == []
+
+
+def test_one_write_to_two_spaces_is_repeated_after_it_reached_one(world: Sink) -> None:
+    def write() -> None:
+        writer = world.job(txnAppId="app", txnVersion="0")
+        messages = world.staged(writer, range(40), 2) + world.staged(writer, range(40), 1, "u/{}")
+        writer.commit(messages)
+
+    world.failing(NOT_DURABLE, 1)
+    with pytest.raises(NotDurable):
+        write()
+    assert "u 1" not in world.content()
+    write()
+    write()
+    assert world.content() == once(range(40)) + once(range(40), "u")
+
+
+def test_a_transaction_without_rows_is_written(world: Sink) -> None:
+    writer = world.job(txnAppId="app", txnVersion="0")
+    writer.commit(world.staged(writer, [], 2))
+    writer.commit([])
+    assert world.content() == Counter()
