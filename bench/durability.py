@@ -34,6 +34,7 @@ def _follow(replica: str, primary: str) -> None:
     port = primary.rpartition(":")[2].partition("/")[0]
     with redis.Redis.from_url(replica) as client, redis.Redis.from_url(primary) as source:
         source.config_set("repl-diskless-sync-delay", 0)
+        client.config_set("masterauth", primary.partition("//:")[2].partition("@")[0])
         client.replicaof(HOST, int(port))
         deadline = time.monotonic() + REPLICA_SECONDS
         source.set("bench:in-step", "1")

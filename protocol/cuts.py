@@ -14,7 +14,9 @@ from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar,
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 
-Offset = Annotated[int, Field(ge=0)]
+from streamlease.protocol.ids import MOST_NUMBER
+
+Offset = Annotated[int, Field(ge=0, le=MOST_NUMBER)]
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 
 

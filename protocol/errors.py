@@ -12,6 +12,7 @@
     +-- UnknownGroup            nobody ever declared that shared subscription
     +-- GroupConflict           the shared subscription is declared otherwise
     +-- ActRefused              the leader will not do what an operator wants, and says why
+    +-- Halted                  nothing more is handed out until an operator says so (``spark.targets``)
     +-- StreamSealed            the stream takes no more messages: its generation was closed
     |   +-- SpaceEnded          the whole space takes no more (``streams.transfer``)
     +-- HistoryTruncated        retention already removed what was asked for
@@ -29,6 +30,7 @@
     |   +-- StreamPending       the space is being altered; it takes messages soon (``streams.appends``)
     +-- NotDurable              written, but not as durably as the space demands; it may still exist
     +-- Indefinite              no answer came after sending: it was done, or it was not
+    +-- TaskFailed              a task of this process ended by a defect, and what it did with it
 
 Each message is one line: what is wrong, with which value, and what to do. ``retriable`` says whether
 the same call may succeed later without a change. ``Indefinite`` is neither success nor failure and is
@@ -38,6 +40,7 @@ never folded into one of them (invariant 12 of the design).
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Self
 
 
 class StreamleaseError(Exception):
@@ -82,6 +85,10 @@ class ActRefused(StreamleaseError):
     """The leader will not do what an operator wants; nothing was changed. The refusal is in the history."""
 
 
+class Halted(StreamleaseError):
+    """The group is paused, or a stream is stopped at a message that failed: an operator decides."""
+
+
 class StreamSealed(StreamleaseError):
     """The stream takes no more messages, because its generation was closed."""
 
@@ -89,19 +96,28 @@ class StreamSealed(StreamleaseError):
 class HistoryTruncated(StreamleaseError):
     """Retention already removed what was asked for."""
 
-    def __init__(self, stream: str, asked: int | datetime, oldest: int) -> None:
-        what = f"offset {asked}" if isinstance(asked, int) else f"all messages since {asked.isoformat()}"
-        super().__init__(
-            f"stream {stream} no longer has {what}; the oldest left is {oldest}: "
-            f"start from 'earliest' or from an offset that is still there"
-        )
+    def __init__(self, stream: str, asked: int | datetime, oldest: int, remedy: str = "") -> None:
         self.stream = stream
         self.asked = asked
         """The offset, or the moment after which all was wanted."""
         self.oldest = oldest
+        self.remedy = remedy or self._usual_remedy()
+        super().__init__(f"{self._loss()}: {self.remedy}")
 
-    def __reduce__(self) -> tuple[type[HistoryTruncated], tuple[str, int | datetime, int]]:
-        return (HistoryTruncated, (self.stream, self.asked, self.oldest))
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int | datetime, int, str]]:
+        return (type(self), (self.stream, self.asked, self.oldest, self.remedy))
+
+    def with_remedy(self, remedy: str) -> Self:
+        """The same loss, met by somebody who can do something else about it."""
+        return type(self)(self.stream, self.asked, self.oldest, remedy)
+
+    def _loss(self) -> str:
+        asked = self.asked
+        what = f"offset {asked}" if isinstance(asked, int) else f"all messages since {asked.isoformat()}"
+        return f"stream {self.stream} no longer has {what}; the oldest left is {self.oldest}"
+
+    def _usual_remedy(self) -> str:
+        return "start from 'earliest' or from an offset that is still there"
 
 
 class SchemaMismatch(StreamleaseError):
@@ -150,3 +166,7 @@ class Indefinite(StreamleaseError):
     """No answer came after the request was sent: it may have been done, or not."""
 
     retriable = True
+
+
+class TaskFailed(StreamleaseError):
+    """A task of this process ended by a defect, its cause; what the task did is not done any more."""

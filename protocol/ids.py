@@ -43,6 +43,12 @@ LEAST_LEAP = 1 << 20
 LONGEST_LEAP = 1 << 36
 """At least 2^17 leaps of this length fit into the integers that Lua counts exactly (2^53)."""
 
+MOST_NUMBER = (1 << 53) - 1
+"""The highest number that Lua counts exactly: no offset, term or epoch is above it."""
+
+HIGHEST_TOLD = 1 << 52
+"""A higher term is not believed to whoever says that he saw it: above it there must be room to rise."""
+
 
 class StreamId(NamedTuple):
     """One stream: a shard of a generation of a space. Its text form is ``space.generation.shard``."""

@@ -40,6 +40,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from streamlease.protocol.cuts import NO_RANGES, Offset, RangesField, Text
+from streamlease.protocol.ids import HIGHEST_TOLD
 from streamlease.protocol.topics import MAX_BYTES
 
 Group = Annotated[str, Field(min_length=1, max_length=MAX_BYTES)]
@@ -58,6 +59,10 @@ class _Message(BaseModel):
     """Identity of the shared subscription, ``GROUP/FILTER``."""
 
 
+Hole = tuple[Offset, Offset]
+"""The first offset that a stream has not, and the one where it goes on."""
+
+
 class Progress(BaseModel):
     """How far a borrower has consumed one stream under one lease."""
 
@@ -69,6 +74,8 @@ class Progress(BaseModel):
     """The next offset to consume: everything below it is done."""
     final: bool = False
     """Nothing more will come under this lease; answers a Revoke."""
+    holes: tuple[Hole, ...] = Field(default=(), exclude_if=lambda holes: not holes)
+    """What lies below `offset` and was lost: it was passed over, and counts as truncated."""
 
 
 # ---------------------------------------------------------------- borrower -> leader
@@ -194,15 +201,17 @@ class CutRead(_Message):
     milliseconds: Offset
 
 
-# ---------------------------------------------------------------- agent -> host
+# ---------------------------------------------------------------- agent -> host, host -> host
 
 
 class SpawnWanted(_Message):
-    """Become a candidate for the group. On a Redis Cluster this takes the place of a job in a queue."""
+    """See to it that the group gets a leader: by a job that any host may take, or by leading it."""
 
     type: Literal["spawn_wanted"] = "spawn_wanted"
-    above: Offset = 0
+    above: Annotated[int, Field(ge=0, le=HIGHEST_TOLD)] = 0
     """The highest term of the group that the sender has seen; the new one must be higher."""
+    placed: bool = False
+    """The receiver was chosen to lead: no job is to be made any more."""
 
 
 # ---------------------------------------------------------------- operator -> leader

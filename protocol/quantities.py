@@ -19,6 +19,9 @@ from streamlease.protocol.errors import InvalidOption
 MOST = 2**53 - 1
 """Largest quantity: what Lua and JSON still hold exactly."""
 
+LATEST = 253_402_300_799_999
+"""The last millisecond since 1970 that a calendar has: 9999-12-31T23:59:59.999Z."""
+
 _UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _UNITS_BYTES = {
     "": 1, "b": 1,

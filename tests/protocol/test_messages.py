@@ -17,11 +17,13 @@ from streamlease.protocol.topics import MAX_BYTES, SharedSubscription
 
 TYPES: tuple[type[BaseModel], ...] = get_args(m.Message)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
-OFFSET = st.integers(min_value=0, max_value=2**63)
+OFFSET = st.integers(min_value=0, max_value=2**53 - 1)
 PROGRESS = st.builds(m.Progress, stream=TEXT, lease_epoch=OFFSET, offset=OFFSET, final=st.booleans())
 RANGE = st.builds(CutRange, stream=TEXT, lease_epoch=OFFSET, start=OFFSET, end=OFFSET)
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "above": st.integers(min_value=0, max_value=2**52),
+    "placed": st.booleans(),
     "arrival": OFFSET,
     "attempt": OFFSET,
     "term": OFFSET,
@@ -167,6 +169,7 @@ def test_an_entry_that_does_not_parse_counts_as_one(data: bytes) -> None:
     [
         {"term": -1},
         {"term": 1.5},
+        {"term": 2**53},
         {"term": "x"},
         {"borrower": ""},
         {"borrower": "b" * 5000},
@@ -183,6 +186,12 @@ def test_a_message_out_of_range_is_dropped(change: dict[str, Any]) -> None:
     good = {"type": "ping", "group": "g/a", "borrower": "b", "term": 1}
     assert decode(json.dumps([good]).encode())[1] == 0
     assert decode(json.dumps([{**good, **change}]).encode()) == ([], 1)
+
+
+def test_a_term_is_not_believed_from_which_none_could_rise() -> None:
+    asked = {"type": "spawn_wanted", "group": "g/a", "above": 2**52}
+    assert decode(json.dumps([asked]).encode())[1] == 0
+    assert decode(json.dumps([{**asked, "above": 2**52 + 1}]).encode()) == ([], 1)
 
 
 @pytest.mark.parametrize(

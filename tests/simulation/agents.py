@@ -87,6 +87,12 @@ class SimAgent:
         """See `Agent`."""
         self._tickers.pop(tick, None)
 
+    def add_session(self, group: str, end: Callable[[StreamleaseError], None]) -> None:
+        """Nothing ends an agent here but its process."""
+
+    def remove_session(self, end: Callable[[StreamleaseError], None]) -> None:
+        """See `add_session`."""
+
     def post(self, receiver: str, message: Any) -> None:
         """See `Agent`."""
         self.world.kernel.note(self.id, "->", receiver, Brief(message))

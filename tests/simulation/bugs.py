@@ -12,6 +12,7 @@ from streamlease.borrower.machine import Borrower, Effect, Progressed
 from streamlease.leader.generations import Listing
 from streamlease.leader.machine import Leader
 from streamlease.leader.records import Committed, GroupState
+from streamlease.leader.state import Lease
 from streamlease.protocol.messages import Grant
 from tests.simulation.hosts import SimRunner
 from tests.simulation.store import Store
@@ -178,4 +179,15 @@ def a_sealed_stream_is_forgotten() -> Iterator[None]:
         return stream in listing.ends
 
     with mock.patch.object(Listing, "at_end", at_end):
+        yield
+
+
+@planted
+def an_open_cut_has_a_deadline() -> Iterator[None]:
+    """A leader takes streams out of the open cut of a living query as from any slow consumer."""
+
+    def taken_at(leader: Leader, stream: str, lease: Lease) -> int:
+        return lease.since + leader.revocation_timeout
+
+    with mock.patch.object(Leader, "taken_at", taken_at):
         yield

@@ -27,6 +27,7 @@ from streamlease.leader.records import (
     StreamsForgotten,
     decode_records,
 )
+from streamlease.leader.state import LeaseState
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
     Disconnect,
@@ -267,6 +268,7 @@ class Judge:
         stale = self._stale(machine, message)
         before = copy.deepcopy(machine) if message is not None and self.steps % COMPARED == 0 else None
         refused = machine.refused
+        kept = _kept_by_cuts(machine) if isinstance(event, e.Tick) else ()
         effects = machine.step(event, now)
         if machine.refused > refused:
             self.sometimes["a leader refuses an event"] += 1
@@ -280,6 +282,12 @@ class Judge:
         for effect in effects:
             if isinstance(effect, e.Persist):
                 self._broken(machine, event, effect.records)
+            elif isinstance(effect, e.Send) and isinstance(effect.message, Invalidate):
+                self.demand(
+                    effect.message.reason != "revocation_timeout" or effect.message.borrower not in kept,
+                    effect.message.borrower, "lives and is in the middle of a cut, and loses it",
+                )  # fmt: skip
+        self.sometimes["an open cut is waited for"] += bool(kept)
         return effects
 
     @staticmethod
@@ -442,6 +450,18 @@ class Judge:
         if machine is not None:
             self.demand(len(machine.arrivals) <= 10_000, "too many arrivals")
             self.demand(len(machine.durable.sessions) <= 40, "too many sessions are kept")
+
+
+def _kept_by_cuts(machine: Leader) -> set[str]:
+    """Borrowers that are asked only for streams in open cuts: they have as long as they want."""
+    asked: dict[str, bool] = {}
+    for stream, lease in machine.leases.items():
+        if lease.state in (LeaseState.REVOKING, LeaseState.REVOKED):
+            cuts = machine.durable.sessions.get(machine.peers[lease.name].session)
+            in_cut = cuts is not None and stream in cuts.ranges
+            asked[lease.name] = asked.get(lease.name, True) and in_cut
+    given = machine.options.revocation_timeout_ms is not None
+    return set() if given else {machine.peers[name].borrower for name, kept in asked.items() if kept}
 
 
 def _same(before: Leader, after: Leader) -> bool:

@@ -21,7 +21,7 @@ from streamlease.borrower.machine import (
 )
 from streamlease.protocol.errors import Fenced, StoreUnavailable, StreamleaseError
 from streamlease.protocol.messages import CutFinished, CutFixed, CutRead, CutResumed, LeaderToSession
-from streamlease.spark.cuts import QueryCuts
+from streamlease.spark.cuts import QueryCuts, older_checkpoint
 from streamlease.spark.limits import Limits
 from streamlease.spark.offsets import CutOffset, SlotRange
 from tests.simulation.agents import GONE, SUBSCRIPTION, SimAgent
@@ -246,7 +246,11 @@ class Query:
         if cuts.proposed is None:
             return start
         fixed = yield from self._ask(cuts.proposed, CutFixed, ANSWER_MS)
-        return start if fixed is None else cuts.fixed(fixed) or start
+        if fixed is None:
+            return start
+        if cuts.is_older(fixed):
+            raise older_checkpoint(start.session, start.cut + 1, fixed.finished)
+        return cuts.fixed(fixed) or start
 
     def _finish(self, done: CutOffset) -> Routine:
         assert self.session is not None

@@ -150,7 +150,7 @@ class Store:
         held = self.record
         if (held.term, held.renewed_at) != (watched.term, watched.renewed_at):
             return False, held.term, 0
-        if self.time() < held.renewed_at + held.ttl:
+        if abs(self.time() - held.renewed_at) < held.ttl:
             return False, held.term, 0
         return True, self._lead(host, ttl, floor, leap), self.incarnation
 

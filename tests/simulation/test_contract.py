@@ -70,6 +70,7 @@ class Both:
             "append",
             "snap",
         )
+        await ask(self.redis, [("SET", keys.definition(self.group), "{}")])
         for _ in range(COMMANDS):
             name = self.random.choice(names)
             simulated, real = await getattr(self, f"do_{name}")()

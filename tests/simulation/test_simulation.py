@@ -64,6 +64,7 @@ MUST_HAPPEN = (
     "a word about an ended lease is refused",
     "an answer is lost after the command was done",
     "an older checkpoint is restored",
+    "an open cut is waited for",
     "an operator asks twice",
     "an operator is refused",
     "an operator's dead_letter",

@@ -36,10 +36,12 @@ from streamlease.streams.connection import (
     servers,
 )
 from streamlease.streams.log import AsyncLog, BlockingLog
+from streamlease.streams.plans import Plan
 from streamlease.streams.publisher import Publisher
 from streamlease.streams.spaces import SpaceStore
 from streamlease.streams.tails import Tails
 from tests.conftest import MakeServer
+from tests.streams.delivering import SINK, rig
 from tests.streams.helpers import append, payloads, rows, until
 from tests.topology.servers import Cluster
 from tests.topology.servers import slot_of as slot_of_key
@@ -306,6 +308,27 @@ async def test_a_leader_is_asked_for_by_message_and_followed_after_a_kill(
         for process in processes.values():
             process.kill()
             process.wait()
+
+
+async def test_a_sink_whose_decision_is_lost_with_its_shard(one_cluster: Cluster) -> None:
+    """The streams of other shards have their rows; those of the repetition are not added to them."""
+    async with rig(one_cluster.url) as world:
+        plan = Plan.of(world.stage(0, range(200), 3, "a"))
+        assert len(plan.parts) >= 2
+        await world.delivery()._decide(0, "", plan, False)
+        await world.delivery()._append(0, plan.with_parts(dict([*plan.parts.items()][:1])))
+        lost = [("DEL", keys.sink_state(SINK))]
+        lost += [
+            ("UNLINK", keys.stream_staged(stream, key.token))
+            for stream, parts in [*plan.parts.items()][1:]
+            for group in parts
+            for key in group
+        ]
+        await ask(world.redis, lost)
+        assert (await world.delivery().deliver(0, world.stage(0, range(200), 2, "b"))).repeated is False
+        assert await world.numbers() == list(range(200))
+        await world.delivery().deliver(1, world.stage(1, range(200, 300), 2, "c"))
+        assert await world.numbers() == list(range(300))
 
 
 async def test_doctor_and_orphans_take_a_cluster(one_cluster: Cluster) -> None:

@@ -16,7 +16,10 @@ from streamlease.registry import leadership
 from streamlease.streams.connection import check_server, check_server_blocking, connect, connect_blocking
 from streamlease.streams.log import AsyncLog
 from streamlease.streams.ranges import MissingOffsets
+from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.staging import Lost
 from tests.conftest import MakeServer
+from tests.streams.delivering import rig
 from tests.streams.helpers import append, payloads, rows, until
 from tests.topology.servers import Cluster, Sentinels, wait_for
 
@@ -127,6 +130,27 @@ async def test_what_memory_lost_is_told(sentinels: Sentinels) -> None:
         assert (caught.value.asked, caught.value.oldest) == (10, 20)
         assert payloads(await log.read(stream, 20)) == [b"20"]
     await client.aclose()
+
+
+async def test_rows_that_a_sink_staged_are_lost_before_its_commit(sentinels: Sentinels) -> None:
+    """The commit appended what the new primary had of a micro-batch, and nobody was told of the rest."""
+    async with rig(sentinels.url) as world:
+        staged = world.stage(0, range(0, 100, 2), 1, "a")
+        await asyncio.to_thread(in_step, sentinels)
+        sentinels.replica.pause()
+        Cluster.run(sentinels.primary, "CLIENT", "KILL", "TYPE", "replica")
+        staged += world.stage(0, range(1, 100, 2), 1, "b")
+        sentinels.primary.kill()
+        sentinels.replica.resume()
+        await asyncio.to_thread(sentinels.wait_for_failover)
+    await asyncio.to_thread(sentinels.wait_for_new_clients)
+    async with connect(sentinels.url) as client:
+        world.redis, world.log, world.spaces = client, AsyncLog(client), SpaceStore(client)
+        with pytest.raises(Lost, match=r"0 of . entries are left .* start again"):
+            await world.delivery().deliver(0, staged)
+        assert await world.numbers() == []
+        await world.delivery().deliver(0, world.stage(0, range(100), 3, "c"))
+        assert await world.numbers() == list(range(100))
 
 
 def in_step(sentinels: Sentinels) -> None:
