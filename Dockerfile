@@ -22,6 +22,7 @@ COPY streams/ streams/
 COPY registry/ registry/
 COPY leader/ leader/
 COPY borrower/ borrower/
+COPY hosts/ hosts/
 COPY agent/ agent/
 COPY spark/ spark/
 COPY admin/ admin/

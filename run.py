@@ -37,7 +37,7 @@ CACHE = ROOT / ".cache"
 LOG = CACHE / "setup.log"
 REDIS7 = CACHE / "redis7"
 REDIS_VARIABLE = "STREAMLEASE_TEST_REDIS_SERVER"
-FIND_JAVA = "from streamlease.spark.java import ensure_java; print(ensure_java())"
+FIND_JAVA = "from streamlease.spark.setup.java import ensure_java; print(ensure_java())"
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 # Of Debian's redis-server package and what it links to, what a small system may lack.
 REDIS_PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1")

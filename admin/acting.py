@@ -70,7 +70,7 @@ async def delete_group(
         Indefinite: also if the leader ended, and what is kept could not be removed.
         UnknownGroup, ActRefused, NotLeader: as `Client.act`.
     """
-    from streamlease.streams.damaged import attempt
+    from streamlease.streams.redis.damaged import attempt
 
     declaration, why = await attempt(client.groups.get(subscription))
     if declaration is None and subscription not in await client.groups.list():

@@ -19,21 +19,14 @@ from typing import Annotated, Any
 
 import typer
 
-from streamlease.admin import (
-    consume,
-    doctor,
-    groups,
-    importing,
-    publish,
-    redis_cli,
-    serving,
-    spaces,
-    status,
-    top,
-    web,
-)
+from streamlease.admin import serving, status, top, web
+from streamlease.admin.doctor import doctor
+from streamlease.admin.groups import groups
+from streamlease.admin.messages import consume, importing, publish
 from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, note
+from streamlease.admin.redis import redis_cli
+from streamlease.admin.spaces import spaces
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
 
 FAILED, USAGE = 1, 2
@@ -123,7 +116,7 @@ def _hide_secrets() -> None:
 
 def without_secret(words: list[str]) -> tuple[list[str], str | None]:
     """`words` without ``--redis URL``, and the URL that holds, if that has something to hide. Pure."""
-    from streamlease.streams.url_parts import masked
+    from streamlease.streams.redis.url_parts import masked
 
     end = words.index("--") if "--" in words else len(words)
     kept: list[str] = []

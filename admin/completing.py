@@ -18,9 +18,9 @@ SECONDS = 1.0
 def spaces(incomplete: str) -> list[str]:
     """The spaces whose name begins like that; nothing if Redis does not answer soon."""
     # What takes long to load is loaded here: the time limit is for Redis.
-    import streamlease.admin.embedded
+    import streamlease.admin.redis.embedded
     import streamlease.agent.client
-    import streamlease.streams.connection  # noqa: F401
+    import streamlease.streams.redis.connection  # noqa: F401
 
     found: list[str] = []
     asking = threading.Thread(target=lambda: found.extend(_all_spaces()), daemon=True)
@@ -34,8 +34,8 @@ def _all_spaces() -> list[str]:
 
     from streamlease.admin.options import chosen_url
     from streamlease.protocol.errors import StreamleaseError
-    from streamlease.streams.connection import ask_blocking, connect_blocking
-    from streamlease.streams.keys import SPACE_DEFINITIONS
+    from streamlease.streams.log.keys import SPACE_DEFINITIONS
+    from streamlease.streams.redis.connection import ask_blocking, connect_blocking
 
     with contextlib.suppress(StreamleaseError, RedisError, OSError, UnicodeDecodeError):
         client = connect_blocking(chosen_url(None))

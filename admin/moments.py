@@ -9,7 +9,7 @@ from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.quantities import LATEST, parse_duration
 
 if TYPE_CHECKING:
-    from streamlease.streams.connection import AsyncRedis
+    from streamlease.streams.redis.connection import AsyncRedis
 
 
 def parse_time(text: str) -> int | None:
@@ -30,7 +30,7 @@ async def parse_moment(redis: AsyncRedis, what: str, text: str, *, ahead: bool) 
     Raises:
         InvalidOption: neither a time nor a duration, or a time that is on the wrong side of now.
     """
-    from streamlease.streams.history import server_time
+    from streamlease.streams.log.times import server_time
 
     now = await server_time(redis) // 1000
     moment = parse_time(text)

@@ -32,7 +32,7 @@ def chosen_url(url: str | None) -> str:
     from streamlease.agent.client import URL_VARIABLE, redis_url
 
     if not url and not os.environ.get(URL_VARIABLE):
-        from streamlease.admin.embedded import EmbeddedRedis
+        from streamlease.admin.redis.embedded import EmbeddedRedis
 
         running = EmbeddedRedis().status()
         if running is not None:

@@ -1,4 +1,4 @@
-"""``streamlease serve``: settings of a leader host; the host itself is ``leader.serve``."""
+"""``streamlease serve``: settings of a leader host; the host itself is ``hosts.serve``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from streamlease.admin.logs import LogFormat, LogFormatOption, set_up_logs
+from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.options import RedisUrl, chosen_url
 from streamlease.protocol.errors import InvalidOption
 
@@ -44,9 +44,9 @@ def serve(
             f"the name of a host cannot be {ascii(name)[:80]}: use letters, digits, '.', '_' and '-'"
         )
     url = chosen_url(redis)
-    from streamlease.leader.host import HostConfig
-    from streamlease.leader.serve import ServeConfig
-    from streamlease.leader.serve import serve as run_host
+    from streamlease.hosts.host import HostConfig
+    from streamlease.hosts.serve import ServeConfig
+    from streamlease.hosts.serve import serve as run_host
 
     config = ServeConfig(url, HostConfig(name), http_host, http_port, drain_timeout)
     set_up_logs(LogFormat.JSON if as_json else log_format)

@@ -12,7 +12,7 @@ from streamlease.admin.watching import Watch, view
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.protocol.topics import SharedSubscription
-    from streamlease.streams.spaces import Space
+    from streamlease.streams.spaces.spaces import Space
 
 
 def status(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
@@ -57,12 +57,12 @@ def _draw(seen: dict[str, Any]) -> None:
 
 
 async def _look(client: Client) -> dict[str, Any]:
-    from streamlease.admin.group_view import describe, total_lag
-    from streamlease.admin.server_facts import server_facts
-    from streamlease.admin.space_definition import definition
+    from streamlease.admin.doctor.server_facts import server_facts
+    from streamlease.admin.groups.group_view import describe, total_lag
+    from streamlease.admin.spaces.space_definition import definition
     from streamlease.registry import hosts
-    from streamlease.streams.damaged import attempt
-    from streamlease.streams.retention import kept
+    from streamlease.streams.redis.damaged import attempt
+    from streamlease.streams.spaces.retention import kept
 
     damaged: list[dict[str, str]] = []
 

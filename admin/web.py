@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from streamlease.admin.logs import LogFormat, LogFormatOption, set_up_logs
+from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.options import RedisUrl, chosen_url
 from streamlease.admin.output import line
 from streamlease.protocol.errors import InvalidOption, Unsupported
@@ -51,7 +51,7 @@ def ui(
         raise InvalidOption(f"--http-port is {http_port}: it must be from 0 to 65535")
     token = None if token_file is None else _token(token_file)
     try:
-        from streamlease.admin.ui.hosts import checked_names, host_name
+        from streamlease.admin.ui.host_names import checked_names, host_name
         from streamlease.admin.ui.server import serve
     except ModuleNotFoundError as error:
         raise Unsupported(

@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 
 from streamlease.agent import metrics
-from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.runner import now_ms
-from streamlease.protocol import logs
+from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import (
     Indefinite,
     StoreRefused,
@@ -55,8 +55,8 @@ from streamlease.protocol.messages import (
 from streamlease.registry import leadership, mailbox, spawn
 from streamlease.registry.leadership import LeaderRecord
 from streamlease.registry.mailbox import Mailbox
-from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.per_server import PerServer
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ import pyarrow as pa
 from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
-from streamlease.streams.decoding import DamagedEntry
-from streamlease.streams.messages import Message, to_messages
-from streamlease.streams.ranges import FIRST_COUNT
+from streamlease.streams.entries.decoding import DamagedEntry
+from streamlease.streams.entries.messages import Message, to_messages
+from streamlease.streams.log.ranges import FIRST_COUNT
 
 if TYPE_CHECKING:
     from streamlease.agent.subscription import SharedReader
@@ -140,7 +140,7 @@ class Batch:
         return to_messages(self._data)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The messages as one record batch of ``streamlease.streams.messages.MESSAGE_SCHEMA``.
+        """The messages as one record batch of ``streamlease.streams.entries.messages.MESSAGE_SCHEMA``.
 
         Behind its columns come the typed ones of a space with a schema.
         """

@@ -26,20 +26,20 @@ import pyarrow as pa
 
 from streamlease.agent import client as asynchronous
 from streamlease.agent.handover import Handover
-from streamlease.agent.plain import PlainBatch
-from streamlease.agent.plain import PlainSubscription as AsyncPlainSubscription
-from streamlease.agent.plain import Start as PlainStart
+from streamlease.agent.listening import PlainBatch
+from streamlease.agent.listening import PlainSubscription as AsyncPlainSubscription
+from streamlease.agent.listening import Start as PlainStart
 from streamlease.protocol.errors import InvalidInput
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import Verdict
 from streamlease.registry.groups import Start
-from streamlease.streams.messages import HeadersInput, Message
-from streamlease.streams.parts import Placed, PlacedRange
-from streamlease.streams.publisher import Payload
-from streamlease.streams.publisher import Publisher as AsyncPublisher
-from streamlease.streams.retention import Retention
-from streamlease.streams.schemas import SchemaLike
-from streamlease.streams.spaces import ShardBy, Space
+from streamlease.streams.entries.messages import HeadersInput, Message
+from streamlease.streams.entries.schemas import SchemaLike
+from streamlease.streams.publish.parts import Placed, PlacedRange
+from streamlease.streams.publish.publisher import Payload
+from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
+from streamlease.streams.spaces.retention import Retention
+from streamlease.streams.spaces.spaces import ShardBy, Space
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -224,7 +224,7 @@ class PlainSubscription:
 
 
 class Publisher:
-    """``client.publisher()``; see ``streamlease.streams.publisher.Publisher``."""
+    """``client.publisher()``; see ``streamlease.streams.publish.publisher.Publisher``."""
 
     def __init__(self, loop: _Loop, publisher: AsyncPublisher) -> None:
         self._loop = loop

@@ -19,23 +19,23 @@ from streamlease.protocol.ids import StreamId, check_name, random_token
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.groups import Groups, Start, check_start
-from streamlease.streams.connection import AsyncRedis, ask, check_server
-from streamlease.streams.connection import connect as connect_redis
-from streamlease.streams.retention import Retention
-from streamlease.streams.schemas import Schema, SchemaLike
-from streamlease.streams.spaces import ShardBy, Space, SpaceStore
+from streamlease.streams.entries.schemas import Schema, SchemaLike
+from streamlease.streams.redis.connection import AsyncRedis, ask, check_server
+from streamlease.streams.redis.connection import connect as connect_redis
+from streamlease.streams.spaces.retention import Retention
+from streamlease.streams.spaces.spaces import ShardBy, Space, SpaceStore
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from pydantic import BaseModel
 
-    from streamlease.agent import plain
+    from streamlease.agent import listening as plain
     from streamlease.agent.agent import Agent
-    from streamlease.agent.plain import PlainSubscription
+    from streamlease.agent.listening import PlainSubscription
     from streamlease.agent.subscription import SharedReader, Subscription
     from streamlease.protocol.messages import ActName, Command, CommandReply
-    from streamlease.streams.publisher import Publisher
+    from streamlease.streams.publish.publisher import Publisher
 
 M = TypeVar("M", bound="BaseModel")
 
@@ -149,13 +149,13 @@ class Client:
 
     async def next_offsets(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
         """The offset that the next message of each stream will get."""
-        from streamlease.streams.log import AsyncLog
+        from streamlease.streams.log.log import AsyncLog
 
         return await AsyncLog(self.redis).next_offsets(streams)
 
     def publisher(self, **options: Any) -> Publisher:
         """A publisher, to be used as an async context manager; options as of `Publisher`."""
-        from streamlease.streams.publisher import Publisher
+        from streamlease.streams.publish.publisher import Publisher
 
         return Publisher(self.redis, spaces=self.spaces, **options)
 
@@ -194,7 +194,7 @@ class Client:
         from streamlease.agent.session import Session, SessionConfig
         from streamlease.agent.subscription import SharedReader, Subscription
         from streamlease.borrower.machine import BorrowerConfig
-        from streamlease.streams.decoding import prepare
+        from streamlease.streams.entries.decoding import prepare
 
         if subscription.partition("/")[0] not in SHARED_PREFIXES:
             raise InvalidTopic(
@@ -211,7 +211,7 @@ class Client:
         check_start(start)
         checked = None if options is None else check_options(options)
         if checked is not None and checked.strategy is not None:
-            from streamlease.leader.strategies import load_installed, strategy
+            from streamlease.leader.core.planning.strategies import load_installed, strategy
 
             load_installed()
             strategy(checked.strategy)
@@ -268,7 +268,7 @@ class Client:
         Raises:
             InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated: when entered.
         """
-        from streamlease.agent.plain import PlainSubscription
+        from streamlease.agent.listening import PlainSubscription
 
         return PlainSubscription(
             self.redis, self.spaces, filter, start, follow=True, max_batch=max_batch, schema=schema
@@ -293,7 +293,7 @@ class Client:
         Raises:
             InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated: when entered.
         """
-        from streamlease.agent import plain
+        from streamlease.agent import listening as plain
 
         return plain.PlainSubscription(
             self.redis,

@@ -20,13 +20,13 @@ import pyarrow as pa
 from streamlease.agent.batch import Batch, Held
 from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.decoding import DamagedEntry
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.ranges import MissingOffsets, RangeReader
-from streamlease.streams.reading import READ_BYTES, Outcome, read_all
-from streamlease.streams.schemas import Schema
-from streamlease.streams.tails import Tails
+from streamlease.streams.entries.decoding import DamagedEntry
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.many import READ_BYTES, Outcome, read_all
+from streamlease.streams.log.ranges import MissingOffsets, RangeReader
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.redis.connection import AsyncRedis
 
 log = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.streams.messages import FIRST_TIME, LAST_TIME
+from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME
 from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from streamlease.streams.publisher import Publisher
+    from streamlease.streams.publish.publisher import Publisher
 
 MOST_MESSAGES = 1024
 """So many wait at most, beyond what the publisher holds."""

@@ -33,7 +33,7 @@ from streamlease.borrower.machine import (
     StreamGranted,
     StreamRevoking,
 )
-from streamlease.protocol import logs
+from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import (
     Fenced,
     HistoryTruncated,
@@ -45,12 +45,12 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, CutRead, LeaderToSession, Verdict
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.streams import traces
-from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.decoding import DamagedEntry
-from streamlease.streams.messages import filter_batch
-from streamlease.streams.schemas import Schema
-from streamlease.streams.tails import Tails
+from streamlease.streams.entries.decoding import DamagedEntry
+from streamlease.streams.entries.messages import filter_batch
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.publish import traces
+from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 from bench.frame import Frame, Table, clear
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import connect
-from streamlease.streams.entries import Row, encode_rows
-from streamlease.streams.log import Append, AsyncLog
-from streamlease.streams.scripts import Script, load_script
+from streamlease.streams.entries.entries import Row, encode_rows
+from streamlease.streams.log.log import Append, AsyncLog
+from streamlease.streams.redis.connection import connect
+from streamlease.streams.redis.scripts import Script, load_script
 
 APPENDS = 2000
 LOOP = """for i = 8, #ARGV do
@@ -28,7 +28,7 @@ SUM = ", 'bytes', string.format('%.0f', size)"
 
 
 def _without_sum() -> Script:
-    script = load_script("streamlease.streams", "append")
+    script = load_script("streamlease.streams.log", "append")
     text = script.text.replace(LOOP, "").replace(SUM, "").replace("'bytes', 'schema'", "'next', 'schema'")
     if text.count("'bytes'") or LOOP in text:
         raise SystemExit("the append script has changed: adapt bench/accounting.py")
@@ -38,7 +38,7 @@ def _without_sum() -> Script:
 async def _micros(url: str, appends: int, runs: int) -> dict[int, dict[str, float]]:
     redis = connect(url)
     log = AsyncLog(redis)
-    scripts = {"with the sum": load_script("streamlease.streams", "append"), "without": _without_sum()}
+    scripts = {"with the sum": load_script("streamlease.streams.log", "append"), "without": _without_sum()}
     found = {}
     for size in (1, 1000):
         entry = encode_rows([Row(f"bench/{n % 100}", b"x" * 100, b"key") for n in range(size)])

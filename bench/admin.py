@@ -20,13 +20,13 @@ from typing import Any
 import streamlease
 from bench.frame import Frame, Table, percentile
 from bench.leaders import _Holder, _hosts, _until
-from streamlease.admin.group_list import summaries
-from streamlease.admin.group_view import describe
+from streamlease.admin.groups.group_list import summaries
+from streamlease.admin.groups.group_view import describe
 from streamlease.agent.client import Client
 from streamlease.agent.session import Session, SessionConfig
 from streamlease.borrower.machine import BorrowerConfig
+from streamlease.leader.core.records import Committed, Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal
-from streamlease.leader.records import Committed, Leased, Record, StreamsAdded
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.leadership import Candidacy, LeadershipConfig

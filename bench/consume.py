@@ -12,8 +12,8 @@ from bench.messages import PAYLOAD_BYTES, PIPELINE, SPACE, STREAMS, Messages, st
 from bench.publish import publish
 from streamlease.agent.client import connect
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import connect_blocking
-from streamlease.streams.log import BlockingLog
+from streamlease.streams.log.log import BlockingLog
+from streamlease.streams.redis.connection import connect_blocking
 
 BASE = "redis-py XREADGROUP + XACK"
 

@@ -18,9 +18,9 @@ from bench.frame import Frame, Table
 from bench.messages import SPACE
 from streamlease.agent import blocking
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import connect_blocking
-from streamlease.streams.entries import Row, encode_rows
-from streamlease.streams.log import Append, BlockingLog
+from streamlease.streams.entries.entries import Row, encode_rows
+from streamlease.streams.log.log import Append, BlockingLog
+from streamlease.streams.redis.connection import connect_blocking
 
 if TYPE_CHECKING:
     from streamlease.spark.source import StreamReader

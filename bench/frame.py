@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import redis
 
-from streamlease.admin.embedded import EmbeddedRedis
+from streamlease.admin.redis.embedded import EmbeddedRedis
 
 Contender = Callable[[], float]
 """Does its work once, and gives the seconds of it that count."""

@@ -12,7 +12,7 @@ import redis.asyncio
 from bench.frame import Frame, Table, clear, latencies
 from bench.messages import PAYLOAD_BYTES, SPACE, STREAMS, Messages, stream_of
 from streamlease.agent.client import connect
-from streamlease.streams.connection import connect as connect_redis
+from streamlease.streams.redis.connection import connect as connect_redis
 
 BASE = "redis-py XADD (asyncio)"
 MOST_MESSAGES = 2000

@@ -38,18 +38,18 @@ from streamlease.borrower.machine import (
     StreamGranted,
     StreamRevoking,
 )
-from streamlease.leader.events import Recovered
+from streamlease.leader.core.events import Recovered
+from streamlease.leader.core.machine import Leader, LeaderConfig
+from streamlease.leader.core.planning.planner import Plan, Situation, balanced
+from streamlease.leader.core.planning.weighted import by_weight
+from streamlease.leader.core.records import Committed, Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal, recover
-from streamlease.leader.machine import Leader, LeaderConfig
-from streamlease.leader.planner import Plan, Situation, balanced
-from streamlease.leader.records import Committed, Leased, Record, StreamsAdded
-from streamlease.leader.weighted import by_weight
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.messages import CutRead, LeaderToSession
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import hosts, keys, leadership
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
-from streamlease.streams.connection import AsyncRedis, ask, connect
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 
 COMMAND = Path(sys.executable).with_name("streamlease")
 LEADERS = 500

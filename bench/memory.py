@@ -10,7 +10,7 @@ import redis
 from bench.frame import Frame, Table, clear
 from bench.messages import PAYLOAD_BYTES, SPACE, STREAMS, Messages
 from streamlease.agent.client import connect
-from streamlease.streams.entries import CODECS, Codec
+from streamlease.streams.entries.entries import CODECS, Codec
 
 BATCH_ROWS = 1000
 MOST_MESSAGES = 100_000

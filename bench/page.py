@@ -24,11 +24,11 @@ from typing import Any
 from bench.frame import Frame, Table, percentile
 from bench.leaders import BORROWERS, LEADERS, STREAMS, borrowers, hosts_of, journal_of
 from streamlease.agent.client import connect
+from streamlease.leader.core.records import Committed, Leased, Record, Released, StreamsAdded
 from streamlease.leader.journal import Journal
-from streamlease.leader.records import Committed, Leased, Record, Released, StreamsAdded
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.streams.connection import AsyncRedis, ask
-from streamlease.streams.connection import connect as connect_redis
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.connection import connect as connect_redis
 
 ROWS = 10_000
 SPACES = 5

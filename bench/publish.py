@@ -11,7 +11,7 @@ import redis
 from bench.frame import Contender, Frame, Table, clear, rates, seconds_of
 from bench.messages import PAYLOAD_BYTES, SPACE, STREAMS, Messages
 from streamlease.agent.client import connect
-from streamlease.streams.publisher import Publisher
+from streamlease.streams.publish.publisher import Publisher
 
 BASE = "redis-py pipelined XADD"
 BATCH_ROWS = 10_000

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from streamlease.leader import view
-from streamlease.leader.events import Describe
+from streamlease.leader.core import view
+from streamlease.leader.core.events import Describe
 from streamlease.protocol.messages import CommandReply
 from streamlease.streams.tasks import task_failed
 
 if TYPE_CHECKING:
-    from streamlease.leader.machine import Leader
+    from streamlease.leader.core.machine import Leader
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from streamlease.leader.records import GroupState, Record, decode_records, encode_records
+from streamlease.leader.core.records import GroupState, Record, decode_records, encode_records
 from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
 from streamlease.registry import keys
 from streamlease.registry.leadership import HistoryChanged
-from streamlease.streams.connection import AsyncRedis, ask
-from streamlease.streams.durability import Durability
-from streamlease.streams.durable import run_durably
-from streamlease.streams.scripts import Call, load_script
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.durability import Durability
+from streamlease.streams.redis.durable import run_durably
+from streamlease.streams.redis.scripts import Call, load_script
 
 _APPEND = load_script("streamlease.leader", "journal_append")
 _SNAPSHOT = load_script("streamlease.leader", "journal_snapshot")

@@ -13,11 +13,11 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, g
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from streamlease.leader.records import HandedOver, Leased, Record
+from streamlease.leader.core.records import HandedOver, Leased, Record
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.history import append_times, server_time
-from streamlease.streams.log import AsyncLog
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.times import append_times, server_time
+from streamlease.streams.redis.connection import AsyncRedis
 
 LOOKED_INTO = 50
 """Of so many groups, those with the largest lag, the age of what waits is read: one entry of each."""

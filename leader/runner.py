@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from streamlease.leader import metrics, traces
-from streamlease.leader.describing import Describer
-from streamlease.leader.events import (
+from streamlease.leader.core.events import (
     DeadLetter,
     DeadLetterRefused,
     DeadLetterWritten,
@@ -32,12 +31,13 @@ from streamlease.leader.events import (
     StreamsListed,
     Tick,
 )
+from streamlease.leader.core.machine import Leader, LeaderConfig
+from streamlease.leader.core.planning.strategies import strategy
+from streamlease.leader.core.records import Record
+from streamlease.leader.describing import Describer
 from streamlease.leader.journal import Journal, TailLost, recover
-from streamlease.leader.machine import Leader, LeaderConfig
-from streamlease.leader.records import Record
-from streamlease.leader.strategies import strategy
 from streamlease.leader.waiting import Waiting
-from streamlease.protocol import logs
+from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import (
     Fenced,
     Indefinite,
@@ -56,10 +56,10 @@ from streamlease.registry import leadership
 from streamlease.registry.dead_letters import DeadLetters, Poisoned
 from streamlease.registry.groups import Declaration, Groups, Listing, Shape, shape_of
 from streamlease.registry.leadership import HistoryChanged, LeadershipConfig
-from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.spaces import Known
+from streamlease.streams.publish.traces import active_tracer
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.spaces import Known
 from streamlease.streams.tasks import Supervisor, stop, task_failed
-from streamlease.streams.traces import active_tracer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

@@ -1,4 +1,4 @@
-"""Spans of what leaders decide, when the program traces at all; see ``streams.traces``."""
+"""Spans of what leaders decide, when the program traces at all; see ``streams.publish.traces``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from streamlease.leader.records import HandedOver, Leased, Record
+from streamlease.leader.core.records import HandedOver, Leased, Record
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

@@ -21,7 +21,7 @@ from collections.abc import Hashable
 from itertools import count
 from typing import assert_never
 
-from streamlease.leader.events import (
+from streamlease.leader.core.events import (
     DeadLetterRefused,
     DeadLetterWritten,
     Event,

@@ -12,22 +12,22 @@
     +-- UnknownGroup            nobody ever declared that shared subscription
     +-- GroupConflict           the shared subscription is declared otherwise
     +-- ActRefused              the leader will not do what an operator wants, and says why
-    +-- Halted                  nothing more is handed out until an operator says so (``spark.targets``)
+    +-- Halted                  nothing more is handed out until an operator says so (``spark.core.targets``)
     +-- StreamSealed            the stream takes no more messages: its generation was closed
-    |   +-- SpaceEnded          the whole space takes no more (``streams.transfer``)
+    |   +-- SpaceEnded          the whole space takes no more (``streams.imports.transfer``)
     +-- HistoryTruncated        retention already removed what was asked for
-    |   +-- MissingOffsets      acknowledged messages are not there: Redis lost them (``streams.ranges``)
+    |   +-- MissingOffsets      acknowledged messages are not there: Redis lost them (``streams.log.ranges``)
     +-- SchemaMismatch          the data is not of the schema that the space or the reader has
     +-- Fenced                  somebody with a higher fencing token took over; this one must stop
-    |   +-- OutOfSequence       two publishers use one id, or Redis lost writes (``streams.appends``)
-    |   +-- ProgressMoved       another run of the same source appended meanwhile (``streams.appends``)
-    |   +-- TrimFenced          another host does retention now (``streams.retention``)
+    |   +-- OutOfSequence       two publishers use one id, or Redis lost writes (``streams.log.appends``)
+    |   +-- ProgressMoved       another run of the same source appended meanwhile (``streams.log.appends``)
+    |   +-- TrimFenced          another host does retention now (``streams.spaces.retention``)
     +-- NotLeader               the process asked does not lead that shared subscription
     +-- TailLost                Redis lost the end of a journal, which its leader heals (``leader.journal``)
     +-- Unsupported             the server or a library is too old or wrongly configured
     +-- StoreUnavailable        Redis does not answer; nothing was done (retriable)
     +-- StoreRefused            Redis answered with an error, such as OOM; nothing was done (retriable)
-    |   +-- StreamPending       the space is being altered; it takes messages soon (``streams.appends``)
+    |   +-- StreamPending       the space is being altered; it takes messages soon (``streams.log.appends``)
     +-- NotDurable              written, but not as durably as the space demands; it may still exist
     +-- Indefinite              no answer came after sending: it was done, or it was not
     +-- TaskFailed              a task of this process ended by a defect, and what it did with it

@@ -40,12 +40,9 @@ from streamlease.protocol.group_options import DEAD, GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription, check_topic
 from streamlease.registry import keys
-from streamlease.streams.connection import AsyncRedis, ask
-from streamlease.streams.decoding import DAMAGE
-from streamlease.streams.entries import encode_message, encode_typed_rows
-from streamlease.streams.history import microseconds
-from streamlease.streams.log import Append, AsyncLog, OutOfSequence
-from streamlease.streams.messages import (
+from streamlease.streams.entries.decoding import DAMAGE
+from streamlease.streams.entries.entries import encode_message, encode_typed_rows
+from streamlease.streams.entries.messages import (
     MESSAGE_SCHEMA,
     Headers,
     Message,
@@ -54,8 +51,11 @@ from streamlease.streams.messages import (
     filter_batch,
     to_messages,
 )
-from streamlease.streams.ranges import MissingOffsets
-from streamlease.streams.spaces import Space, SpaceStore
+from streamlease.streams.log.log import Append, AsyncLog, OutOfSequence
+from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.times import microseconds
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 SPACE = "dead-letters"
 """The space of dead letters that no other space covers."""

@@ -25,13 +25,13 @@ from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
-from streamlease.streams.always import ask_always
-from streamlease.streams.connection import AsyncRedis, ask, is_cluster
-from streamlease.streams.durability import Durability, strongest
-from streamlease.streams.history import MICROSECOND, after_offset, microseconds, offsets_after
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.scripts import load_script
-from streamlease.streams.spaces import Known, Space, SpaceStore
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
+from streamlease.streams.redis.always import ask_always
+from streamlease.streams.redis.connection import AsyncRedis, ask, is_cluster
+from streamlease.streams.redis.durability import Durability, strongest
+from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.spaces.spaces import Known, Space, SpaceStore
 
 Start = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
 """A datetime: the messages appended then or later. An offset: that one and later, of each stream, or as the

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from streamlease.registry import keys
-from streamlease.streams.connection import AsyncRedis, ask
-from streamlease.streams.scripts import load_script
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.scripts import load_script
 
 BEAT_MS = 2000
 """How often a host shows that it is alive."""

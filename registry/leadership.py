@@ -18,8 +18,8 @@ and a claim that finds another one, or that hears of a higher term than the reco
 lost is not issued again even if nobody alive has seen it, unless two histories draw almost the same number.
 Every write of a leader compares the id; one that finds itself in another history heals the journal from its
 memory and gives up its term. Lease epochs begin above the term of their history
-(`streamlease.leader.healing`), so the same holds for them. A server that does not tell its replication id
-(none of those that are supported) gives plain terms: then only what somebody has seen is not issued again.
+(`streamlease.leader.core.healing`), so the same holds for them. A server that does not tell its replication
+id (none of those that are supported) gives plain terms: then only what somebody has seen is not issued again.
 
 A candidate takes over only when the record is expired by the clock of Redis *and* has not changed for a
 whole ttl of the candidate's own clock (`Candidacy`), so a jump of either clock alone deposes nobody. A record
@@ -38,8 +38,8 @@ from redis.exceptions import ResponseError
 from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError, UnknownGroup
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
 from streamlease.registry import keys
-from streamlease.streams.connection import AsyncRedis, Command, ask, refusal
-from streamlease.streams.scripts import load_script, run_many
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask, refusal
+from streamlease.streams.redis.scripts import load_script, run_many
 
 _CLAIM = load_script("streamlease.registry", "claim")
 _TAKE_OVER = load_script("streamlease.registry", "take_over")

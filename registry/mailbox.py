@@ -17,8 +17,8 @@ from typing import NamedTuple
 from streamlease.protocol.errors import StoreRefused
 from streamlease.protocol.messages import Message, decode, encode
 from streamlease.registry import keys
-from streamlease.streams.always import ask_always
-from streamlease.streams.connection import AsyncRedis, BlockingRedis, Command, ask, ask_blocking
+from streamlease.streams.redis.always import ask_always
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, Command, ask, ask_blocking
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
 from streamlease.registry.groups import Declaration, Groups
-from streamlease.streams.always import ask_always
-from streamlease.streams.connection import AsyncRedis, Command, ask
-from streamlease.streams.spaces import Space
+from streamlease.streams.redis.always import ask_always
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask
+from streamlease.streams.spaces.spaces import Space
 
 PAGE = 64
 """Groups that are read in one round trip."""

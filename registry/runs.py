@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamlease.registry import keys
-from streamlease.streams.connection import AsyncRedis, BlockingRedis, ask
-from streamlease.streams.scripts import load_script
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask
+from streamlease.streams.redis.scripts import load_script
 
 _REMEMBER = load_script("streamlease.registry", "remember")
 

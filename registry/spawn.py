@@ -8,7 +8,7 @@ a job that runs twice, late or never does no harm.
 The job's id is deterministic: the group, the term that would follow, and the current window of time. All
 that miss the same leader at once, and all hosts that they ask, make one job, and a job that a dying host took
 is followed by another in the next window. Only hosts need rights to the keys of RQ
-(`docs/decisions/0120-only-hosts-touch-the-queue.md`). What a job may say is fixed in `leader/jobs.py`.
+(`docs/decisions/0120-only-hosts-touch-the-queue.md`). What a job may say is fixed in `hosts/jobs.py`.
 
 A Redis Cluster has no RQ, whose keys lie in many slots: there the one host that is asked leads by itself.
 """
@@ -30,7 +30,7 @@ from streamlease.protocol.messages import SpawnWanted
 from streamlease.registry import hosts, leadership, mailbox
 from streamlease.registry.keys import JOB, JOB_ID, QUEUE
 from streamlease.registry.leadership import LeaderRecord
-from streamlease.streams.connection import (
+from streamlease.streams.redis.connection import (
     AsyncRedis,
     BlockingCluster,
     address,

@@ -1,4 +1,4 @@
-"""Write the roles into ``docs/redis.md``, between the two marks, from the table in ``admin/roles.py``.
+"""Write the roles into ``docs/redis.md``, between the two marks, from the table in ``admin/doctor/roles.py``.
 
 Run it after a change of the table: ``.venv/bin/python scripts/rights.py``.
 """
@@ -18,7 +18,7 @@ def page(text: str) -> str:
     Raises:
         ValueError: a mark is missing.
     """
-    from streamlease.admin.roles import ROLES
+    from streamlease.admin.doctor.roles import ROLES
 
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from streamlease.streams.connection import BlockingRedis, connect_blocking
+from streamlease.streams.redis.connection import BlockingRedis, connect_blocking
 
 _connections: dict[tuple[int, str], BlockingRedis] = {}
 """The process id keeps a forked child from using its parent's."""

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
-from streamlease.spark.java import JavaRuntime, ensure_java
-from streamlease.spark.versions import check_versions
+from streamlease.spark.setup.java import JavaRuntime, ensure_java
+from streamlease.spark.setup.versions import check_versions
 
 SOURCE_PACKAGE = "pyspark_streamlease"
 """Spark looks for Python data sources in top-level packages whose names begin with ``pyspark_``."""

@@ -12,7 +12,7 @@ from typing import Literal
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.spark import option_values as read
-from streamlease.spark.limits import Limits
+from streamlease.spark.core.limits import Limits
 
 Starting = Literal["earliest", "latest"] | Mapping[str, int]
 

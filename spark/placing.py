@@ -9,11 +9,11 @@ import pyarrow as pa
 from streamlease.protocol.errors import InvalidInput, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import check_topic
-from streamlease.streams.entries import Codec, encode_batch
-from streamlease.streams.messages import topics_of
-from streamlease.streams.spaces import Space
-from streamlease.streams.splitting import split
-from streamlease.streams.staging import Stager
+from streamlease.streams.entries.entries import Codec, encode_batch
+from streamlease.streams.entries.messages import topics_of
+from streamlease.streams.entries.splitting import split
+from streamlease.streams.publish.staging import Stager
+from streamlease.streams.spaces.spaces import Space
 
 ENTRY_ROWS = 8192
 ENTRY_BYTES = 1024 * 1024

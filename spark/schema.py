@@ -21,9 +21,9 @@ from streamlease.spark.columns import message_fields
 from streamlease.spark.connections import connection
 from streamlease.spark.options import NAMES as STREAM_NAMES
 from streamlease.spark.options import SourceOptions
-from streamlease.streams.connection import BlockingRedis
-from streamlease.streams.schemas import RESERVED, Column, Schema
-from streamlease.streams.spaces import Space, look_blocking
+from streamlease.streams.entries.schemas import RESERVED, Column, Schema
+from streamlease.streams.redis.connection import BlockingRedis
+from streamlease.streams.spaces.spaces import Space, look_blocking
 
 BATCH_NAMES = (
     "redis",

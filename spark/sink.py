@@ -1,8 +1,8 @@
 """``df.writeStream.format("streamlease")`` and ``df.write.format("streamlease")``: topics written from Spark.
 
 A micro-batch is delivered exactly once, also when Spark makes it again: rows are staged by the tasks, and
-the driver's commit decides the batch and appends it (``streams.staging``). The sink is named by the query's
-id, which stands in its checkpoint; the number of the batch is Spark's.
+the driver's commit decides the batch and appends it (``streams.publish.staging``). The sink is named by the
+query's id, which stands in its checkpoint; the number of the batch is Spark's.
 
 A batch write is one job with a name of its own, so writing again appends again; with ``txnAppId`` and
 ``txnVersion``, as Delta Lake has them, a version is written once into each *target*: for ``foreachBatch``. A
@@ -41,12 +41,12 @@ from streamlease.protocol.topics import check_topic
 from streamlease.spark import option_values as read
 from streamlease.spark.connections import connection
 from streamlease.spark.placing import Placer
-from streamlease.streams.connection import connect
-from streamlease.streams.delivery import Delivery
-from streamlease.streams.entries import CODECS, Codec
-from streamlease.streams.plans import Staged
-from streamlease.streams.spaces import read_spaces_blocking
-from streamlease.streams.staging import Stager, abandon, forget
+from streamlease.streams.entries.entries import CODECS, Codec
+from streamlease.streams.publish.batch_plan import Staged
+from streamlease.streams.publish.delivery import Delivery
+from streamlease.streams.publish.staging import Stager, abandon, forget
+from streamlease.streams.redis.connection import connect
+from streamlease.streams.spaces.spaces import read_spaces_blocking
 
 log = logging.getLogger(__name__)
 

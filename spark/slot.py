@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streamlease.agent.client import Client
 from streamlease.agent.subscription import Batch, SharedReader
-from streamlease.protocol import logs
+from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.groups import Start

@@ -22,19 +22,19 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from streamlease.borrower.reading import SlotWork
-from streamlease.spark.batch import BatchReader, batch_reader
-from streamlease.spark.ending import leave_at_the_end
-from streamlease.spark.limits import Limits
-from streamlease.spark.offsets import CutOffset
+from streamlease.spark.batch_read import BatchReader, batch_reader
+from streamlease.spark.core.checkpoint import CutOffset
+from streamlease.spark.core.limits import Limits
+from streamlease.spark.core.pieces import by_slot, pieces
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.pieces import by_slot, pieces
+from streamlease.spark.query.ending import leave_at_the_end
+from streamlease.spark.query.twins import admit
 from streamlease.spark.schema import Columns, readable, stream_columns
 from streamlease.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from streamlease.spark.task import SlotPartition, read
-from streamlease.spark.twins import admit
 
 if TYPE_CHECKING:
-    from streamlease.spark.query import QuerySession
+    from streamlease.spark.query.query import QuerySession
 
 NO_LIMIT = ReadMaxRows(2**63 - 1)
 """What a source without limits asks for. So ``ReadAllAvailable`` comes with the trigger ``once`` alone, which
@@ -68,7 +68,7 @@ class StreamleaseSource(DataSource):
         return StreamReader(options, stream_columns(options, schema))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A reader of a part of the history; see ``spark.batch``."""
+        """A reader of a part of the history; see ``spark.batch_read``."""
         return batch_reader(schema, self.options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
@@ -102,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _session(self) -> QuerySession:
         if self._query is None:
-            from streamlease.spark.query import QuerySession
+            from streamlease.spark.query.query import QuerySession
 
             self._query = QuerySession(self._options)
             leave_at_the_end(self.stop)

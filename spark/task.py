@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from streamlease.borrower.reading import Reading, SlotWork, Span
-from streamlease.protocol import logs
+from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead
@@ -25,8 +25,8 @@ from streamlease.registry.mailbox import send_blocking
 from streamlease.spark.connections import connection
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import Columns
-from streamlease.streams.log import BlockingLog
-from streamlease.streams.messages import filter_batch
+from streamlease.streams.entries.messages import filter_batch
+from streamlease.streams.log.log import BlockingLog
 
 log = logging.getLogger(__name__)
 

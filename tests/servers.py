@@ -28,7 +28,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from streamlease.admin import embedded
+from streamlease.admin.redis import embedded
 
 ROOT = Path(__file__).resolve().parent.parent
 UNPACKED_REDIS = ROOT / ".cache" / "redis7" / "redis-server"

@@ -30,13 +30,13 @@ from streamlease.admin.demo.flights import Flights, event_time, load
 from streamlease.admin.demo.processes import Process
 from streamlease.admin.demo.query import SUBSCRIPTION
 from streamlease.admin.demo.report import Outcome, Progress, Reporter
-from streamlease.admin.embedded import EmbeddedRedis
+from streamlease.admin.redis.embedded import EmbeddedRedis
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import InvalidOption, NotLeader, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import hosts, leadership
-from streamlease.streams.publisher import Publisher
+from streamlease.streams.publish.publisher import Publisher
 
 STREAMS = 12
 SPACE = "flights"

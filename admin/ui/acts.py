@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from streamlease.admin.acting import delete_group
-from streamlease.admin.group_reset import reset_rows
+from streamlease.admin.groups.group_reset import reset_rows
 from streamlease.admin.moments import parse_moment
 from streamlease.admin.output import iso_microseconds
 from streamlease.protocol.errors import InvalidOption

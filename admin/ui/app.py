@@ -10,7 +10,7 @@
 ====================================  ==========================================================
 
 Nothing can be changed unless a token was given at the start. The page loads nothing from elsewhere, and
-answers only under addresses, localhost and the names that it was told (see ``admin.ui.hosts``).
+answers only under addresses, localhost and the names that it was told (see ``admin.ui.host_names``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamlease.admin.ui.acts import Act, do
 from streamlease.admin.ui.board import Board, GroupBoard, Row
-from streamlease.admin.ui.hosts import KnownHosts
+from streamlease.admin.ui.host_names import KnownHosts
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
 from streamlease.streams.tasks import Supervisor
 

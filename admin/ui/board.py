@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamlease.admin.server_facts import server_facts
-from streamlease.admin.space_definition import definition
-from streamlease.leader.following import JournalFollower, News
-from streamlease.leader.operated import Acted
-from streamlease.leader.records import (
+from streamlease.admin.doctor.server_facts import server_facts
+from streamlease.admin.spaces.space_definition import definition
+from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.records import (
     GroupState,
     HandedOver,
     Leased,
@@ -28,16 +27,17 @@ from streamlease.leader.records import (
     StreamProgress,
     TermStarted,
 )
+from streamlease.leader.journals import JournalFollower, News
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership
-from streamlease.streams.damaged import readable, why
-from streamlease.streams.retention import Kept, kept
+from streamlease.streams.redis.damaged import readable, why
+from streamlease.streams.spaces.retention import Kept, kept
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.protocol.topics import SharedSubscription
-    from streamlease.streams.spaces import Space
+    from streamlease.streams.spaces.spaces import Space
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ take them away as well. So under a PySpark that is too old the source is found, 
 
 import pyspark
 
-from streamlease.spark.versions import is_too_old
+from streamlease.spark.setup.versions import is_too_old
 
 if is_too_old(pyspark.__version__):
-    from streamlease.spark.unfit import UnfitSource as DefaultSource
+    from streamlease.spark.setup.unfit import UnfitSource as DefaultSource
 else:
     from streamlease.spark.source import StreamleaseSource as DefaultSource  # type: ignore[assignment]
 

@@ -16,8 +16,8 @@ from streamlease.agent.client import Client, connect
 from streamlease.protocol.errors import StoreUnavailable
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
-from streamlease.streams.damaged import attempt, readable
-from streamlease.streams.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION
+from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION
+from streamlease.streams.redis.damaged import attempt, readable
 from tests.admin.command import InProcess
 
 GOOD, BAD = (SharedSubscription.parse(f"$shared/{name}/{name}/#") for name in ("good", "bad"))

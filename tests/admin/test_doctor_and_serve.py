@@ -13,8 +13,8 @@ from typing import Any
 import redis
 from rq import Queue
 
-from streamlease.admin.doctor import START_SECONDS
-from streamlease.admin.embedded import free_port
+from streamlease.admin.doctor.doctor import START_SECONDS
+from streamlease.admin.redis.embedded import free_port
 from streamlease.registry.keys import QUEUE
 from tests.admin.command import Command, finish, until
 from tests.conftest import MakeServer

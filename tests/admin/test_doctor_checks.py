@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from streamlease.admin import doctor, rights
-from streamlease.admin.findings import Finding, some
-from streamlease.admin.held_up import stuck
-from streamlease.admin.rights import examine, excess
-from streamlease.admin.roles import ADMIN, CLIENT, HOST, OBSERVER, ROLES, Role
-from streamlease.admin.server_facts import ServerFacts
+from streamlease.admin.doctor import doctor, rights
+from streamlease.admin.doctor.findings import Finding, some
+from streamlease.admin.doctor.held_up import stuck
+from streamlease.admin.doctor.rights import examine, excess
+from streamlease.admin.doctor.roles import ADMIN, CLIENT, HOST, OBSERVER, ROLES, Role
+from streamlease.admin.doctor.server_facts import ServerFacts
 from streamlease.agent.client import Client, connect
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.registry import hosts

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from streamlease.admin import embedded
-from streamlease.admin.embedded import STATE_FILE, EmbeddedRedis, find_server
+from streamlease.admin.redis import embedded
+from streamlease.admin.redis.embedded import STATE_FILE, EmbeddedRedis, find_server
 from streamlease.protocol.errors import InvalidOption, StoreUnavailable, Unsupported
 
 
@@ -163,7 +163,7 @@ def test_starts_at_the_same_time_make_one_server(server: EmbeddedRedis) -> None:
 
 def test_another_process_can_stop_it(server: EmbeddedRedis) -> None:
     program = (
-        "import sys; from streamlease.admin.embedded import EmbeddedRedis; "
+        "import sys; from streamlease.admin.redis.embedded import EmbeddedRedis; "
         "print(EmbeddedRedis(sys.argv[1]).start())"
     )
     started = subprocess.run(
@@ -179,7 +179,7 @@ def test_another_process_can_stop_it(server: EmbeddedRedis) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a death signal")
 def test_a_throw_away_server_dies_with_its_parent(tmp_path: Path) -> None:
     program = (
-        "import sys; from streamlease.admin.embedded import EmbeddedRedis; "
+        "import sys; from streamlease.admin.redis.embedded import EmbeddedRedis; "
         "print(EmbeddedRedis(sys.argv[1]).start(persistent=False), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

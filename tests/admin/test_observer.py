@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from streamlease.admin.roles import OBSERVER
+from streamlease.admin.doctor.roles import OBSERVER
 from tests.admin.command import Command, InProcess, until
 
 SUB = "$shared/g/flights/#"

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from streamlease.agent.client import Client, connect
-from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.leader.core.records import GroupState
 from streamlease.leader.journal import recover
-from streamlease.leader.records import GroupState
 from streamlease.protocol.errors import ActRefused
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.streams.history import server_time
+from streamlease.streams.log.times import server_time
 from tests.admin.command import InProcess
 from tests.agent.helpers import SUB, publish, take
 

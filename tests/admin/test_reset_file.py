@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.admin.reset_file import Wish, parse
+from streamlease.admin.groups.reset_file import Wish, parse
 from streamlease.protocol.errors import InvalidInput
 
 BOTH = [("s.0.0", 5), ("s.0.1", 7)]

@@ -1,4 +1,4 @@
-"""The roles of ``admin/roles.py`` on real servers: each does its whole job, nothing else is let through."""
+"""The roles of ``admin/doctor/roles.py`` on real servers: each does its whole job, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import redis
 
 import streamlease
-from streamlease.admin.embedded import free_port
-from streamlease.admin.roles import ADMIN, CLIENT, HOST, NEWER, OBSERVER, ROLES, Role
+from streamlease.admin.doctor.roles import ADMIN, CLIENT, HOST, NEWER, OBSERVER, ROLES, Role
+from streamlease.admin.redis.embedded import free_port
 from streamlease.admin.ui.board import Board
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.registry.keys import QUEUE, WAITING_JOBS
@@ -269,8 +269,8 @@ async def test_an_observer_serves_the_page(server: RedisServer, admin: InProcess
 # -- the table -----------------------------------------------------------------------------------------------
 
 NOT_CLIENTS = {
-    ("streams/durability.py", "config|get"),  # before Redis 7.2 only: docs/redis.md says what it costs
-    ("streams/spaces.py", "scan"),  # deletes a damaged space: an operator's act
+    ("streams/redis/durability.py", "config|get"),  # before Redis 7.2 only: docs/redis.md says what it costs
+    ("streams/spaces/spaces.py", "scan"),  # deletes a damaged space: an operator's act
 }
 
 

@@ -14,13 +14,13 @@ import pytest
 from streamlease.agent import agent as agent_room
 from streamlease.agent.agent import Agent
 from streamlease.agent.client import Client
-from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.journal import recover
 from streamlease.protocol.errors import Indefinite, NotLeader, StoreUnavailable
 from streamlease.protocol.messages import Command, CommandReply, Message
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership, spawn
-from streamlease.streams.connection import AsyncRedis, connect
+from streamlease.streams.redis.connection import AsyncRedis, connect
 from tests.agent.helpers import SECONDS
 
 SHARED = SharedSubscription.parse("$shared/g/a/#")

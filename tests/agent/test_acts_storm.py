@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.admin.group_view import describe
+from streamlease.admin.groups.group_view import describe
 from streamlease.agent.client import Client, connect
 from streamlease.agent.subscription import SharedReader
 from streamlease.leader.journal import recover

@@ -16,11 +16,11 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.dead_letters import DeadLetter, DeadLetters
 from streamlease.registry.mailbox import Mailbox
-from streamlease.streams.decoding import DamagedEntry, decode_entries
-from streamlease.streams.keys import stream_log, stream_meta
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.messages import filter_batch, to_messages
-from streamlease.streams.tails import Tails
+from streamlease.streams.entries.decoding import DamagedEntry, decode_entries
+from streamlease.streams.entries.messages import filter_batch, to_messages
+from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.tails import Tails
 from tests.agent.helpers import SUB, publish, take, until
 from tests.streams.test_damaged import DAMAGED, batch, single
 

@@ -18,13 +18,13 @@ from streamlease.agent.client import Client
 from streamlease.agent.fetching import Fetching, News
 from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, UnknownSpace
 from streamlease.protocol.ids import StreamId
-from streamlease.streams import reading
-from streamlease.streams.connection import AsyncRedis, Command, connect, exchange
-from streamlease.streams.keys import stream_meta
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.ranges import FIRST_COUNT, MOST_FIRST_COUNT, RangeReader
-from streamlease.streams.reading import Outcome, read_all
-from streamlease.streams.tails import Tails
+from streamlease.streams.log import many as reading
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.many import Outcome, read_all
+from streamlease.streams.log.ranges import FIRST_COUNT, MOST_FIRST_COUNT, RangeReader
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.redis.connection import AsyncRedis, Command, connect, exchange
 from tests.agent.helpers import SUB, in_order, publish, take
 from tests.streams.helpers import append, rows
 

@@ -12,7 +12,7 @@ import pytest
 from streamlease.agent.client import Client, connect
 from streamlease.agent.subscription import SharedReader
 from streamlease.protocol.errors import HistoryTruncated
-from streamlease.streams.log import AsyncLog
+from streamlease.streams.log.log import AsyncLog
 from tests.agent.helpers import SUB, until
 
 TOPICS = 40

@@ -10,11 +10,11 @@ import logging
 
 import pytest
 
-from streamlease.admin.group_view import describe
+from streamlease.admin.groups.group_view import describe
 from streamlease.agent.client import Client
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.streams.keys import stream_log, stream_meta
+from streamlease.streams.log.keys import stream_log, stream_meta
 from tests.agent.helpers import SECONDS, SUB, publish, take
 
 STREAM = StreamId("s", 0, 0)

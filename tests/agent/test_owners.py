@@ -14,11 +14,11 @@ from streamlease.agent.client import Client
 from streamlease.protocol.errors import Indefinite, TaskFailed
 from streamlease.protocol.ids import StreamId
 from streamlease.spark.committing import Commits
-from streamlease.spark.losses import Losses
-from streamlease.streams import tails as tails_module
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.sender import Sender
-from streamlease.streams.tails import Tails
+from streamlease.spark.query.losses import Losses
+from streamlease.streams.log import tails as tails_module
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.publish.sender import Sender
 from tests.agent.helpers import until
 from tests.streams.helpers import append, rows
 

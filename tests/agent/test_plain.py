@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from streamlease.agent import plain
+from streamlease.agent import listening as plain
 from streamlease.agent.client import Client
-from streamlease.agent.plain import PlainSubscription
+from streamlease.agent.listening import PlainSubscription
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, InvalidTopic, UnknownSpace
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.retention import Retention, Trim, trim
+from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.agent.helpers import SECONDS, in_order, publish
 
 ALL = Retention(bytes=1)

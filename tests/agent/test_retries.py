@@ -16,7 +16,7 @@ from streamlease.protocol.group_options import MAX_RETRY_DELAY_MS, GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import Verdict
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.streams.reading import Outcome
+from streamlease.streams.log.many import Outcome
 from tests.agent.helpers import SUB, publish, take
 
 SHARED = SharedSubscription.parse("$shared/g/#")

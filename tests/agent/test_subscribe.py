@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from streamlease.admin.group_view import describe, total_lag
+from streamlease.admin.groups.group_view import describe, total_lag
 from streamlease.agent import blocking
 from streamlease.agent.client import Client, connect
 from streamlease.agent.subscription import Batch, SharedReader

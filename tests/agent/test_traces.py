@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer, format_trace_id, g
 
 from streamlease.agent.client import Client, connect
 from streamlease.protocol.errors import SchemaMismatch, StreamSealed
-from streamlease.streams import traces
+from streamlease.streams.publish import traces
 from tests.agent.helpers import SECONDS, SUB, publish, take, until
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import InvalidOption, InvalidTopic, SchemaMismatch
-from streamlease.streams.schemas import Schema
+from streamlease.streams.entries.schemas import Schema
 
 CARRIER = {"name": "carrier", "type": "string", "nullable": False}
 DELAY = {"name": "delay", "type": "float64", "nullable": True}

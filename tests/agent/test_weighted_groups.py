@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from streamlease.agent.client import Client, connect
-from streamlease.leader import upkeep
-from streamlease.leader.host import HostConfig, LeaderHost
-from streamlease.leader.machine import LeaderConfig
+from streamlease.hosts import upkeep
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.leader.core.machine import LeaderConfig
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.topics import SharedSubscription

@@ -20,8 +20,8 @@ import streamlease
 from streamlease.agent.client import Client
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.messages import to_messages
+from streamlease.streams.entries.messages import to_messages
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.tasks import stop
 from tests.chaos.judge import Commit, Delivery, Facts, Outage
 from tests.chaos.proxy import Mode, Proxy

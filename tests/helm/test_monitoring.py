@@ -12,7 +12,7 @@ import yaml
 
 from streamlease.agent import metrics as consuming
 from streamlease.leader.metrics import GroupFacts, HostFacts, exposition
-from streamlease.streams import metrics as publishing
+from streamlease.streams.publish import metrics as publishing
 from tests.helm.charts import CHART, ROOT, render, value_sets
 
 pytestmark = pytest.mark.helm

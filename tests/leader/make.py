@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from streamlease.leader.events import (
+from streamlease.leader.core.events import (
     Effect,
     Persist,
     Received,
@@ -15,8 +15,8 @@ from streamlease.leader.events import (
     StreamsListed,
     Tick,
 )
-from streamlease.leader.machine import Leader, LeaderConfig
-from streamlease.leader.records import GroupState, Record, decode_records, encode_records
+from streamlease.leader.core.machine import Leader, LeaderConfig
+from streamlease.leader.core.records import GroupState, Record, decode_records, encode_records
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from streamlease.leader.events import Describe, Stop
-from streamlease.leader.operated import HISTORY_KEPT
-from streamlease.leader.records import GroupState
-from streamlease.leader.view import of_leader
+from streamlease.leader.core.events import Describe, Stop
+from streamlease.leader.core.operated import HISTORY_KEPT
+from streamlease.leader.core.records import GroupState
+from streamlease.leader.core.view import of_leader
 from streamlease.protocol.messages import CommandReply, Invalidate
 from tests.leader.make import S0, S1, Rig, command, fix, led, only, part, sent
 from tests.leader.operating import answer, in_state

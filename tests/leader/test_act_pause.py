@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamlease.leader.events import Tick
+from streamlease.leader.core.events import Tick
 from streamlease.protocol.messages import CutFixed, Grant, Revoke
 from tests.leader.make import S0, S1, command, finish, fix, led, only, part, progress, sent, wanted
 from tests.leader.operating import alive, answer, in_state, successor

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlease.leader.records import GroupState
+from streamlease.leader.core.records import GroupState
 from streamlease.protocol.messages import CommandReply
 from tests.leader.make import S0, S1, S2, Rig, command, finished, fix, led, only, part, wanted
 from tests.leader.operating import STATES, alive, answer, in_state, successor

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamlease.leader.events import Received
-from streamlease.leader.plans import STREAMS_PER_PAUSE
+from streamlease.leader.core.events import Received
+from streamlease.leader.core.plans import STREAMS_PER_PAUSE
 from streamlease.protocol.messages import Grant
 from tests.leader.make import Rig, finished, led, progress, sent
 

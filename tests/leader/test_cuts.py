@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.leader.records import (
+from streamlease.leader.core.records import (
     Committed,
     CutClosed,
     CutOpened,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from streamlease.leader.core.events import Describe
+from streamlease.leader.core.view import of_leader
 from streamlease.leader.describing import SLICE, Describer
-from streamlease.leader.events import Describe
-from streamlease.leader.view import of_leader
 from streamlease.protocol.messages import CommandReply
 from tests.leader.make import GROUP, Rig, led
 
@@ -94,7 +94,7 @@ async def test_a_view_that_cannot_be_made_is_told(
     def broken(*_: object) -> None:
         raise ValueError("this view is broken")
 
-    monkeypatch.setattr("streamlease.leader.view.around", broken)
+    monkeypatch.setattr("streamlease.leader.core.view.around", broken)
     asked = Asked(led(streams, ("b1",)))
     asked.ok = False
     with caplog.at_level(logging.ERROR, "streamlease"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.leader.events import Received, Recovered, Stop, Tick
-from streamlease.leader.machine import MAX_ARRIVALS, Leader, LeaderConfig
-from streamlease.leader.records import GroupState, StreamsForgotten
+from streamlease.leader.core.events import Received, Recovered, Stop, Tick
+from streamlease.leader.core.machine import MAX_ARRIVALS, Leader, LeaderConfig
+from streamlease.leader.core.records import GroupState, StreamsForgotten
 from streamlease.protocol.messages import Grant, Invalidate, ProgressCommitted, Revoke, Revoked
 from tests.leader.make import (
     CONFIG,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.leader.events import StreamsListed
-from streamlease.streams.spaces import Generation, Space
+from streamlease.leader.core.events import StreamsListed
+from streamlease.streams.spaces.spaces import Generation, Space
 from tests.leader.world import World
 
 STEPS = 250

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from streamlease.leader.following import JournalFollower
+from streamlease.leader.core.records import Committed, GroupState, Leased, Record, StreamsAdded, TermStarted
 from streamlease.leader.journal import Journal, recover
-from streamlease.leader.records import Committed, GroupState, Leased, Record, StreamsAdded, TermStarted
+from streamlease.leader.journals import JournalFollower
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
-from streamlease.streams.connection import AsyncRedis, ask, connect
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 
 GROUP, OTHER = "g/a", "h/a"
 S0, S1 = "s.0.0", "s.0.1"

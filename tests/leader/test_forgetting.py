@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from streamlease.agent.client import connect
+from streamlease.hosts.forgetting import spent
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.hosts.trimming import Retainer
 from streamlease.leader import journal
-from streamlease.leader.forgetting import spent
-from streamlease.leader.host import HostConfig, LeaderHost
-from streamlease.leader.retention import Retainer
 from streamlease.protocol.errors import HistoryTruncated, Indefinite, StoreUnavailable, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership
 from streamlease.registry.progress import GroupProgress
-from streamlease.streams.history import EPOCH, MICROSECOND, server_time
-from streamlease.streams.keys import stream_publishers
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.ranges import StreamState
-from streamlease.streams.retention import Retention
-from streamlease.streams.spaces import Generation, Space, SpaceStore
-from streamlease.streams.transfer import Item, Transfer
+from streamlease.streams.imports.transfer import Item, Transfer
+from streamlease.streams.log.keys import stream_publishers
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.ranges import StreamState
+from streamlease.streams.log.times import EPOCH, MICROSECOND, server_time
+from streamlease.streams.spaces.retention import Retention
+from streamlease.streams.spaces.spaces import Generation, Space, SpaceStore
 from tests.conftest import MakeServer
 from tests.leader.test_retention import SHARED, SUB, Rig
 from tests.streams.test_generations import crash_after, states

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.leader.events import Recovered, StreamsListed
-from streamlease.leader.records import GroupState, StreamsAdvanced, decode_records, encode_records
+from streamlease.leader.core.events import Recovered, StreamsListed
+from streamlease.leader.core.records import GroupState, StreamsAdvanced, decode_records, encode_records
 from streamlease.protocol.messages import CommandReply, Grant, Revoke
 from tests.leader.make import (
     CONFIG,

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import pytest
 
-from streamlease.leader.events import Received
-from streamlease.leader.host import HostConfig, LeaderHost, Place
+from streamlease.hosts.host import HostConfig, LeaderHost, Place
+from streamlease.leader.core.events import Received
+from streamlease.leader.core.machine import LeaderConfig
+from streamlease.leader.core.records import Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal, recover
-from streamlease.leader.machine import LeaderConfig
-from streamlease.leader.records import Leased, Record, StreamsAdded
 from streamlease.leader.runner import Runner
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import StoreRefused
@@ -36,8 +36,8 @@ from streamlease.registry import hosts, keys, leadership, mailbox
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeaderRecord, LeadershipConfig
 from streamlease.registry.mailbox import Mailbox
-from streamlease.streams.connection import AsyncRedis, ask, connect
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
+from streamlease.streams.spaces.spaces import SpaceStore
 from streamlease.streams.tasks import stop
 from tests.leader.make import finish, finished, goodbye, part, ping, progress, wanted
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from streamlease.agent.client import Client
-from streamlease.leader import host as host_room
-from streamlease.leader.host import LeaderHost
+from streamlease.hosts import host as host_room
+from streamlease.hosts.host import LeaderHost
 from streamlease.leader.journal import recover
 from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import Indefinite, StoreUnavailable
@@ -21,7 +21,7 @@ from streamlease.protocol.messages import CommandReply, Message
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.groups import Groups
-from streamlease.streams.connection import AsyncRedis
+from streamlease.streams.redis.connection import AsyncRedis
 from tests.admin.command import InProcess
 from tests.leader.test_host import hosting, redis
 

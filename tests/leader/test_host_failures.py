@@ -1,7 +1,7 @@
 """Hosts that cannot go on: nothing of them ends in silence, and nobody is kept by what is left of them.
 
 The simulation cannot see any of this: `tests/simulation/hosts.py` has loops of its own in the place of those
-of `leader/host.py`, and its agents begin their embedded hosts in one step that never fails.
+of `hosts/host.py`, and its agents begin their embedded hosts in one step that never fails.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 
 from streamlease.agent.agent import Agent
-from streamlease.leader import jobs as jobs_room
-from streamlease.leader import serve as serve_room
-from streamlease.leader.host import HostConfig, LeaderHost
-from streamlease.leader.jobs import HostWorker, SpawnJobs
+from streamlease.hosts import jobs as jobs_room
+from streamlease.hosts import serve as serve_room
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.hosts.jobs import HostWorker, SpawnJobs
+from streamlease.hosts.serve import ServeConfig, serve
+from streamlease.hosts.upkeep import Upkeep
 from streamlease.leader.runner import Runner
-from streamlease.leader.serve import ServeConfig, serve
-from streamlease.leader.upkeep import Upkeep
 from streamlease.protocol.errors import StreamleaseError, TaskFailed, Unsupported
 from streamlease.registry import keys, leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.spawn import queue_client
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.spaces import Known, SpaceStore
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.spaces import Known, SpaceStore
 from tests.leader.test_host import GROUP, QUICK, SUBSCRIPTION, hosting, leads, until
 
 

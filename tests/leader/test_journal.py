@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streamlease.leader import journal as journal_module
-from streamlease.leader.journal import Journal, Recovery, TailLost, recover
-from streamlease.leader.records import (
+from streamlease.leader.core.records import (
     Committed,
     CutOpened,
     GroupState,
@@ -20,12 +19,13 @@ from streamlease.leader.records import (
     TermStarted,
     encode_records,
 )
+from streamlease.leader.journal import Journal, Recovery, TailLost, recover
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import NotDurable, StreamleaseError
 from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
-from streamlease.streams.connection import AsyncRedis, ask, connect
-from streamlease.streams.durability import FSYNC
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
+from streamlease.streams.redis.durability import FSYNC
 from tests.conftest import MakeServer
 
 Commit = tuple[int, bytes, tuple[str | int, ...]]

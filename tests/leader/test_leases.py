@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from streamlease.agent.batch import MOST_HOLES, Held
-from streamlease.leader.events import Effect, Persist, Send, StepDownWanted, Stop, StreamsListed
-from streamlease.leader.machine import LeaderConfig
-from streamlease.leader.records import HandedOver, StreamsForgotten, TermStarted
-from streamlease.leader.state import LEASE_TRANSITIONS, LeaseEvent, LeaseState
+from streamlease.leader.core.events import Effect, Persist, Send, StepDownWanted, Stop, StreamsListed
+from streamlease.leader.core.machine import LeaderConfig
+from streamlease.leader.core.records import HandedOver, StreamsForgotten, TermStarted
+from streamlease.leader.core.state import LEASE_TRANSITIONS, LeaseEvent, LeaseState
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (

@@ -14,17 +14,17 @@ import pytest
 from redis import Redis
 
 from streamlease.agent.client import Client, connect
-from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.hosts.trimming import CLAIM, Retainer
 from streamlease.leader.journal import recover
-from streamlease.leader.retention import CLAIM, Retainer
 from streamlease.protocol.errors import NotDurable, StoreRefused
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import hosts, keys, leadership, mailbox, progress
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.registry.mailbox import Mailbox
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.retention import Retention, kept
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.spaces.retention import Retention, kept
 from tests.leader.test_host import until
 
 SUB = "$shared/g/a/#"

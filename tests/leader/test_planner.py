@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlease.leader.planner import Plan, balanced
+from streamlease.leader.core.planning.planner import Plan, balanced
 
 Held = dict[str, set[str]]
 

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlease.leader.book import LeaderConfig
-from streamlease.leader.events import Measured
-from streamlease.leader.plans import WARM_UP
-from streamlease.leader.view import of_leader
+from streamlease.leader.core.book import LeaderConfig
+from streamlease.leader.core.events import Measured
+from streamlease.leader.core.plans import WARM_UP
+from streamlease.leader.core.view import of_leader
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import CommandReply, Revoke
 from tests.leader.make import S0, S1, S2, S3, Rig, command, goodbye, led, only, sent

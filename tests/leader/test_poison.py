@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.leader.events import (
+from streamlease.leader.core.events import (
     DeadLetter,
     DeadLetterRefused,
     DeadLetterWritten,
@@ -12,8 +12,8 @@ from streamlease.leader.events import (
     Persist,
     Send,
 )
-from streamlease.leader.records import DeadLettered, Failed
-from streamlease.leader.view import of_leader
+from streamlease.leader.core.records import DeadLettered, Failed
+from streamlease.leader.core.view import of_leader
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.group_options import GroupOptions, OnPoison, check_options
 from streamlease.protocol.messages import FailureTaken, Grant, Revoke, Revoked

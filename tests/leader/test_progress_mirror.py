@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from streamlease.leader.events import Received, Recovered, StreamsListed, Tick
-from streamlease.leader.journal import Journal, TailLost, recover
-from streamlease.leader.machine import Leader, LeaderConfig
-from streamlease.leader.records import (
+from streamlease.leader.core.events import Received, Recovered, StreamsListed, Tick
+from streamlease.leader.core.machine import Leader, LeaderConfig
+from streamlease.leader.core.records import (
     Committed,
     CutClosed,
     CutOpened,
@@ -19,6 +18,7 @@ from streamlease.leader.records import (
     StreamsAdded,
     Truncated,
 )
+from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.errors import Fenced
 from streamlease.protocol.ids import StreamId
@@ -27,8 +27,8 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership, progress
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
-from streamlease.streams.connection import AsyncRedis, ask, connect
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
+from streamlease.streams.spaces.spaces import SpaceStore
 
 SUB = SharedSubscription("g", "a/#")
 GROUP = SUB.id

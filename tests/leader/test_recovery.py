@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlease.leader.events import StreamsListed
-from streamlease.leader.records import GroupState, Record, decode_records, encode_records
+from streamlease.leader.core.events import StreamsListed
+from streamlease.leader.core.records import GroupState, Record, decode_records, encode_records
 from streamlease.protocol.messages import Grant
 from tests.leader.make import (
     CONFIG,

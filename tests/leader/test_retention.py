@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 import pytest
 
 from streamlease.agent.client import Client, connect
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.hosts.trimming import CLAIM, Retainer, expiry_of, overdue, passed_over
 from streamlease.leader import journal
-from streamlease.leader.host import HostConfig, LeaderHost
-from streamlease.leader.retention import CLAIM, Retainer, expiry_of, overdue, passed_over
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, StoreRefused, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership, progress
 from streamlease.registry.progress import GroupProgress, Holds
-from streamlease.streams.keys import stream_meta
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.retention import Retention, kept
-from streamlease.streams.spaces import Generation, Space, SpaceStore
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.spaces.retention import Retention, kept
+from streamlease.streams.spaces.spaces import Generation, Space, SpaceStore
 from tests.conftest import MakeServer
 
 SUB = "$shared/g/a/#"

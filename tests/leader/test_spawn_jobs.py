@@ -24,13 +24,13 @@ from rq.serializers import JSONSerializer
 from rq.suspension import suspend
 from rq.webhook import Webhook
 
-from streamlease.leader import jobs as jobs_room
-from streamlease.leader.jobs import HostWorker, JobRefused, SpawnJobs, SpawnQueue, spawn_request
+from streamlease.hosts import jobs as jobs_room
+from streamlease.hosts.jobs import HostWorker, JobRefused, SpawnJobs, SpawnQueue, spawn_request
 from streamlease.leader.metrics import REFUSED_JOBS
 from streamlease.registry.keys import FAILED_JOBS, JOB, JOB_ID, QUEUE, WAITING_JOBS
 from streamlease.registry.leadership import NOBODY
 from streamlease.registry.spawn import _spawn
-from streamlease.streams.connection import connect_blocking
+from streamlease.streams.redis.connection import connect_blocking
 
 GROUP = "g/a"
 
@@ -176,7 +176,7 @@ def test_what_is_no_spawn_job_is_refused_loudly_and_nothing_of_it_runs(
         assert host.asked() == ("g/last", 0)
     assert host.quiet, "the job of the attacker was done"
     assert not theirs.mark.exists()
-    (said,) = [one for one in caplog.records if one.name == "streamlease.leader.jobs"]
+    (said,) = [one for one in caplog.records if one.name == "streamlease.hosts.jobs"]
     assert "is refused, nothing of it was run" in said.getMessage()
     assert "\n" not in said.getMessage()
     assert REFUSED_JOBS._value.get() == before + 1

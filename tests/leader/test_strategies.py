@@ -8,9 +8,16 @@ from importlib.metadata import EntryPoint
 import pytest
 from hypothesis import given
 
-from streamlease.leader import strategies
-from streamlease.leader.planner import Plan, Situation, by_count
-from streamlease.leader.strategies import STRATEGIES, Strategy, fault, load_installed, register, strategy
+from streamlease.leader.core.planning import strategies
+from streamlease.leader.core.planning.planner import Plan, Situation, by_count
+from streamlease.leader.core.planning.strategies import (
+    STRATEGIES,
+    Strategy,
+    fault,
+    load_installed,
+    register,
+    strategy,
+)
 from streamlease.protocol.errors import InvalidOption
 from tests.leader.test_weighted import situations
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from streamlease.leader.events import (
+from streamlease.leader.core.events import (
     DeadLetterRefused,
     DeadLetterWritten,
     Event,
@@ -21,8 +21,8 @@ from streamlease.leader.events import (
     StreamsListed,
     Tick,
 )
+from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.journal import Journal, recover
-from streamlease.leader.machine import LeaderConfig
 from streamlease.leader.runner import Runner, now_ms
 from streamlease.leader.waiting import Waiting
 from streamlease.protocol.cuts import NO_RANGES
@@ -45,8 +45,8 @@ from streamlease.protocol.messages import (
 from streamlease.registry import leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.leader.make import wanted
 from tests.leader.test_host import GROUP, QUICK, SUBSCRIPTION, until
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlease.leader.planner import Plan, Situation, by_count
-from streamlease.leader.weighted import BEGIN, _pour, by_weight
+from streamlease.leader.core.planning.planner import Plan, Situation, by_count
+from streamlease.leader.core.planning.weighted import BEGIN, _pour, by_weight
 
 Held = dict[str, set[str]]
 

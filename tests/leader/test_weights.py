@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.leader.weights import FLOOR, SCALE, SMOOTH_MS, Weights
+from streamlease.leader.core.planning.weights import FLOOR, SCALE, SMOOTH_MS, Weights
 
 
 def rates(*steps: tuple[int, dict[str, int]]) -> Weights:

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from streamlease.borrower import machine as b
-from streamlease.leader import events as e
-from streamlease.leader.machine import Leader, LeaderConfig
-from streamlease.leader.records import GroupState, Record
+from streamlease.leader.core import events as e
+from streamlease.leader.core.machine import Leader, LeaderConfig
+from streamlease.leader.core.records import GroupState, Record
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.messages import Message, Progress, ToLeader
 

@@ -14,9 +14,9 @@ import random
 from dataclasses import dataclass, field, replace
 
 from streamlease.borrower import machine as b
-from streamlease.leader import events as e
-from streamlease.leader.machine import Leader, LeaderConfig
-from streamlease.leader.records import GroupState, decode_records, encode_records
+from streamlease.leader.core import events as e
+from streamlease.leader.core.machine import Leader, LeaderConfig
+from streamlease.leader.core.records import GroupState, decode_records, encode_records
 from streamlease.protocol.messages import Message, decode, encode
 
 GROUP = "g/a"

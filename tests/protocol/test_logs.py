@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamlease.admin.logs import JsonFormatter, TextFormatter
-from streamlease.protocol.logs import AboutFilter, about, begin
+from streamlease.admin.log_format import JsonFormatter, TextFormatter
+from streamlease.protocol.log_lines import AboutFilter, about, begin
 
 log = logging.getLogger("streamlease.tests.logs")
 

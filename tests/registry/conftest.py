@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from streamlease.streams.connection import AsyncRedis, connect
+from streamlease.streams.redis.connection import AsyncRedis, connect
 
 
 @pytest.fixture

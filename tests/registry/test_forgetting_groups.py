@@ -11,8 +11,8 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
-from streamlease.streams.connection import AsyncRedis, ask
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.spaces.spaces import SpaceStore
 
 SHARED = SharedSubscription.parse("$shared/g/a/#")
 

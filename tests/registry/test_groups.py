@@ -20,10 +20,10 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
 from streamlease.registry.groups import Groups
-from streamlease.streams.connection import AsyncRedis, ask
-from streamlease.streams.keys import stream_meta
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.spaces.spaces import SpaceStore
 
 SHARED = SharedSubscription.parse("$shared/g/a/#")
 QUEUE = SharedSubscription.parse("$queue/g/a/#")

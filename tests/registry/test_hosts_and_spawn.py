@@ -17,7 +17,7 @@ from streamlease.registry.keys import JOB, QUEUE
 from streamlease.registry.leadership import NOBODY, Candidacy, LeadershipConfig
 from streamlease.registry.mailbox import Mailbox
 from streamlease.registry.spawn import WINDOW_MS, job_id
-from streamlease.streams.connection import AsyncRedis, BlockingRedis, ask, connect_blocking
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask, connect_blocking
 from tests.conftest import MakeServer
 
 GROUP = "g/a"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from streamlease.leader.core.records import GroupState, TermStarted
 from streamlease.leader.journal import Journal, recover
-from streamlease.leader.records import GroupState, TermStarted
 from streamlease.protocol.errors import Fenced, InvalidOption, StoreUnavailable
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
 from streamlease.registry import keys, leadership
@@ -19,7 +19,7 @@ from streamlease.registry.leadership import (
     LeaderRecord,
     LeadershipConfig,
 )
-from streamlease.streams.connection import AsyncRedis, ask, connect
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from tests.servers import RedisServer
 
 GROUP = "g/a/#"

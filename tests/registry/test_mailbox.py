@@ -11,7 +11,7 @@ from streamlease.protocol.errors import StoreRefused
 from streamlease.protocol.messages import Ping, encode
 from streamlease.registry import keys, mailbox
 from streamlease.registry.mailbox import Letter, Mailbox
-from streamlease.streams.connection import AsyncRedis, ask, connect
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from tests.servers import RedisServer
 
 

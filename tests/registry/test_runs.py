@@ -7,9 +7,9 @@ import pytest
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, runs
 from streamlease.registry.groups import Groups
-from streamlease.streams.connection import AsyncRedis, ask
-from streamlease.streams.scripts import load_script
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.spaces.spaces import SpaceStore
 
 SUBSCRIPTION = SharedSubscription.parse("$shared/g/a")
 GROUP = SUBSCRIPTION.id

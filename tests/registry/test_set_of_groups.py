@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.protocol.errors import GroupConflict, UnknownGroup
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import groups as groups_room
 from streamlease.registry import keys
 from streamlease.registry.groups import Groups
-from streamlease.streams.connection import AsyncRedis, ask, connect
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.scripts import Script
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
+from streamlease.streams.redis.scripts import Script
+from streamlease.streams.spaces.spaces import SpaceStore
 
 SHARED = SharedSubscription.parse("$shared/g/a/#")
 QUEUE = SharedSubscription.parse("$queue/g/a/#")

@@ -9,10 +9,10 @@ from unittest import mock
 
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.machine import Borrower, Effect, Progressed
-from streamlease.leader.generations import Listing
-from streamlease.leader.machine import Leader
-from streamlease.leader.records import Committed, GroupState
-from streamlease.leader.state import Lease
+from streamlease.leader.core.generations import Listing
+from streamlease.leader.core.machine import Leader
+from streamlease.leader.core.records import Committed, GroupState
+from streamlease.leader.core.state import Lease
 from streamlease.protocol.messages import Grant
 from tests.simulation.hosts import SimRunner
 from tests.simulation.store import Store

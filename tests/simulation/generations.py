@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamlease.leader.events import StreamsListed
+from streamlease.leader.core.events import StreamsListed
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.definitions import Generation, Space
+from streamlease.streams.spaces.definitions import Generation, Space
 
 if TYPE_CHECKING:
     from tests.simulation.judge import Judge

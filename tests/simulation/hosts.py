@@ -1,4 +1,4 @@
-"""Leader hosts and their leaders, driven by the rules of leader/host.py and leader/runner.py.
+"""Leader hosts and their leaders, driven by the rules of hosts/host.py and leader/runner.py.
 
 One commit is outstanding; a message leaves after every record before it is durable; a write without an answer
 is repeated as long as the term can be held; whatever is fenced ends.
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from streamlease.leader.events import (
+from streamlease.leader.core.events import (
     DeadLetter,
     DeadLetterRefused,
     DeadLetterWritten,
@@ -26,8 +26,8 @@ from streamlease.leader.events import (
     StreamsListed,
     Tick,
 )
-from streamlease.leader.machine import Leader
-from streamlease.leader.records import encode_records
+from streamlease.leader.core.machine import Leader
+from streamlease.leader.core.records import encode_records
 from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
 from streamlease.protocol.messages import (

@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamlease.leader import events as e
-from streamlease.leader.machine import Leader
-from streamlease.leader.operated import Acted
-from streamlease.leader.records import (
+from streamlease.leader.core import events as e
+from streamlease.leader.core.machine import Leader
+from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.records import (
     CutClosed,
     CutOpened,
     DeadLettered,
@@ -27,7 +27,7 @@ from streamlease.leader.records import (
     StreamsForgotten,
     decode_records,
 )
-from streamlease.leader.state import LeaseState
+from streamlease.leader.core.state import LeaseState
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
     Disconnect,
@@ -38,7 +38,7 @@ from streamlease.protocol.messages import (
     RevokeFinished,
     UpdateProgress,
 )
-from streamlease.spark.offsets import CutOffset, SlotRange
+from streamlease.spark.core.checkpoint import CutOffset, SlotRange
 from tests.simulation import generations, operators, poison
 from tests.simulation.store import Entry, Store, replayed
 

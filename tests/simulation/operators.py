@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from streamlease.leader.operated import Acted
-from streamlease.leader.records import GroupState
+from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.records import GroupState
 from streamlease.protocol.messages import Command
 
 if TYPE_CHECKING:

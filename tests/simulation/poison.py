@@ -10,7 +10,7 @@ import zlib
 from random import Random
 from typing import TYPE_CHECKING
 
-from streamlease.leader.records import DeadLettered, Failed, Leased
+from streamlease.leader.core.records import DeadLettered, Failed, Leased
 from streamlease.protocol.group_options import GroupOptions
 
 if TYPE_CHECKING:

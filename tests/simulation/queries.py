@@ -1,4 +1,4 @@
-"""Spark queries: the real `QueryCuts`, asked and told by the rules of spark/query.py, and Spark's own steps.
+"""Spark queries: the real `QueryCuts`, asked and told by the rules of the session, and Spark's own steps.
 
 A batch is: its end stands in the offset log, it is read, the sink takes it as one transaction under its
 number, the commit log names it. A query can be killed between any two steps, and comes back from its logs.
@@ -21,9 +21,9 @@ from streamlease.borrower.machine import (
 )
 from streamlease.protocol.errors import Fenced, StoreUnavailable, StreamleaseError
 from streamlease.protocol.messages import CutFinished, CutFixed, CutRead, CutResumed, LeaderToSession
-from streamlease.spark.cuts import QueryCuts, older_checkpoint
-from streamlease.spark.limits import Limits
-from streamlease.spark.offsets import CutOffset, SlotRange
+from streamlease.spark.core.checkpoint import CutOffset, SlotRange
+from streamlease.spark.core.cuts import QueryCuts, older_checkpoint
+from streamlease.spark.core.limits import Limits
 from tests.simulation.agents import GONE, SUBSCRIPTION, SimAgent
 from tests.simulation.kernel import Process, Routine
 

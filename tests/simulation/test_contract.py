@@ -12,8 +12,8 @@ import pytest
 from streamlease.protocol.ids import LEAST_LEAP
 from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import NOBODY, LeaderRecord
-from streamlease.streams.connection import AsyncRedis, ask, connect
-from streamlease.streams.scripts import load_script
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
+from streamlease.streams.redis.scripts import load_script
 from tests.simulation.kernel import Kernel
 from tests.simulation.store import HISTORY, Store
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pyspark
 
-from streamlease.spark.java import ensure_java
+from streamlease.spark.setup.java import ensure_java
 from tests.spark.programs import HERE, PATIENCE, Program, command, descendants, environment, parent
 from tests.spark.world import World
 

@@ -33,7 +33,7 @@ from streamlease.spark.options import SourceOptions  # noqa: E402
 from streamlease.spark.schema import stream_columns  # noqa: E402
 from streamlease.spark.source import StreamleaseSource, StreamReader  # noqa: E402
 from streamlease.spark.task import SlotPartition  # noqa: E402
-from streamlease.streams.connection import ask_blocking  # noqa: E402
+from streamlease.streams.redis.connection import ask_blocking  # noqa: E402
 from tests.spark.driver import SETTINGS, say  # noqa: E402
 
 FOLDER = Path(json.loads(sys.argv[1])["folder"]) if len(sys.argv) > 1 else Path()

@@ -21,12 +21,12 @@ from streamlease.agent.client import Client
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, SchemaMismatch, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
-from streamlease.spark.batch import BatchReader, batch_reader, divide
+from streamlease.spark.batch_read import BatchReader, batch_reader, divide
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import readable, stream_columns
-from streamlease.streams.connection import ask_blocking, connect_blocking
-from streamlease.streams.schemas import Schema
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.redis.connection import ask_blocking, connect_blocking
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.spark.refusals import one_line
 
 TYPED: dict[str, Any] = {

@@ -14,11 +14,11 @@ from streamlease.protocol.ids import StreamId
 from streamlease.spark.columns import message_fields
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import stream_columns
-from streamlease.streams.connection import connect, connect_blocking
-from streamlease.streams.entries import Row, encode_rows
-from streamlease.streams.log import Append, BlockingLog
-from streamlease.streams.messages import MESSAGE_SCHEMA
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.entries.entries import Row, encode_rows
+from streamlease.streams.entries.messages import MESSAGE_SCHEMA
+from streamlease.streams.log.log import Append, BlockingLog
+from streamlease.streams.redis.connection import connect, connect_blocking
+from streamlease.streams.spaces.spaces import SpaceStore
 
 NAMES = ["topic", "key", "payload", "headers", "stream", "offset", "timestamp", "append_timestamp", "epoch"]
 

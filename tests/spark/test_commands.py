@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import redis
 
-from streamlease.spark import query
-from streamlease.streams.tails import Tails
+from streamlease.spark.query import query
+from streamlease.streams.log.tails import Tails
 from tests.spark.world import Query, World, wait_for
 
 OF_A_STREAM = re.compile(r"sl:\{(s\.0\.[0-9]+)\}:(?:log|meta)")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.messages import CutFixed, CutResumed, FixCut, Progress
-from streamlease.spark.cuts import QueryCuts
-from streamlease.spark.limits import Limits
-from streamlease.spark.offsets import CutOffset, SlotRange, SlotRanges
+from streamlease.spark.core.checkpoint import CutOffset, SlotRange, SlotRanges
+from streamlease.spark.core.cuts import QueryCuts
+from streamlease.spark.core.limits import Limits
 
 S0 = "s.0.0"
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from streamlease.agent.client import Client
+from streamlease.leader.core.records import GroupState
 from streamlease.leader.journal import recover
-from streamlease.leader.records import GroupState
 from streamlease.protocol.topics import SharedSubscription
 from tests.spark.durable import Durable
 from tests.spark.gates import Place

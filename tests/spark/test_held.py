@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from streamlease.spark.held import Held, HeldStreams
+from streamlease.spark.core.held import Held, HeldStreams
 
 stream = st.sampled_from(["s.0.0", "s.0.1", "s.0.2"])
 offset = st.integers(0, 8)

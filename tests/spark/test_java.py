@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from streamlease.protocol.errors import Unsupported
-from streamlease.spark import java
 from streamlease.spark.environment import configure_environment
-from streamlease.spark.java import JavaRuntime, ensure_java
+from streamlease.spark.setup import java
+from streamlease.spark.setup.java import JavaRuntime, ensure_java
 
 SPARK_PROGRAM = """
 import json, sys

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlease.spark.limits import Limits, shares
+from streamlease.spark.core.limits import Limits, shares
 
 waiting = st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 10**6), max_size=20)
 limits = st.one_of(st.integers(0, 50), st.integers(0, 10**8))

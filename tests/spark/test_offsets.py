@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.ids import StreamId
-from streamlease.spark.offsets import FORM, CutOffset, SlotRange, SlotRanges
+from streamlease.spark.core.checkpoint import FORM, CutOffset, SlotRange, SlotRanges
 from tests.spark.refusals import one_line
 
 NOTHING = SlotRanges.of(())

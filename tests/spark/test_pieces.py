@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlease.borrower.reading import Span
-from streamlease.spark.offsets import SlotRange
-from streamlease.spark.pieces import by_slot, pieces
+from streamlease.spark.core.checkpoint import SlotRange
+from streamlease.spark.core.pieces import by_slot, pieces
 
 parts = st.lists(
     st.builds(

@@ -10,9 +10,9 @@ from prometheus_client import REGISTRY
 from redis import Redis
 
 from streamlease.protocol.errors import Fenced, StoreUnavailable, UnknownSpace
-from streamlease.spark import outage
-from streamlease.spark.limits import Limits
-from streamlease.spark.offsets import CutOffset
+from streamlease.spark.core.checkpoint import CutOffset
+from streamlease.spark.core.limits import Limits
+from streamlease.spark.query import outage
 from tests.servers import RedisServer
 from tests.spark.refusals import one_line
 from tests.spark.world import SUBSCRIPTION, Checkpoint, Query, World, wait_for, within

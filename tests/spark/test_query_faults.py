@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.leader.machine import LeaderConfig
+from streamlease.leader.core.machine import LeaderConfig
 from streamlease.protocol.errors import Fenced
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all, newest, ranges

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from streamlease.spark import resuming
-from streamlease.spark.offsets import SlotRange
-from streamlease.spark.resuming import Resuming
+from streamlease.spark.core.checkpoint import SlotRange
+from streamlease.spark.query import resuming
+from streamlease.spark.query.resuming import Resuming
 
 LOST = [SlotRange("s.0.0", 0, 5, 1, 0)]
 

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamlease.agent.client import Client
-from streamlease.streams.connection import connect
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.messages import Message, to_messages
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.entries.messages import Message, to_messages
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis.connection import connect
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.spark.programs import HERE, Program, run_program
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

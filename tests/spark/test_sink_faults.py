@@ -22,12 +22,12 @@ from streamlease.agent import blocking
 from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
 from streamlease.spark import sink
 from streamlease.spark.sink import BatchWriter, SinkOptions, StreamWriter
-from streamlease.streams import plans
-from streamlease.streams.connection import ask_blocking, connect, connect_blocking
-from streamlease.streams.delivery import Delivery
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.messages import to_messages
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.entries.messages import to_messages
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish import batch_plan as plans
+from streamlease.streams.publish.delivery import Delivery
+from streamlease.streams.redis.connection import ask_blocking, connect, connect_blocking
+from streamlease.streams.spaces.spaces import SpaceStore
 
 ROWS = StructType([StructField("topic", StringType()), StructField("payload", StringType())])
 Messages = list[WriterCommitMessage | None]

@@ -21,10 +21,10 @@ from streamlease.agent import blocking
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.spark.placing import ENTRY_ROWS, Placer
 from streamlease.spark.sink import BatchWriter, SinkOptions, StreamWriter, check_columns
-from streamlease.streams.connection import BlockingRedis, ask_blocking, connect_blocking
-from streamlease.streams.entries import HEADERS
-from streamlease.streams.spaces import read_spaces_blocking
-from streamlease.streams.staging import Stager
+from streamlease.streams.entries.entries import HEADERS
+from streamlease.streams.publish.staging import Stager
+from streamlease.streams.redis.connection import BlockingRedis, ask_blocking, connect_blocking
+from streamlease.streams.spaces.spaces import read_spaces_blocking
 from tests.spark.refusals import one_line
 
 TYPED = {

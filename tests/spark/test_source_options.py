@@ -15,12 +15,12 @@ from streamlease.agent.client import Client
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, StoreUnavailable, UnknownGroup
 from streamlease.protocol.ids import StreamId
 from streamlease.spark.options import SourceOptions
+from streamlease.spark.query.starting import declare
 from streamlease.spark.schema import readable, stream_columns
 from streamlease.spark.source import StreamReader
-from streamlease.spark.starting import declare
-from streamlease.streams.keys import stream_log, stream_meta
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.servers import RedisServer
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all

@@ -23,7 +23,7 @@ import pytest
 from streamlease.agent.client import Client
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
-from streamlease.streams.connection import connect
+from streamlease.streams.redis.connection import connect
 from tests.spark.drivers import Driver, run
 from tests.spark.world import SUBSCRIPTION, World, wait_for
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamlease.protocol.errors import Halted
-from streamlease.spark.targets import CUT_SECONDS, at_hand, exhausted, obstacle, other_living
+from streamlease.spark.core.targets import CUT_SECONDS, at_hand, exhausted, obstacle, other_living
 
 ME, OTHER = "q-me", "q-other"
 

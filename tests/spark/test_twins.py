@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamlease.protocol.errors import InvalidOption
-from streamlease.spark import available, twins
+from streamlease.spark.query import available, twins
 from streamlease.spark.source import StreamReader
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all

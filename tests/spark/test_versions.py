@@ -12,8 +12,8 @@ import pytest
 
 import pyspark_streamlease
 from streamlease.protocol.errors import Unsupported
+from streamlease.spark.setup.versions import check_versions
 from streamlease.spark.source import StreamleaseSource
-from streamlease.spark.versions import check_versions
 from tests.spark.refusals import one_line
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"

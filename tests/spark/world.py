@@ -23,20 +23,20 @@ from typing import Any, Literal, NamedTuple
 
 from streamlease.agent.client import Client
 from streamlease.agent.loop import LoopThread
-from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.leader.core.machine import LeaderConfig
+from streamlease.leader.core.records import GroupState
 from streamlease.leader.journal import recover
-from streamlease.leader.machine import LeaderConfig
-from streamlease.leader.records import GroupState
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.leadership import LeadershipConfig
 from streamlease.spark import connections
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.query import QuerySession
+from streamlease.spark.query.query import QuerySession
 from streamlease.spark.source import StreamReader
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.entries import Row, encode_rows
-from streamlease.streams.log import Append, AsyncLog
+from streamlease.streams.entries.entries import Row, encode_rows
+from streamlease.streams.log.log import Append, AsyncLog
+from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.tasks import stop
 
 SUBSCRIPTION = SharedSubscription.parse("$shared/g/t/#")

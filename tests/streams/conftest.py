@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import AsyncRedis, BlockingRedis, connect, connect_blocking
-from streamlease.streams.log import AsyncLog
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, connect, connect_blocking
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 from redis.exceptions import ConnectionError, ResponseError
 
-from streamlease.streams.connection import AsyncRedis, ask, connect, connect_blocking
-from streamlease.streams.delivery import Delivery
-from streamlease.streams.entries import encode_batch
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.plans import Staged
-from streamlease.streams.spaces import Space, SpaceStore
-from streamlease.streams.splitting import split
-from streamlease.streams.staging import Stager
+from streamlease.streams.entries.entries import encode_batch
+from streamlease.streams.entries.splitting import split
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish.batch_plan import Staged
+from streamlease.streams.publish.delivery import Delivery
+from streamlease.streams.publish.staging import Stager
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect, connect_blocking
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 SINK = "q"
 SCHEMA: dict[str, Any] = {"columns": [{"name": "n", "type": "int64"}]}

@@ -9,9 +9,9 @@ from contextlib import suppress
 import pyarrow as pa
 
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.durability import MEMORY, Durability
-from streamlease.streams.entries import Row, encode_rows
-from streamlease.streams.log import Append
+from streamlease.streams.entries.entries import Row, encode_rows
+from streamlease.streams.log.log import Append
+from streamlease.streams.redis.durability import MEMORY, Durability
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

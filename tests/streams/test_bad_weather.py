@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from streamlease.protocol.errors import StoreRefused
-from streamlease.streams.connection import connect
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import connect
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.conftest import MakeServer
 from tests.servers import RedisServer
 from tests.streams.helpers import payloads

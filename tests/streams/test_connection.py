@@ -18,8 +18,9 @@ from streamlease.protocol.errors import (
     Unsupported,
 )
 from streamlease.protocol.ids import StreamId
-from streamlease.streams import connection
-from streamlease.streams.connection import (
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis import connection
+from streamlease.streams.redis.connection import (
     ask,
     check_server,
     check_server_blocking,
@@ -28,8 +29,7 @@ from streamlease.streams.connection import (
     exchange,
     exchange_blocking,
 )
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.scripts import load_script
+from streamlease.streams.redis.scripts import load_script
 from tests.conftest import MakeServer
 from tests.streams.helpers import Proxy, append, let_the_loop_see_it, rows
 
@@ -252,14 +252,14 @@ async def test_scripts_survive_a_restart(make_redis_server: MakeServer) -> None:
 
 
 def test_every_script_says_what_it_takes_and_replies() -> None:
-    for name in ("append", "open", "seal", "define", "raise"):
-        text = load_script("streamlease.streams", name).text
+    for name in ("append", "open", "seal", "schema", "raise"):
+        text = load_script("streamlease.streams.log", name).text
         header = text.partition("\n\n")[0] + text
         assert text.startswith("-- ")
         for word in ("-- KEYS", "-- ARGV", "-- Replies"):
             assert word in header
     with pytest.raises(FileNotFoundError):
-        load_script("streamlease.streams", "nope")
+        load_script("streamlease.streams.log", "nope")
 
 
 async def test_many_questions_at_once_are_answered_in_order_and_refusals_stay_in_their_places(

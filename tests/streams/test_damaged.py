@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
-from streamlease.streams import expanding
-from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.decoding import DamagedEntry, Entry, decode_entries
-from streamlease.streams.entries import Row, encode_message, encode_rows
-from streamlease.streams.expanding import expanded_bytes
-from streamlease.streams.keys import stream_log, stream_meta
-from streamlease.streams.layout import Codec
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.reading import READ_BYTES
+from streamlease.streams.entries.decoding import DamagedEntry, Entry, decode_entries
+from streamlease.streams.entries.entries import Row, encode_message, encode_rows, expanding
+from streamlease.streams.entries.expanding import expanded_bytes
+from streamlease.streams.entries.layout import Codec
+from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.many import READ_BYTES
+from streamlease.streams.redis.connection import AsyncRedis
 from tests.streams.helpers import append, offsets, rows
 
 STREAM = StreamId("s", 0, 0)

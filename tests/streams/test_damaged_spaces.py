@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from streamlease.protocol.errors import SpaceConflict, UnknownSpace, Unsupported
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import AsyncRedis, BlockingRedis
-from streamlease.streams.inbox import InboxMover
-from streamlease.streams.keys import SPACE_DEFINITIONS, SPACE_VERSION, inbox_refused, space_inbox
-from streamlease.streams.known import read_definitions
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.spaces import SpaceStore, look_blocking
+from streamlease.streams.imports.inbox import InboxMover
+from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_VERSION, inbox_refused, space_inbox
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
+from streamlease.streams.spaces.known import read_definitions
+from streamlease.streams.spaces.spaces import SpaceStore, look_blocking
 from tests.streams.helpers import append, rows
 
 GOOD: dict[str, Any] = {"name": "bad", "topics": ["bad/#"], "generations": [{"number": 0, "streams": 2}]}

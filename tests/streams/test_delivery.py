@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable, StreamSealed
-from streamlease.streams.connection import ask
-from streamlease.streams.delivery import Delivery
-from streamlease.streams.plans import Plan
-from streamlease.streams.staging import Lost
+from streamlease.streams.publish.batch_plan import Plan
+from streamlease.streams.publish.delivery import Delivery
+from streamlease.streams.publish.staging import Lost
+from streamlease.streams.redis.connection import ask
 from tests.streams.delivering import SCHEMA, SINK, Dying, rig
 
 

@@ -17,13 +17,15 @@ import pytest
 
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, UnknownSpace
 from streamlease.protocol.ids import StreamId
-from streamlease.streams import connection, plans, staging
-from streamlease.streams.connection import ask, connect_blocking
-from streamlease.streams.delivery import Delivery
-from streamlease.streams.entries import Row, encode_rows
-from streamlease.streams.keys import sink_state, stream_meta, stream_publishers, stream_staged
-from streamlease.streams.plans import Plan, Staged
-from streamlease.streams.staging import Lost, Stager
+from streamlease.streams.entries.entries import Row, encode_rows
+from streamlease.streams.log.keys import sink_state, stream_meta, stream_publishers, stream_staged
+from streamlease.streams.publish import batch_plan as plans
+from streamlease.streams.publish import staging
+from streamlease.streams.publish.batch_plan import Plan, Staged
+from streamlease.streams.publish.delivery import Delivery
+from streamlease.streams.publish.staging import Lost, Stager
+from streamlease.streams.redis import connection
+from streamlease.streams.redis.connection import ask, connect_blocking
 from tests.streams.delivering import SCHEMA, SINK, Dying, Losing, Rig, rig
 
 STARTS_AGAIN = "of . entries are left of what was staged for stream t.* start again"

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from streamlease.protocol.errors import InvalidOption, NotDurable, SpaceConflict, Unsupported
-from streamlease.streams.connection import AsyncRedis, connect, connect_blocking, exchange
-from streamlease.streams.durability import FSYNC, MEMORY, Durability, Waits, strongest
-from streamlease.streams.log import AsyncLog, BlockingLog
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.retention import Retention
-from streamlease.streams.spaces import Space, SpaceStore
+from streamlease.streams.log.log import AsyncLog, BlockingLog
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis, connect, connect_blocking, exchange
+from streamlease.streams.redis.durability import FSYNC, MEMORY, Durability, Waits, strongest
+from streamlease.streams.spaces.retention import Retention
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.conftest import MakeServer
 from tests.servers import Kind, RedisServer
 from tests.streams.helpers import Proxy, append, payloads, rows, until
@@ -225,7 +225,7 @@ async def test_a_stopped_replica_is_told_and_the_messages_stay_in_order(
 async def test_a_pause_of_the_replica_shorter_than_the_timeout_is_bridged(
     pair: tuple[RedisServer, RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamlease.streams.sender.WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("streamlease.streams.publish.sender.WAIT_SECONDS", 0.1)
     primary, replica = pair
     async with client_of(primary.url) as redis:
         space = await create(redis, "replicated:1")

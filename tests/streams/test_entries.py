@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from streamlease.protocol.errors import InvalidInput, MessageTooLarge, SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import entry_id
-from streamlease.streams import expanding, messages, splitting
-from streamlease.streams.entries import (
+from streamlease.streams.entries.entries import (
     HEADERS,
     MESSAGE_SCHEMA,
     Codec,
@@ -30,13 +29,16 @@ from streamlease.streams.entries import (
     encode_message,
     encode_normalized,
     encode_rows,
+    expanding,
     filter_batch,
+    messages,
     pack_headers,
+    splitting,
     to_messages,
 )
-from streamlease.streams.layout import layout_of
-from streamlease.streams.ranges import RangeReader
-from streamlease.streams.splitting import split
+from streamlease.streams.entries.layout import layout_of
+from streamlease.streams.entries.splitting import split
+from streamlease.streams.log.ranges import RangeReader
 
 STREAM = StreamId("flights", 0, 3)
 APPENDED = 1_763_700_000_000_000

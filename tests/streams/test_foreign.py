@@ -13,12 +13,12 @@ import pytest
 from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.entries import to_messages
-from streamlease.streams.inbox import InboxMover
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.entries.entries import to_messages
+from streamlease.streams.imports.inbox import InboxMover
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.spaces import SpaceStore
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "foreign-producers.md").read_text()

@@ -21,12 +21,12 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
-from streamlease.streams import connection
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.log import AsyncLog, StreamPending
-from streamlease.streams.messages import Message, to_messages
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.spaces import Generation, Space, SpaceStore
+from streamlease.streams.entries.messages import Message, to_messages
+from streamlease.streams.log.log import AsyncLog, StreamPending
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis import connection
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.spaces import Generation, Space, SpaceStore
 from tests.streams.helpers import append, rows, until
 
 TOPICS = [f"s/{number}" for number in range(12)]

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.messages import Message, to_messages
-from streamlease.streams.publisher import Publisher, Receipt
-from streamlease.streams.spaces import Space, SpaceStore
+from streamlease.streams.entries.messages import Message, to_messages
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish.publisher import Publisher, Receipt
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.servers import Kind
 from tests.streams.helpers import Proxy, let_the_loop_see_it
 from tests.streams.test_generations import crash_after

@@ -9,17 +9,17 @@ import pytest
 
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, SchemaMismatch, UnknownSpace
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import AsyncRedis, BlockingRedis
-from streamlease.streams.history import (
+from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.log import AsyncLog, BlockingLog
+from streamlease.streams.log.times import (
     EPOCH,
     MICROSECOND,
     first_after,
     microseconds,
     offsets_after,
 )
-from streamlease.streams.keys import stream_log, stream_meta
-from streamlease.streams.log import AsyncLog, BlockingLog
-from streamlease.streams.retention import Retention, Trim, trim
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
+from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.streams.helpers import append, offsets, rows
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.streams.connection import AsyncRedis
-from streamlease.streams.entries import to_messages
-from streamlease.streams.inbox import KEPT_FIELDS, InboxMover
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.plain import LARGEST
-from streamlease.streams.spaces import SpaceStore
+from streamlease.streams.entries.entries import to_messages
+from streamlease.streams.imports.inbox import KEPT_FIELDS, InboxMover
+from streamlease.streams.imports.redis_streams import LARGEST
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.spaces import SpaceStore
 
 INBOX = "sl:{inbox:flights}"
 REFUSED = "sl:{inbox:flights}:refused"

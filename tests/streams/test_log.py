@@ -23,13 +23,12 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
-from streamlease.streams import ranges
-from streamlease.streams.connection import Asked, AsyncRedis, BlockingRedis, connect
-from streamlease.streams.entries import to_messages
-from streamlease.streams.keys import stream_log, stream_meta, stream_publishers
-from streamlease.streams.log import Append, Appended, AsyncLog, BlockingLog, OutOfSequence
-from streamlease.streams.ranges import MissingOffsets
-from streamlease.streams.wire import BlockingServer
+from streamlease.streams.entries.entries import to_messages
+from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
+from streamlease.streams.log.log import Append, Appended, AsyncLog, BlockingLog, OutOfSequence, ranges
+from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.redis.connection import Asked, AsyncRedis, BlockingRedis, connect
+from streamlease.streams.redis.wire import BlockingServer
 from tests.streams.helpers import append, offsets, payloads, rows
 
 OTHER = StreamId("space", 0, 1)
@@ -115,7 +114,7 @@ async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_ou
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
-    monkeypatch.setattr("streamlease.streams.log.ENOUGH_ROWS", 1)
+    monkeypatch.setattr("streamlease.streams.log.log.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
     asked = 0
 
@@ -125,7 +124,7 @@ async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_ou
             asked += 1
             super().__init__(*arguments)
 
-    monkeypatch.setattr("streamlease.streams.log.Asked", Counted)
+    monkeypatch.setattr("streamlease.streams.log.log.Asked", Counted)
     reading = BlockingLog(blocking).read_range(stream, 0, total)
     assert offsets([next(reading)]) == [0, 1, 2]
     assert asked == 2
@@ -136,7 +135,7 @@ async def test_a_reader_that_is_left_early_leaves_no_reply_behind(
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
-    monkeypatch.setattr("streamlease.streams.log.ENOUGH_ROWS", 1)
+    monkeypatch.setattr("streamlease.streams.log.log.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
     reader = BlockingLog(blocking)
     for left_after in range(4):
@@ -150,7 +149,7 @@ async def test_a_connection_lost_with_a_question_on_its_way_is_an_outage_and_the
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
-    monkeypatch.setattr("streamlease.streams.log.ENOUGH_ROWS", 1)
+    monkeypatch.setattr("streamlease.streams.log.log.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
     reader = BlockingLog(blocking)
     reading = reader.read_range(stream, 0, total)
@@ -168,7 +167,7 @@ async def test_what_is_large_enough_is_handed_out_as_it_is(
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "BATCH_ROWS", 64)
-    monkeypatch.setattr("streamlease.streams.log.ENOUGH_ROWS", 10)
+    monkeypatch.setattr("streamlease.streams.log.log.ENOUGH_ROWS", 10)
     total = await fill(log, stream, [4, 5, 6, 3, 10, 2, 70, 1, 1])
     batches = [*BlockingLog(blocking).read_range(stream, 0, total)]
     assert [batch.num_rows for batch in batches] == [15, 3, 10, 2, 64, 8]

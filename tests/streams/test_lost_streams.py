@@ -8,12 +8,12 @@ import pytest
 
 from streamlease.protocol.errors import UnknownSpace
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.keys import stream_log, stream_meta, stream_publishers
-from streamlease.streams.log import AsyncLog, StreamPending
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.spaces import Space, SpaceStore
-from streamlease.streams.transfer import Item, Transfer
+from streamlease.streams.imports.transfer import Item, Transfer
+from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
+from streamlease.streams.log.log import AsyncLog, StreamPending
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.streams.delivering import rig
 
 SECONDS = 20

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from streamlease.protocol.errors import Indefinite, InvalidInput, StoreUnavailable
-from streamlease.streams.connection import AsyncRedis, BlockingRedis, connect
-from streamlease.streams.entries import Message, Row, encode_typed_rows, to_messages
-from streamlease.streams.log import Append, AsyncLog, BlockingLog
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.schemas import Schema
-from streamlease.streams.spaces import Space, SpaceStore
+from streamlease.streams.entries.entries import Message, Row, encode_typed_rows, to_messages
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.log.log import Append, AsyncLog, BlockingLog
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, connect
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.conftest import MakeServer
 from tests.streams.helpers import until
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from streamlease.agent import blocking
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import ask_blocking, connect_blocking
-from streamlease.streams.entries import encode_batch
-from streamlease.streams.keys import stream_log, stream_meta
-from streamlease.streams.log import BlockingLog
-from streamlease.streams.ranges import BATCH_BYTES, BATCH_ROWS, ENOUGH_BYTES, ENOUGH_ROWS, gather
+from streamlease.streams.entries.entries import encode_batch
+from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.log import BlockingLog
+from streamlease.streams.log.ranges import BATCH_BYTES, BATCH_ROWS, ENOUGH_BYTES, ENOUGH_ROWS, gather
+from streamlease.streams.redis.connection import ask_blocking, connect_blocking
 
 STREAM = StreamId("s", 0, 0)
 MIB = 1024 * 1024

@@ -18,12 +18,12 @@ from hypothesis.stateful import (
 
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, StreamSealed
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import BlockingRedis
-from streamlease.streams.history import EPOCH, MICROSECOND
-from streamlease.streams.keys import stream_log, stream_meta
-from streamlease.streams.log import Append, Appended, BlockingLog
-from streamlease.streams.retention import Retention, Trim
-from streamlease.streams.scripts import load_script
+from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.log import Append, Appended, BlockingLog
+from streamlease.streams.log.times import EPOCH, MICROSECOND
+from streamlease.streams.redis.connection import BlockingRedis
+from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.spaces.retention import Retention, Trim
 from tests.streams.helpers import append, offsets, payloads, rows
 
 STREAM = StreamId("space", 0, 0)
@@ -44,7 +44,9 @@ def machine(redis: BlockingRedis) -> type[RuleBasedStateMachine]:
         def __init__(self) -> None:
             super().__init__()
             redis.flushall()
-            load_script("streamlease.streams", "open").run_blocking(redis, [stream_meta(STREAM)], ["open"])
+            load_script("streamlease.streams.log", "open").run_blocking(
+                redis, [stream_meta(STREAM)], ["open"]
+            )
             self.log = BlockingLog(redis)
             self.entries: list[Entry] = []
             self.next = 0
@@ -80,7 +82,7 @@ def machine(redis: BlockingRedis) -> type[RuleBasedStateMachine]:
 
         @rule()
         def seal(self) -> None:
-            reply = load_script("streamlease.streams", "seal").run_blocking(
+            reply = load_script("streamlease.streams.log", "seal").run_blocking(
                 redis, [stream_meta(STREAM)], ["news"]
             )
             assert int(reply[1]) == self.next

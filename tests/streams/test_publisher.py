@@ -22,13 +22,13 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.offsets import parse_entry_id
-from streamlease.streams import lanes, messages
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.entries import Message, to_messages
-from streamlease.streams.keys import stream_log, stream_publishers
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.spaces import Space, SpaceStore
+from streamlease.streams.entries.entries import Message, messages, to_messages
+from streamlease.streams.log.keys import stream_log, stream_publishers
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish import lanes
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.conftest import MakeServer
 from tests.streams.helpers import Proxy, let_the_loop_see_it, offsets, payloads, until
 

@@ -8,12 +8,12 @@ import pytest
 
 from streamlease.protocol.errors import Fenced, HistoryTruncated, InvalidOption, UnknownSpace
 from streamlease.protocol.ids import StreamId
-from streamlease.streams import retention as retention_module
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.entries import Row
-from streamlease.streams.keys import stream_log, stream_meta
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.retention import Kept, Retention, Trim, kept, trim, trim_many
+from streamlease.streams.entries.entries import Row
+from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces import retention as retention_module
+from streamlease.streams.spaces.retention import Kept, Retention, Trim, kept, trim, trim_many
 from tests.conftest import MakeServer
 from tests.streams.helpers import append, offsets, rows
 

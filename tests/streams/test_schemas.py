@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from streamlease.protocol.errors import InvalidOption, MessageTooLarge, SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import entry_id
-from streamlease.streams import messages, typed
-from streamlease.streams.entries import (
+from streamlease.streams.entries.entries import (
     CODECS,
     MESSAGE_SCHEMA,
     Codec,
@@ -26,10 +25,12 @@ from streamlease.streams.entries import (
     decode_entries,
     encode_batch,
     encode_typed_rows,
+    messages,
     to_messages,
+    typed,
 )
-from streamlease.streams.schemas import Schema, Versions
-from streamlease.streams.values import check_values
+from streamlease.streams.entries.schemas import Schema, Versions
+from streamlease.streams.entries.values import check_values
 
 STREAM = StreamId("flights", 0, 3)
 
@@ -225,7 +226,7 @@ def test_rows_of_every_type_come_out_as_they_went_in(data: st.DataObject) -> Non
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_text_of_json_and_csv_gives_the_same_values(data: st.DataObject) -> None:
-    from streamlease.admin.sources import plain
+    from streamlease.admin.messages.sources import plain
 
     name = data.draw(st.sampled_from([name for name in _LEAVES if not name.startswith("float")]))
     value = data.draw(_LEAVES[name])

@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from streamlease.streams import connection
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.inbox import InboxMover
-from streamlease.streams.keys import inbox_mover, inbox_refused, space_inbox
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.messages import Message, to_messages
-from streamlease.streams.plain import Mapping, PlainReader
-from streamlease.streams.spaces import SpaceStore
-from streamlease.streams.transfer import Transfer
+from streamlease.streams.entries.messages import Message, to_messages
+from streamlease.streams.imports.inbox import InboxMover
+from streamlease.streams.imports.redis_streams import Mapping, PlainReader
+from streamlease.streams.imports.transfer import Transfer
+from streamlease.streams.log.keys import inbox_mover, inbox_refused, space_inbox
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis import connection
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.spaces import SpaceStore
 
 N = {"name": "n", "type": "int64", "nullable": False}
 MORE = {"name": "more", "type": "string"}

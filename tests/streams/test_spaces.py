@@ -9,10 +9,10 @@ import pytest
 
 from streamlease.protocol.errors import InvalidInput, SpaceConflict, UnknownSpace, Unsupported
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.keys import SPACE_DEFINITIONS
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.spaces import Generation, Space, SpaceStore
+from streamlease.streams.log.keys import SPACE_DEFINITIONS
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.spaces import Generation, Space, SpaceStore
 from tests.streams.helpers import append, rows
 
 

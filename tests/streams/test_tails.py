@@ -8,11 +8,11 @@ import pytest
 
 from streamlease.protocol.errors import InvalidOption, StoreUnavailable
 from streamlease.protocol.ids import StreamId
-from streamlease.streams import tails as tails_module
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.keys import stream_meta
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.tails import Tails
+from streamlease.streams.log import tails as tails_module
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.redis.connection import AsyncRedis, connect
 from tests.conftest import MakeServer
 from tests.streams.helpers import append, rows, until
 

@@ -15,12 +15,12 @@ from streamlease.protocol.errors import (
     StoreUnavailable,
     UnknownSpace,
 )
-from streamlease.streams import wire
-from streamlease.streams.connection import AsyncRedis, ask, connect, exchange
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.spaces import SpaceStore
-from streamlease.streams.turns import Turns
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.publish.turns import Turns
+from streamlease.streams.redis import wire
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect, exchange
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.streams.helpers import offsets, until
 
 
@@ -220,7 +220,7 @@ async def test_a_look_up_is_given_up_in_time_by_all_who_wait(fresh: AsyncRedis, 
 async def test_a_look_up_that_nobody_answers_ends_too(
     fresh: AsyncRedis, other: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamlease.streams.routes.LEAST_ATTEMPT", 0.1)
+    monkeypatch.setattr("streamlease.streams.publish.routes.LEAST_ATTEMPT", 0.1)
     spaces = SpaceStore(fresh)
 
     async def silent() -> Any:

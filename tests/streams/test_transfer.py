@@ -15,15 +15,15 @@ from streamlease.protocol.errors import (
     StreamSealed,
     UnknownSpace,
 )
-from streamlease.streams.connection import AsyncRedis, connect
-from streamlease.streams.entries import Message, Row, encode_rows, to_messages
-from streamlease.streams.inbox import InboxMover
-from streamlease.streams.keys import inbox_refused, space_inbox
-from streamlease.streams.log import Append, AsyncLog, ProgressMoved
-from streamlease.streams.plain import Mapping, PlainReader
-from streamlease.streams.resume import BEGINNING, Resume
-from streamlease.streams.spaces import Space, SpaceStore
-from streamlease.streams.transfer import Item, Transfer
+from streamlease.streams.entries.entries import Message, Row, encode_rows, to_messages
+from streamlease.streams.imports.inbox import InboxMover
+from streamlease.streams.imports.positions import BEGINNING, Resume
+from streamlease.streams.imports.redis_streams import Mapping, PlainReader
+from streamlease.streams.imports.transfer import Item, Transfer
+from streamlease.streams.log.keys import inbox_refused, space_inbox
+from streamlease.streams.log.log import Append, AsyncLog, ProgressMoved
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.conftest import MakeServer
 from tests.streams.helpers import Proxy
 

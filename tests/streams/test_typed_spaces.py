@@ -10,13 +10,13 @@ import pytest
 
 from streamlease.agent.client import connect as connect_client
 from streamlease.protocol.errors import InvalidOption, SchemaMismatch, SpaceConflict
-from streamlease.streams.connection import AsyncRedis, BlockingRedis
-from streamlease.streams.entries import Message, Row, encode_message, encode_typed_rows, to_messages
-from streamlease.streams.keys import stream_meta
-from streamlease.streams.log import Append, AsyncLog, BlockingLog
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.schemas import Schema
-from streamlease.streams.spaces import Space, SpaceStore
+from streamlease.streams.entries.entries import Message, Row, encode_message, encode_typed_rows, to_messages
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.log import Append, AsyncLog, BlockingLog
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 OLD: dict[str, Any] = {
     "columns": [

@@ -10,7 +10,7 @@ from pathlib import Path
 import redis
 from redis.crc import key_slot
 
-from streamlease.admin import embedded
+from streamlease.admin.redis import embedded
 from tests.conftest import MakeServer
 from tests.servers import NO_RETRY, Kind, RedisServer, find_redis7
 

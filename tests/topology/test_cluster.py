@@ -23,9 +23,12 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership
-from streamlease.streams import keys
-from streamlease.streams.cluster import AsyncCluster, BlockingCluster, keys_of, slot_of
-from streamlease.streams.connection import (
+from streamlease.streams.log.log import AsyncLog, BlockingLog, keys
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.publish.batch_plan import Plan
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster, keys_of, slot_of
+from streamlease.streams.redis.connection import (
     ask,
     check_server,
     check_server_blocking,
@@ -35,11 +38,7 @@ from streamlease.streams.connection import (
     exchange_blocking,
     servers,
 )
-from streamlease.streams.log import AsyncLog, BlockingLog
-from streamlease.streams.plans import Plan
-from streamlease.streams.publisher import Publisher
-from streamlease.streams.spaces import SpaceStore
-from streamlease.streams.tails import Tails
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.conftest import MakeServer
 from tests.streams.delivering import SINK, rig
 from tests.streams.helpers import append, payloads, rows, until

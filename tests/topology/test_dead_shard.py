@@ -10,12 +10,12 @@ from itertools import count
 import pytest
 
 import streamlease
-from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import LeadershipConfig
-from streamlease.streams.connection import connect
-from streamlease.streams.keys import stream_log
+from streamlease.streams.log.keys import stream_log
+from streamlease.streams.redis.connection import connect
 from tests.conftest import MakeServer
 from tests.servers import RedisServer
 from tests.topology.servers import Cluster

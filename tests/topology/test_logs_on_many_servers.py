@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 import streamlease
-from streamlease.leader.host import HostConfig, LeaderHost
+from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.streams import keys
-from streamlease.streams.connection import AsyncRedis, ask
-from streamlease.streams.inbox import InboxMover
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.plain import Mapping, PlainReader
-from streamlease.streams.retention import Kept, Retention, kept
-from streamlease.streams.transfer import Transfer
+from streamlease.streams.imports.inbox import InboxMover
+from streamlease.streams.imports.redis_streams import Mapping, PlainReader
+from streamlease.streams.imports.transfer import Transfer
+from streamlease.streams.log.log import AsyncLog, keys
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.spaces.retention import Kept, Retention, kept
 from tests.conftest import MakeServer
 from tests.topology.servers import Cluster, Sentinels
 from tests.topology.servers import slot_of as slot_of_key

@@ -13,11 +13,16 @@ import pytest
 import streamlease
 from streamlease.protocol.errors import Fenced, Indefinite, StreamleaseError
 from streamlease.registry import leadership
-from streamlease.streams.connection import check_server, check_server_blocking, connect, connect_blocking
-from streamlease.streams.log import AsyncLog
-from streamlease.streams.ranges import MissingOffsets
-from streamlease.streams.spaces import SpaceStore
-from streamlease.streams.staging import Lost
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.publish.staging import Lost
+from streamlease.streams.redis.connection import (
+    check_server,
+    check_server_blocking,
+    connect,
+    connect_blocking,
+)
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.conftest import MakeServer
 from tests.streams.delivering import rig
 from tests.streams.helpers import append, payloads, rows, until
@@ -163,7 +168,7 @@ def in_step(sentinels: Sentinels) -> None:
 
 
 async def test_a_term_that_redis_lost_is_not_issued_again(sentinels: Sentinels) -> None:
-    from streamlease.leader.host import HostConfig, LeaderHost
+    from streamlease.hosts.host import HostConfig, LeaderHost
 
     client = connect(sentinels.url)
     async with streamlease.connect(sentinels.url) as own:

@@ -14,12 +14,12 @@ import pytest
 import trustme
 
 import streamlease
-from streamlease.admin import embedded
-from streamlease.admin.roles import CLIENT, Role
+from streamlease.admin.doctor.roles import CLIENT, Role
+from streamlease.admin.redis import embedded
 from streamlease.protocol.errors import StoreRefused, StoreUnavailable, StreamleaseError, Unsupported
 from streamlease.registry import spawn
 from streamlease.registry.leadership import NOBODY
-from streamlease.streams.connection import (
+from streamlease.streams.redis.connection import (
     check_server,
     connect,
     connect_blocking,
@@ -216,7 +216,7 @@ async def test_without_waitaof_and_the_right_to_ask_fsync_is_refused(make_redis_
 
 
 def refused(reply: object) -> StreamleaseError:
-    from streamlease.streams.connection import refusal
+    from streamlease.streams.redis.connection import refusal
 
     assert isinstance(reply, Exception)
     return refusal(reply)  # type: ignore[arg-type]

@@ -16,8 +16,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from streamlease.leader.operated import Acted
-from streamlease.leader.records import Leased, StreamsAdded, TermStarted, encode_records
+from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.records import Leased, StreamsAdded, TermStarted, encode_records
 from streamlease.registry import keys
 from streamlease.registry.hosts import HostInfo
 from tests.admin.command import Command, until

@@ -10,8 +10,8 @@ import pytest
 
 from streamlease.admin.ui.app import HEADERS, STATIC, _message
 from streamlease.admin.ui.board import GroupBoard, _event
-from streamlease.leader.operated import Acted
-from streamlease.leader.records import TermStarted
+from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.records import TermStarted
 from streamlease.protocol.topics import SharedSubscription
 
 HOSTILE = [

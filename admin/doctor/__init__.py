@@ -1,0 +1,1 @@
+"""``streamlease doctor``: what could be wrong, each as one line with its remedy."""

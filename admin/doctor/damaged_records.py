@@ -1,0 +1,73 @@
+"""What ``streamlease doctor`` says of the records in Redis: which of them cannot be read, by name."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from streamlease.admin.doctor.findings import Finding, Level, some
+from streamlease.admin.running import for_each
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.protocol.topics import SharedSubscription
+    from streamlease.streams.spaces.known import Known
+
+
+async def records(client: Client) -> Finding:
+    """Definitions, declarations, leadership records, journals, mirrors of progress; and spaces that overlap.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    from streamlease.admin.groups.group_list import summaries
+    from streamlease.leader.journal import recover
+    from streamlease.registry import keys
+    from streamlease.streams.log.log import AsyncLog
+    from streamlease.streams.redis.damaged import attempt
+
+    known, groups = await client.spaces.look(), await client.groups.look()
+    found = [f"space {one.name}: {one.why}" for one in known.damaged.values()]
+    found += [f"an entry {name} of key {keys.GROUPS}: {why}" for name, why in groups.damaged.items()]
+
+    async def whole(shared: SharedSubscription) -> str:
+        declaration, why = await attempt(client.groups.get(shared))
+        if declaration is not None:
+            _, why = await attempt(recover(client.redis, shared.id))
+        return f"group {shared}: {why}" if why else ""
+
+    told = [text for text in await for_each(groups.groups, whole) if text]
+    _, damaged = await summaries(client, groups.groups)
+    told += [
+        f"group {name}: {why}" for name, why in damaged.items() if not any(name in text for text in told)
+    ]
+    for space in known.listed:
+        _, why = await attempt(AsyncLog(client.redis).states(space.streams()))
+        if why:
+            told.append(why)
+    found += told
+    if found:
+        return Finding(
+            "records",
+            Level.FAIL,
+            f"{len(found)} cannot be read: {some(found, '; ')}",
+            "restore them from a backup, or delete what they belong to ('streamlease space delete', "
+            "'streamlease group delete --force'); the rest is not touched by it",
+        )
+    if overlapping := _overlapping(known):
+        return Finding(
+            "records",
+            Level.FAIL,
+            f"spaces share topics, so that it is open where messages go: {some(overlapping, '; ')}",
+            "delete one of the two",
+        )
+    return Finding("records", Level.OK, "all spaces and groups can be read")
+
+
+def _overlapping(known: Known) -> list[str]:
+    """Spaces that share topics: one was created while the definition of the other could not be read."""
+    return [
+        f"{one.name} and {other.name}"
+        for one, other in combinations(known.listed, 2)
+        if any(one.intersects(filter) for filter in other.topics)
+    ]

@@ -1,0 +1,165 @@
+"""``streamlease group dead-letters list|replay|retry|put``: messages that a group could not process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.admin.acting import DryRun, declared
+from streamlease.admin.groups.group_acts import StreamName, Sub, simple_act
+from streamlease.admin.options import AsJson, RedisUrl, operator
+from streamlease.admin.output import document, line, printable, table
+from streamlease.admin.running import with_client
+from streamlease.admin.watching import Watch, view
+from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.topics import SharedSubscription
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.registry.dead_letters import DeadLetter
+
+app = typer.Typer(
+    help="Messages that failed too often, and streams that stopped at one.", no_args_is_help=True
+)
+
+
+@app.command("list")
+def list_letters(
+    subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False
+) -> int:
+    """The dead letters of a group, with their causes."""
+    shared = SharedSubscription.parse(subscription)
+
+    async def look(client: Client) -> dict[str, Any]:
+        letters = [_shown(letter) for letter in await _letters(client, shared)]
+        return {"subscription": str(shared), "dead_letters": letters}
+
+    return view(redis, look, _draw, as_json=as_json, watch=watch)
+
+
+def _draw(seen: dict[str, Any]) -> None:
+    rows = [
+        (one["place"], one["topic"], f"{one['stream']}@{one['offset']}", one["failures"], one["cause"],
+         (one["replayed"] or {}).get("at"))
+        for one in seen["dead_letters"]
+    ]  # fmt: skip
+    titles = ("DEAD LETTER", "TOPIC", "ORIGINAL", "FAILURES", "CAUSE", "REPLAYED")
+    table(titles, rows, "it has no dead letters")
+
+
+@app.command()
+def replay(
+    subscription: Sub,
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="STREAM@OFFSET...", help="Dead letters, as 'list' shows them."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that were not replayed yet.")] = False,
+    dry_run: DryRun = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish the originals again to their topics, where all groups get them; each once, if repeated."""
+    shared = SharedSubscription.parse(subscription)
+    if bool(places) == everything:
+        raise InvalidOption("it is not clear what to replay: name dead letters, or give --all")
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        from streamlease.registry.dead_letters import DeadLetters
+
+        letters = await _letters(client, shared)
+        done = []
+        for letter in _chosen(letters, places):
+            shown = _shown(letter)
+            if letter.replayed is None and not dry_run:
+                stream, offset = await DeadLetters(client.redis).replay(shared, letter, operator())
+                shown["replayed"] = {"by": operator(), "stream": str(stream), "offset": offset}
+            done.append(shown)
+        if not dry_run:
+            await DeadLetters(client.redis).forget_lost(shared, letters)
+        return done
+
+    done = with_client(redis, work)
+    if as_json:
+        document({"subscription": str(shared), "dry_run": dry_run, "dead_letters": done})
+        return
+    line("would be replayed, nothing was done:" if dry_run else "replayed:")
+    rows = [
+        (one["place"], one["topic"],
+         f"{one['replayed']['stream']}@{one['replayed']['offset']}" if one["replayed"] else None)
+        for one in done
+    ]  # fmt: skip
+    table(("DEAD LETTER", "TOPIC", "NOW AT"), rows, "nothing: there is no dead letter to replay")
+
+
+@app.command()
+def retry(
+    subscription: Sub,
+    stream: StreamName,
+    dry_run: DryRun = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a stopped stream go on with the message at which it stopped, as if that had never failed."""
+    outcome = simple_act(subscription, "retry", redis, dry_run=dry_run, stream=stream)
+    _show(outcome, f"{stream} goes on at offset {outcome['offset']}", as_json)
+
+
+@app.command()
+def put(
+    subscription: Sub,
+    stream: StreamName,
+    dry_run: DryRun = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the message at which a stream stopped among the dead letters; the stream goes on behind it."""
+    outcome = simple_act(subscription, "dead_letter", redis, dry_run=dry_run, stream=stream)
+    _show(
+        outcome, f"{stream} goes on behind offset {outcome['offset']}, which becomes a dead letter", as_json
+    )
+
+
+def _show(outcome: dict[str, Any], text: str, as_json: bool) -> None:
+    if as_json:
+        document(outcome)
+    else:
+        line(f"would be done: {text}" if outcome["dry_run"] else text)
+
+
+async def _letters(client: Client, shared: SharedSubscription) -> list[DeadLetter]:
+    from streamlease.registry.dead_letters import DeadLetters
+
+    declaration = await declared(client, shared)
+    return await DeadLetters(client.redis).of(shared, declaration.options)
+
+
+def _chosen(letters: list[DeadLetter], places: list[str] | None) -> list[DeadLetter]:
+    if not places:
+        return [letter for letter in letters if letter.replayed is None]
+    known = {letter.place: letter for letter in letters}
+    for place in places:
+        if place not in known:
+            raise InvalidOption(
+                f"{ascii(place)[:80]} is no dead letter of the group: "
+                f"see 'streamlease group dead-letters list'"
+            )
+    return [known[place] for place in dict.fromkeys(places)]
+
+
+def _shown(letter: DeadLetter) -> dict[str, Any]:
+    facts, message = letter.facts, letter.message
+    return {
+        "place": letter.place,
+        "topic": facts.get("topic"),
+        "stream": facts.get("stream"),
+        "offset": int(facts.get("offset", "-1")),
+        "lease_epoch": int(facts.get("lease-epoch", "0")),
+        "failures": int(facts.get("failures", "0")),
+        "cause": printable(facts.get("cause", "")),
+        "borrower": facts.get("borrower"),
+        "bytes": len(message.payload),
+        "timestamp": message.append_timestamp.isoformat(),
+        "replayed": letter.replayed,
+    }

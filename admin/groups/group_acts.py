@@ -1,0 +1,337 @@
+"""``streamlease group pause|resume|drain|undrain|move|release|rebalance|step-down|expire|delete|history``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.admin.acting import DryRun, Yes, act, confirm, declared, delete_group
+from streamlease.admin.moments import parse_moment
+from streamlease.admin.options import AsJson, RedisUrl, check_seconds, operator
+from streamlease.admin.output import document, iso_microseconds, line, note, table
+from streamlease.admin.running import with_client
+from streamlease.admin.watching import Watch, view
+from streamlease.protocol.errors import Indefinite, InvalidOption, NotLeader, StoreRefused, StoreUnavailable
+from streamlease.protocol.nearest import nearest
+from streamlease.protocol.topics import SharedSubscription
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.protocol.messages import ActName
+    from streamlease.registry.leadership import LeaderRecord
+
+Sub = Annotated[str, typer.Argument(metavar="SUB", help="'$shared/GROUP/FILTER' or '$queue/GROUP/FILTER'.")]
+BorrowerName = Annotated[
+    str, typer.Argument(metavar="BORROWER", help="Name or id, as 'group describe' shows it.")
+]
+StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="Such as flights.0.3.")]
+WATCH_SECONDS = 0.05
+
+
+def simple_act(
+    subscription: str, name: ActName, redis: str | None, *, dry_run: bool = False, **arguments: Any
+) -> dict[str, Any]:
+    """Do an act that needs nothing but its arguments; the document of its outcome."""
+    shared = SharedSubscription.parse(subscription)
+    answer = with_client(redis, lambda client: act(client, shared, name, dry_run=dry_run, **arguments))
+    return {"subscription": str(shared), "act": name, "dry_run": dry_run, **answer}
+
+
+def _show(outcome: dict[str, Any], text: str, as_json: bool) -> None:
+    if as_json:
+        document(outcome)
+    else:
+        line(f"would be done: {text}" if outcome["dry_run"] else text)
+
+
+def pause(
+    subscription: Sub,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="TIME|DURATION", help="Resume by itself: at 2026-01-31T12:00:00Z, or in 10m."),
+    ] = None,
+    dry_run: DryRun = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hand out no messages any more, beyond what is under way; progress stays. Data is kept meanwhile."""
+    shared = SharedSubscription.parse(subscription)
+
+    async def work(client: Client) -> dict[str, Any]:
+        moment = None if until is None else await parse_moment(client.redis, "--until", until, ahead=True)
+        return await act(client, shared, "pause", dry_run=dry_run, until=moment)
+
+    answer = with_client(redis, work)
+    moment = answer.pop("until_ms")
+    when = None if moment is None else iso_microseconds(moment * 1000)
+    outcome = {"subscription": str(shared), "act": "pause", "dry_run": dry_run, "until": when}
+    _show(outcome, f"{shared} is paused until {when or 'it is resumed'}", as_json)
+
+
+def resume(
+    subscription: Sub, dry_run: DryRun = False, redis: RedisUrl = None, as_json: AsJson = False
+) -> None:
+    """End a pause: the streams are granted again."""
+    outcome = simple_act(subscription, "resume", redis, dry_run=dry_run)
+    _show(outcome, f"{subscription} goes on", as_json)
+
+
+def drain(
+    words: Annotated[
+        list[str], typer.Argument(metavar="SUB BORROWER", help="A group and one of its borrowers.")
+    ] = [],  # noqa: B006 - Typer copies it
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Drain a leader host instead, by its id or name.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it have streams, or leaders, again.")] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(help="With --host: seconds to wait until the next of its groups leaves it."),
+    ] = 15.0,
+    dry_run: DryRun = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> int:
+    """Move all streams of a borrower to the others, or all leaders of a host; it gets none until --undo.
+
+    With --host, it waits until the host leads nothing. Exit 1: groups are left, and none left it in time.
+    """
+    if host is not None and not words and not dry_run:
+        check_seconds("--timeout", timeout)
+        return _drain_host(host, undo, timeout, redis, as_json)
+    if host is not None and not words:
+        raise InvalidOption("--dry-run is for borrowers: 'streamlease status' says what a host leads")
+    if host is not None or len(words) != 2:
+        raise InvalidOption("name what is drained: 'drain SUB BORROWER', or 'drain --host HOST'")
+    subscription, borrower = words
+    outcome = simple_act(
+        subscription, "undrain" if undo else "drain", redis, dry_run=dry_run, borrower=borrower
+    )
+    name = outcome["borrower"]
+    text = f"{name} may have streams again" if undo else f"{name} gives up {len(outcome['streams'])} streams"
+    _show(outcome, text, as_json)
+    return 0
+
+
+def _drain_host(host: str, undo: bool, timeout: float, redis: str | None, as_json: bool) -> int:
+    async def work(client: Client) -> tuple[dict[str, Any], list[str]]:
+        from streamlease.registry import hosts
+
+        alive = await hosts.alive(client.redis)
+        found = [one.host for one in alive if host in (one.host, one.name)]
+        if len(found) != 1:
+            known = nearest(host, [one.host for one in alive])
+            raise InvalidOption(f"{len(found) or 'no'} leader host is called {host}; {known}")
+        answer = await client.drain_host(found[0], who=operator(), undo=undo)
+        return answer, [] if undo else await _still_led(client, found[0], answer["leaders"], timeout)
+
+    answer, left = with_client(redis, work)
+    if as_json:
+        document({"act": "undrain" if undo else "drain", **answer, "not_moved": left})
+    elif undo:
+        line(f"host {answer['host']} takes leaders again")
+    else:
+        line(f"host {answer['host']} has handed {len(answer['leaders']) - len(left)} leaders to others")
+    for group in left:
+        note(
+            f"error: group {group} is still led by {answer['host']}, which none of its groups has left for "
+            f"{timeout:g} s: look at its log, and repeat the command"
+        )
+    return 1 if left else 0
+
+
+async def _still_led(client: Client, host: str, groups: list[str], patience: float) -> list[str]:
+    """Wait until the host leads none of `groups`, or none has left it for so many seconds; those it leads."""
+    from streamlease.registry import leadership
+
+    left, newest = list(groups), time.monotonic()
+    while left and time.monotonic() - newest < patience:
+        try:
+            records = await leadership.read_all(client.redis, left)
+        except (StoreUnavailable, StoreRefused, Indefinite):  # asked again, as long as there is time
+            await asyncio.sleep(WATCH_SECONDS)
+            continue
+        led = [group for group in left if records[group].held and records[group].host == host]
+        if len(led) < len(left):
+            left, newest = led, time.monotonic()
+        if left:
+            await asyncio.sleep(WATCH_SECONDS)
+    return left
+
+
+def move(
+    subscription: Sub,
+    stream: StreamName,
+    to: Annotated[str, typer.Option("--to", metavar="BORROWER", help="Name or id of the borrower.")],
+    dry_run: DryRun = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a stream to one borrower; it stays there until that one goes, or a rebalance."""
+    outcome = simple_act(subscription, "move", redis, dry_run=dry_run, stream=stream, borrower=to)
+    _show(outcome, f"{stream} moves from {outcome['from'] or 'nobody'} to {outcome['to']}", as_json)
+
+
+def release(
+    subscription: Sub,
+    stream: StreamName,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a stuck stream from its owner now; what it has not committed may come twice."""
+    if not dry_run:
+        confirm(
+            f"Take {stream} from its owner now? What that one has not committed may be delivered twice.",
+            f"what the owner of {stream} has not committed may be delivered twice",
+            yes=yes,
+            as_json=as_json,
+        )
+    outcome = simple_act(subscription, "release", redis, dry_run=dry_run, stream=stream)
+    _show(outcome, f"{stream} is taken from {outcome['from']}", as_json)
+
+
+def rebalance(
+    subscription: Sub,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the moves; change nothing.")] = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Spread the streams evenly over the borrowers, with the fewest moves; moves by hand are forgotten."""
+    outcome = simple_act(subscription, "rebalance", redis, dry_run=dry_run)
+    plan = outcome.pop("plan")
+    if as_json:
+        document({"subscription": outcome["subscription"], "dry_run": dry_run, **plan})
+        return
+    moves = [("revoke", stream, None) for stream in plan["revokes"]]
+    moves += [("grant", move["stream"], move["to"]) for move in plan["grants"]]
+    line("planned, nothing was changed:" if dry_run else "asked for:")
+    table(("MOVE", "STREAM", "TO"), moves, "no moves: the group is balanced")
+
+
+def step_down(
+    subscription: Sub,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the next leader.")] = 15.0,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have the leader resign, and wait until another term leads; its borrowers keep their streams."""
+    shared = SharedSubscription.parse(subscription)
+    check_seconds("--timeout", timeout)
+
+    async def work(client: Client) -> tuple[LeaderRecord, LeaderRecord]:
+        from streamlease.admin.groups.group_view import ask_leader
+        from streamlease.registry import leadership
+
+        await declared(client, shared)
+        former = await leadership.read(client.redis, shared.id)
+        if not former.held or former.expired:
+            raise NotLeader(f"group '{shared}' has no leader now: there is nobody to step down")
+        seen = await ask_leader(client, shared)
+        await act(client, shared, "step_down")
+        # Without borrowers nobody asks for a next leader.
+        patience = timeout if seen is None or seen["borrowers"] else min(timeout, 1.0)
+        present = former
+        try:
+            async with asyncio.timeout(patience):
+                while not (present.held and present.term > former.term):
+                    await asyncio.sleep(WATCH_SECONDS)
+                    with contextlib.suppress(
+                        StoreUnavailable, StoreRefused, Indefinite
+                    ):  # it is done already
+                        present = await leadership.read(client.redis, shared.id)
+        except TimeoutError:
+            return former, present  # nobody leads yet; the caller says so
+        return former, present
+
+    former, present = with_client(redis, work)
+    leader = leader_of(present) if present.term > former.term else None
+    if as_json:
+        document({"subscription": str(shared), "former": leader_of(former), "leader": leader})
+    elif leader is not None:
+        line(f"{shared} is led by {leader['host']} in term {leader['term']}")
+    else:
+        line(f"{former.host} stepped down; nobody leads {shared} until a consumer needs a leader")
+
+
+def leader_of(record: LeaderRecord) -> dict[str, Any] | None:
+    """The leader that the record names, if it is alive."""
+    return {"host": record.host, "term": record.term} if record.held and not record.expired else None
+
+
+def expire(subscription: Sub, yes: Yes = False, redis: RedisUrl = None, as_json: AsJson = False) -> None:
+    """Let a group without consumers hold no data any more, now; retention may pass it."""
+    confirm(
+        f"Let {subscription} hold no messages any more?",
+        f"group {subscription} may lose what it has not consumed",
+        yes=yes,
+        as_json=as_json,
+    )
+    outcome = simple_act(subscription, "expire", redis)
+    _show(outcome, f"{subscription} holds no messages any more, until it is consumed again", as_json)
+
+
+def delete(
+    subscription: Sub,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if it has consumers: they get an error and end.")
+    ] = False,
+    yes: Yes = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group with its progress and its history; with --force also under its consumers."""
+    shared = SharedSubscription.parse(subscription)
+    confirm(
+        f"Delete {shared} with its progress and its history?",
+        f"group {shared} is deleted with its progress and its history",
+        yes=yes,
+        as_json=as_json,
+    )
+
+    with_client(redis, lambda client: delete_group(client, shared, who=operator(), force=force))
+    _show({"subscription": str(shared), "act": "delete", "dry_run": False}, f"{shared} is deleted", as_json)
+
+
+def history(
+    subscription: Sub,
+    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+    watch: Watch = None,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> int:
+    """Who did what to a group, when, and what came of it; the newest last."""
+    shared = SharedSubscription.parse(subscription)
+
+    async def look(client: Client) -> dict[str, Any]:
+        from streamlease.leader.journal import recover
+
+        await declared(client, shared)
+        state = (await recover(client.redis, shared.id)).state
+        acts = [
+            {
+                "at": iso_microseconds(done.at * 1000) if done.at else None,
+                "who": done.who or "the leader",
+                "act": done.act,
+                "what": done.what,
+                "outcome": f"refused: {done.error}" if done.error else "done",
+                "request": done.request,
+                "details": json.loads(done.body),
+            }
+            for done in state.operated.history[-limit:]
+        ]
+        return {"subscription": str(shared), "acts": acts}
+
+    return view(redis, look, _draw_history, as_json=as_json, watch=watch)
+
+
+def _draw_history(seen: dict[str, Any]) -> None:
+    columns = ("at", "who", "act", "what", "outcome")
+    rows = [[done[c] for c in columns] for done in seen["acts"]]
+    table([c.upper() for c in columns], rows, "nothing was done to it")

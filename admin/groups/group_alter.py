@@ -1,0 +1,80 @@
+"""``streamlease group alter``: options of a group, changed while it is consumed.
+
+The declaration is replaced in one act, and then the leader steps down: the next one reads it when its term
+begins. Borrowers keep their streams meanwhile, and the act stands in the history as any step-down.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.admin.acting import act, declared
+from streamlease.admin.groups.group_options import (
+    DeadLetterTopic,
+    Expiry,
+    MaxFailures,
+    MaxRetryDelay,
+    OnPoisonWord,
+    RetryDelay,
+    RevocationTimeout,
+    Strategy,
+    given,
+)
+from streamlease.admin.options import AsJson, RedisUrl
+from streamlease.admin.output import document, line
+from streamlease.admin.running import with_client
+from streamlease.admin.spaces.retention_options import parse_expiry
+from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.topics import SharedSubscription
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.registry.groups import Declaration
+
+Sub = Annotated[str, typer.Argument(metavar="SUB", help="'$shared/GROUP/FILTER' or '$queue/GROUP/FILTER'.")]
+
+
+def alter(
+    subscription: Sub,
+    expiry: Expiry = None,
+    strategy: Strategy = None,
+    revocation_timeout: RevocationTimeout = None,
+    on_poison: OnPoisonWord = None,
+    max_failures: MaxFailures = None,
+    retry_delay: RetryDelay = None,
+    max_retry_delay: MaxRetryDelay = None,
+    dead_letters: DeadLetterTopic = None,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change options of a group while it is consumed; what is not given stays as it is. Safe to repeat."""
+    shared = SharedSubscription.parse(subscription)
+    options = given(
+        strategy, revocation_timeout, on_poison, max_failures, (retry_delay, max_retry_delay), dead_letters
+    )
+    if not options and expiry is None:
+        raise InvalidOption("nothing to alter: give at least one option, such as --max-failures 3")
+    changes: dict[str, Any] = {} if expiry is None else {"expiry_ms": parse_expiry("--expiry", expiry)}
+
+    def change(before: Declaration) -> Declaration:
+        held = before.options.model_copy(update=options)
+        return before.model_copy(update={**changes, "options": held})
+
+    async def work(client: Client) -> Declaration:
+        from streamlease.registry import leadership
+
+        await declared(client, shared)
+        after = await client.groups.alter(shared, change)
+        leader = await leadership.read(client.redis, shared.id)
+        if options and leader.held and not leader.expired:
+            await act(client, shared, "step_down")
+        return after
+
+    after = with_client(redis, work)
+    held = after.options.model_dump() | {"expiry_ms": after.expiry_ms}
+    if as_json:
+        document({"subscription": str(shared), "options": held})
+    else:
+        line(f"{shared}: " + ", ".join(f"{name} {value}" for name, value in held.items()))

@@ -1,0 +1,1 @@
+"""``streamlease publish``, ``consume`` and ``import``."""

@@ -1,0 +1,229 @@
+"""``streamlease consume``: messages on standard output, as a member of a group or without one.
+
+As a member: what was printed and flushed is committed then, so that a crash repeats messages but loses none.
+Without a group: all streams of the filter are read from one point on; nothing is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import typer
+
+from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
+from streamlease.admin.messages.sources import plain
+from streamlease.admin.options import RedisUrl, check_seconds, chosen_url
+from streamlease.admin.output import iso, note, printable
+from streamlease.protocol.errors import InvalidOption, UnknownGroup
+from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription, check_filter
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.streams.entries.messages import Message
+
+T = TypeVar("T")
+Start = Literal["earliest", "latest"] | int | datetime
+Work = Callable[["Client", "Printer"], Awaitable[None]]
+MAX_BATCH = 1000
+BROKEN_PIPE = 141
+"""What a shell says of a program that a closed pipe ended."""
+
+
+@dataclass(slots=True)
+class Printer:
+    """Writes messages until enough are written."""
+
+    as_json: bool
+    count: int | None
+    printed: int = 0
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def enough(self) -> bool:
+        """Whether all that was wanted is written."""
+        return self.count is not None and self.printed >= self.count
+
+    def write(self, messages: list[Message]) -> int:
+        """Print messages and flush them; how many of them were still wanted."""
+        if self.count is not None:
+            messages = messages[: self.count - self.printed]
+        form = _json_line if self.as_json else _text_line
+        sys.stdout.write("".join(form(message) for message in messages))
+        sys.stdout.flush()
+        self.printed += len(messages)
+        return len(messages)
+
+    async def until_stopped(self, awaited: Awaitable[T]) -> T | None:
+        """What `awaited` gives, or None once the program is to stop."""
+        task = asyncio.ensure_future(awaited)
+        stopping = asyncio.create_task(self.stop.wait())
+        try:
+            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return None if self.stop.is_set() else await task
+        finally:
+            for waiting in (task, stopping):
+                waiting.cancel()
+            await asyncio.gather(task, stopping, return_exceptions=True)
+
+
+def consume(
+    source: Annotated[str, typer.Argument(metavar="FILTER|SUB", help="FILTER, or '$shared/GROUP/FILTER'.")],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="earliest, latest (the default), an offset of each stream, or an ISO-8601 time. "
+            "A group that exists goes on where it was.",
+        ),
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="Stop after so many messages.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Stop after so many seconds; exit 1 if --count was not reached.")
+    ] = None,
+    redis: RedisUrl = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document per message.")] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="STREAMLEASE_METRICS_PORT", help="Answer Prometheus on this port; 0 takes a free one."
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(envvar="STREAMLEASE_METRICS_HOST", help="Address of the metrics.")
+    ] = "127.0.0.1",
+    log_format: LogFormatOption = LogFormat.TEXT,
+) -> int:
+    """Print messages, one per line: alone, or as a member of a group."""
+    if count is not None and count < 1:
+        raise InvalidOption(f"--count is {count}: give at least 1")
+    check_seconds("--timeout", timeout)
+    set_up_logs(log_format, logging.WARNING)
+    work = _work(source, start)
+    if metrics_port is not None:
+        from streamlease.agent.metrics import serve_metrics
+
+        port = serve_metrics(metrics_port, metrics_host)
+        note(f"note: metrics are at http://{metrics_host}:{port}/metrics")
+    try:
+        printer = asyncio.run(_run(chosen_url(redis), work, as_json, count, timeout))
+    except BrokenPipeError:
+        # Whoever reads the output has enough of it; the interpreter must not fail at its last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    if timeout is not None and count is not None and not printer.enough:
+        note(
+            f"error: {printer.printed} of {count} messages came within {timeout:g} s: wait longer, or publish"
+        )
+        return 1
+    return 0
+
+
+def _work(source: str, start: str | None) -> Work:
+    """How messages of `source` are read.
+
+    Raises:
+        InvalidTopic, InvalidOption: `source` or `start` is not acceptable.
+    """
+    from streamlease.admin.messages.tail import parse_start
+
+    if source.partition("/")[0] in SHARED_PREFIXES:
+        subscription = SharedSubscription.parse(source)
+        return partial(_consume_shared, subscription, None if start is None else parse_start(start))
+    return partial(_consume_alone, check_filter(source), parse_start(start or "latest"))
+
+
+async def _run(url: str, work: Work, as_json: bool, count: int | None, seconds: float | None) -> Printer:
+    from streamlease.agent.client import connect
+
+    printer = Printer(as_json, count)
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def leave() -> None:
+        printer.stop.set()
+        for number in signals:  # whoever asks twice does not want to wait for a good end
+            loop.remove_signal_handler(number)
+
+    for number in signals:
+        loop.add_signal_handler(number, leave)
+    alarm = None if seconds is None else loop.call_later(seconds, printer.stop.set)
+    try:
+        async with connect(url) as client:
+            await work(client, printer)
+    finally:
+        if alarm is not None:
+            alarm.cancel()
+    return printer
+
+
+async def _consume_shared(
+    subscription: SharedSubscription, start: Start | None, client: Client, printer: Printer
+) -> None:
+    if start is not None:
+        with contextlib.suppress(UnknownGroup):
+            await client.groups.get(subscription)
+            note(f"note: '{subscription}' exists and goes on where it was; --from {start} changes nothing")
+    async with client.subscribe(str(subscription), start=start or "latest", max_batch=MAX_BATCH) as reader:
+        while not printer.enough:
+            batch = await printer.until_stopped(anext(reader))
+            if batch is None:
+                return
+            messages = batch.messages
+            written = printer.write(messages)
+            if written == len(messages):
+                await batch.commit()
+            else:
+                await batch.commit(messages[written].offset)
+
+
+async def _consume_alone(filter: str, start: Any, client: Client, printer: Printer) -> None:
+    async with client.listen(filter, start=start, max_batch=MAX_BATCH) as reader:
+        while not printer.enough:
+            batch = await printer.until_stopped(anext(reader))
+            if batch is None:
+                return
+            printer.write(batch.messages)
+
+
+def _json_line(message: Message) -> str:
+    fields: dict[str, Any] = {
+        "topic": message.topic,
+        "key": None if message.key is None else _value(message.key),
+        "payload": _value(message.payload),
+        "stream": message.stream,
+        "offset": message.offset,
+        "timestamp": iso(message.timestamp),
+        "headers": [[name, _value(value)] for name, value in message.headers],
+        "epoch": None if message.epoch is None else list(message.epoch),
+    }
+    if message.values is not None:
+        fields.update(payload=None, values=plain(message.values))
+    return json.dumps(fields, ensure_ascii=False) + "\n"
+
+
+def _value(data: bytes) -> str | dict[str, str]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _text_line(message: Message) -> str:
+    if message.values is not None:
+        values = json.dumps(plain(message.values), ensure_ascii=False)
+        return f"{printable(message.topic)}\t{printable(values)}\n"
+    value = _value(message.payload)
+    text = value if isinstance(value, str) else f"base64:{value['base64']}"
+    return f"{printable(message.topic)}\t{printable(text)}\n"

@@ -1,0 +1,250 @@
+"""``streamlease publish``: lines or rows from a file or from standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.admin.bar import Bar
+from streamlease.admin.messages.sources import SUFFIXES, Form, Meter, Record, lookup, records
+from streamlease.admin.options import AsJson, RedisUrl
+from streamlease.admin.output import document, line
+from streamlease.admin.running import with_client
+from streamlease.protocol.errors import InvalidInput, InvalidOption, SchemaMismatch, StreamleaseError
+from streamlease.protocol.topics import check_topic
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.streams.entries.schemas import Schema
+    from streamlease.streams.publish.parts import Receipt
+
+PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+AHEAD = 4
+"""How many lists of records are read ahead."""
+
+MOST_TOPICS = 100_000
+"""How many topics are remembered with the schema of their space."""
+
+TopicOf = Callable[[Record], str]
+
+
+@dataclass(slots=True)
+class Counts:
+    """How far a publication is."""
+
+    submitted: int = 0
+    published: int = 0
+    skipped: int = 0
+    failed: int = 0
+    bytes: int = 0
+
+    def settled(self, receipt: Receipt) -> None:
+        """One message was written, or was not."""
+        if receipt.exception() is not None:
+            self.failed += 1
+        else:
+            self.published += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be published, and how its records become messages."""
+
+    topic: str
+    file: Path | None
+    form: Form
+    key: str | None
+    topic_of: TopicOf | None
+    key_of: Callable[[Record], str | None] | None
+    options: dict[str, Any]
+
+    def place(self, record: Record) -> tuple[str, str | None]:
+        """Topic and key of a record."""
+        return (
+            self.topic if self.topic_of is None else self.topic_of(record),
+            None if self.key_of is None else self.key_of(record),
+        )
+
+
+def publish(
+    topic: Annotated[
+        str, typer.Argument(help="Topic; {column} stands for a field of jsonl, csv and parquet rows.")
+    ],
+    file: Annotated[Path | None, typer.Option(help="What to publish. Default: standard input.")] = None,
+    form: Annotated[
+        Form | None,
+        typer.Option("--format", help="Default: as the name of the file says, else lines."),
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="COL", help="Field whose value is the key.")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Remember under this name what is published: the same command again goes on where it was, "
+            "whatever ended it, and publishes nothing twice. A pipe must bring the same from its beginning.",
+        ),
+    ] = None,
+    linger_ms: Annotated[
+        float, typer.Option(help="How long a batch may wait for more messages, in milliseconds.")
+    ] = 0.0,
+    max_batch_bytes: Annotated[int, typer.Option(help="Bytes at which a batch is full.")] = 1024 * 1024,
+    compression: Annotated[str, typer.Option(metavar="zstd|lz4|none", help="Of batches.")] = "zstd",
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish each line or row as one message; in a space with a schema, each row as its columns."""
+    from streamlease.streams.publish.publisher import check_batching
+
+    chosen = form or Form(SUFFIXES.get(file.suffix.lower(), "lines") if file else "lines")
+    if key is not None and chosen is Form.LINES:
+        raise InvalidOption(f"--key {ascii(key)[:80]} needs fields: use --format jsonl, csv or parquet")
+    check_batching(linger_ms, max_batch_bytes, compression)
+    options = {"linger_ms": linger_ms, "max_batch_bytes": max_batch_bytes, "compression": compression}
+    key_of = lookup(key) if key is not None else None
+    plan = Plan(topic, file, chosen, key, _topic_of(topic, chosen), key_of, options)
+    if resume is not None:
+        from streamlease.admin.messages.publish_once import check_resumable
+
+        check_resumable(resume, file)
+    counts, began = Counts(), time.monotonic()
+
+    async def work(client: Client) -> None:
+        if plan.topic_of is None:
+            await client.spaces.for_topic(topic)
+        with Bar("publishing") as bar:
+            if resume is None:
+                await _publish(client, plan, counts, bar)
+            else:
+                from streamlease.admin.messages.publish_once import publish_resumably
+
+                await publish_resumably(client, resume, plan, counts, bar)
+
+    try:
+        with_client(redis, work)
+    except StreamleaseError as error:
+        if counts.published or counts.submitted:
+            error.args = (f"{error} ({counts.published} messages were published before)",)
+        raise
+    _report(topic, counts, time.monotonic() - began, resume is not None, as_json)
+
+
+def _report(topic: str, counts: Counts, seconds: float, resumable: bool, as_json: bool) -> None:
+    if as_json:
+        document(
+            {
+                "topic": topic,
+                "published": counts.published,
+                **({"there_before": counts.skipped} if resumable else {}),
+                "bytes": counts.bytes,
+                "seconds": round(seconds, 3),
+            }
+        )
+        return
+    before = f"; {counts.skipped} were there before" if counts.skipped else ""
+    line(f"published {counts.published} messages to {topic}{before}")
+
+
+async def _publish(client: Client, plan: Plan, counts: Counts, bar: Bar) -> None:
+    from streamlease.streams.entries.values import check_values
+
+    meter = Meter()
+    source = records(plan.file, plan.form, meter)
+    schemas: dict[str, Schema | None] = {}
+    async with client.publisher(**plan.options) as publisher, aclosing(read_ahead(source)) as lists:
+        async for some in lists:
+            for record in some:
+                name, row_key = plan.place(record)
+                if name not in schemas:
+                    if len(schemas) >= MOST_TOPICS:
+                        schemas.clear()
+                    schemas[name] = (await client.spaces.for_topic(name)).newest_schema
+                schema = schemas[name]
+                content: bytes | dict[str, Any] = record.payload
+                if schema is not None:
+                    try:
+                        content = check_values(schema, record.values_by_column, text=True)
+                    except SchemaMismatch as error:
+                        raise SchemaMismatch(f"{record.where}: {error}") from None
+                receipt = await publisher.submit(name, content, row_key)
+                receipt.add_done_callback(counts.settled)
+                counts.submitted += 1
+                counts.bytes += len(record.payload)
+            bar.show(meter.done, meter.total, counts.published)
+            if counts.failed:
+                break
+        await publisher.flush()
+
+
+def _topic_of(topic: str, form: Form) -> TopicOf | None:
+    """How each record gives its topic; None if all have the same.
+
+    Raises:
+        InvalidTopic: the topic is malformed.
+    """
+    names = PLACEHOLDER.findall(topic) if form is not Form.LINES else []
+    check_topic(topic)
+    if not names:
+        return None
+    lookups = {name: lookup(name) for name in names}
+
+    def topic_of(record: Record) -> str:
+        values: dict[str, str] = {}
+        for name, get in lookups.items():
+            value = get(record)
+            if not value or any(char in value for char in "/+#\0"):
+                raise InvalidInput(
+                    f"field {ascii(name)[:80]} of {record.where} is {ascii(value)[:80]}: "
+                    f"a level of a topic is a text without '/', '+' and '#'"
+                )
+            values[name] = value
+        return PLACEHOLDER.sub(lambda found: values[found.group(1)], topic)
+
+    return topic_of
+
+
+async def read_ahead(source: Iterator[list[Record]]) -> AsyncGenerator[list[Record]]:
+    """The lists of `source`, which is read in a thread, some ahead.
+
+    The thread is a daemon: a read of a terminal or pipe cannot be interrupted, and must not hold up an exit.
+    """
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Queue[list[Record] | BaseException | None] = asyncio.Queue()
+    room = threading.Semaphore(AHEAD)
+    stopped = False
+
+    def put(item: list[Record] | BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            if not stopped:
+                loop.call_soon_threadsafe(ready.put_nowait, item)
+
+    def read() -> None:
+        try:
+            for some in source:
+                room.acquire()
+                if stopped:
+                    return
+                put(some)
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    threading.Thread(target=read, name="read-input", daemon=True).start()
+    try:
+        while (item := await ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            room.release()
+            yield item
+    finally:
+        stopped = True
+        room.release()

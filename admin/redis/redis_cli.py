@@ -1,0 +1,95 @@
+"""``streamlease redis start|stop|status``: the Redis that Streamlease brings along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.admin.options import AsJson
+from streamlease.admin.output import document, iso_microseconds, line
+
+if TYPE_CHECKING:
+    from streamlease.admin.redis.embedded import EmbeddedRedis, ServerState
+
+app = typer.Typer(help="The embedded Redis of this machine.", no_args_is_help=True)
+
+Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Where the server keeps its data. Default: ~/.local/state/streamlease/redis."),
+]
+
+
+def _server(directory: Path | None) -> EmbeddedRedis:
+    from streamlease.admin.redis.embedded import EmbeddedRedis
+
+    return EmbeddedRedis(directory)
+
+
+def _facts(server: EmbeddedRedis, state: ServerState | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {"running": state is not None, "directory": str(server.directory)}
+    if state is not None:
+        facts |= {
+            "url": state.url,
+            "pid": state.pid,
+            "port": state.port,
+            "persistent": state.persistent,
+            "started": iso_microseconds(round(state.started * 1_000_000)),
+            "server": state.source,
+        }
+    return facts
+
+
+def _show(facts: dict[str, Any], as_json: bool) -> None:
+    from streamlease.streams.redis.url_parts import masked
+
+    if as_json:
+        document(facts)
+    elif facts["running"]:
+        way = "keeps its data" if facts["persistent"] else "keeps nothing on disk"
+        line(f"{masked(facts['url'])} runs since {facts['started']} as process {facts['pid']} and {way}")
+        line(f"in {facts['directory']}; other commands find it there")
+    else:
+        line(f"no Redis runs in {facts['directory']}: start it with 'streamlease redis start'")
+
+
+@app.command()
+def start(
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
+    directory: Directory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start the Redis, or say where it runs already. It outlives this command and keeps its data."""
+    server = _server(directory)
+    server.start(port)
+    _show(_facts(server, server.status()), as_json)
+
+
+@app.command()
+def stop(directory: Directory = None, as_json: AsJson = False) -> None:
+    """Stop the Redis. Its data stays on disk."""
+    server = _server(directory)
+    stopped = server.stop()
+    if as_json:
+        document({"stopped": stopped, "directory": str(server.directory)})
+    else:
+        line(f"{'stopped' if stopped else 'no Redis ran'} in {server.directory}")
+
+
+@app.command()
+def status(
+    directory: Directory = None,
+    url: Annotated[
+        bool, typer.Option("--url", help="Print its URL only, with the password: for STREAMLEASE_REDIS_URL.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Whether the Redis runs, and where; exit 1 if it does not."""
+    server = _server(directory)
+    state = server.status()
+    if url and state is not None and not as_json:
+        line(state.url)
+        return 0
+    _show(_facts(server, state), as_json)
+    return 0 if state is not None else 1

@@ -1,0 +1,1 @@
+"""``streamlease space``."""

@@ -1,0 +1,105 @@
+"""The options of ``streamlease space create|alter`` that say what a space keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.quantities import format_duration, parse_count, parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from streamlease.streams.spaces.retention import Retention
+
+Age = Annotated[
+    str | None,
+    typer.Option(
+        "--retention", metavar="AGE", help="Keep messages this long, such as 7d or 12h; 'none': for ever."
+    ),
+]
+Bytes = Annotated[
+    str | None,
+    typer.Option(
+        "--retention-bytes", metavar="SIZE", help="Keep so many bytes per stream, such as 1GiB; 'none': all."
+    ),
+]
+Messages = Annotated[
+    str | None,
+    typer.Option("--retention-messages", metavar="N", help="Keep so many messages per stream; 'none': all."),
+]
+Force = Annotated[
+    bool | None,
+    typer.Option(
+        "--retention-force/--no-retention-force",
+        help="Remove messages even if a group has not consumed them.",
+    ),
+]
+GroupExpiry = Annotated[
+    str | None,
+    typer.Option(
+        "--group-expiry",
+        metavar="AGE",
+        help="Groups idle for longer stop holding messages; default 7d; 'never': they always hold.",
+    ),
+]
+
+
+def changed(
+    retention: Retention,
+    age: str | None,
+    size: str | None,
+    messages: str | None,
+    force: bool | None,
+    expiry: str | None,
+) -> Retention:
+    """`retention` with what the options say; an option that is not given changes nothing.
+
+    Raises:
+        InvalidOption: a value is not acceptable, or the whole makes no sense.
+    """
+    from streamlease.streams.spaces.retention import Retention
+
+    values: dict[str, Any] = retention.model_dump()
+    if age is not None:
+        values["age_ms"] = None if age == "none" else parse_duration("--retention", age)
+    if size is not None:
+        values["bytes"] = None if size == "none" else parse_size("--retention-bytes", size)
+    if messages is not None:
+        values["messages"] = None if messages == "none" else _count("--retention-messages", messages)
+    if force is not None:
+        values["force"] = force
+    if expiry is not None:
+        values["group_expiry_ms"] = parse_expiry("--group-expiry", expiry)
+    return Retention(**values)
+
+
+def parse_expiry(what: str, text: str) -> int:
+    """A time after which a group expires in milliseconds; 0 for ``never``.
+
+    Raises:
+        InvalidOption: it is no duration.
+    """
+    return 0 if text == "never" else parse_duration(what, text)
+
+
+def document(retention: Retention) -> dict[str, Any]:
+    """Retention as a document: milliseconds, bytes, messages; null: no such limit."""
+    return retention.model_dump()
+
+
+def sentence(retention: Retention) -> str:
+    """Retention for people."""
+    expiry = retention.group_expiry_ms
+    idle = (
+        f"idle for {format_duration(expiry)} stop holding messages"
+        if expiry
+        else "never stop holding messages"
+    )
+    return f"keeps {retention}; groups {idle}"
+
+
+def _count(what: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 17):
+        raise InvalidOption(f"{what} {ascii(text)[:80]} is no number of messages: write one, such as 100000")
+    return parse_count(what, int(text))

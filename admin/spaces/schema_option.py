@@ -1,0 +1,52 @@
+"""The option ``--schema FILE``, and how a schema is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamlease.admin.output import line, table
+from streamlease.protocol.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from streamlease.streams.entries.schemas import Schema
+
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help='Typed columns: {"columns": [{"name", "type", "nullable"}]} as JSON, or an Arrow IPC file.',
+    ),
+]
+
+
+def read(file: Path) -> Schema:
+    """The schema in a file.
+
+    Raises:
+        InvalidOption: it cannot be read, or holds no schema.
+    """
+    from streamlease.streams.entries.schemas import Schema
+
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InvalidOption(f"cannot read --schema {file}: {error.strerror}; give a file") from None
+    try:
+        return Schema.parse(data)
+    except InvalidOption as error:
+        raise InvalidOption(f"--schema {file}: {error}") from None
+
+
+def document(schema: Schema, version: int) -> dict[str, Any]:
+    """A schema in the form that ``--schema`` takes, with its fingerprint and its version in the space."""
+    return {**schema.model_dump(), "fingerprint": schema.fingerprint, "version": version}
+
+
+def show(schema: dict[str, Any]) -> None:
+    """The document of a schema as a table."""
+    line(f"schema {schema['fingerprint']}, version {schema['version']}")
+    rows = [(one["name"], one["type"], "yes" if one["nullable"] else "no") for one in schema["columns"]]
+    table(("COLUMN", "TYPE", "NULLABLE"), rows, "")

@@ -1,0 +1,356 @@
+"""A plain subscription: all messages of a filter, per stream in order, without a group and without progress.
+
+::
+
+    async with client.listen("flights/#", start="earliest") as messages:   # and then as they come
+        async for batch in messages: ...
+
+    async with client.history("flights/#", since=yesterday) as messages:   # what is there now, then the end
+        async for batch in messages: ...
+
+The log is the truth: each stream is read from a position on, each batch begins where the one before ended,
+and what retention took away before it was read is ``HistoryTruncated``, never silence. Streams of a later
+generation wait until all earlier ones of their space are read to their end, so the messages of a key stay in
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from streamlease.protocol.errors import (
+    HistoryTruncated,
+    InvalidOption,
+    StoreRefused,
+    StoreUnavailable,
+    UnknownSpace,
+)
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
+from streamlease.streams.entries.messages import Message, filter_batch, to_messages
+from streamlease.streams.entries.schemas import Schema, SchemaLike
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.ranges import MissingOffsets, StreamState
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.spaces import SpaceStore
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+log = logging.getLogger(__name__)
+
+Start = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
+"""A datetime: the messages appended then or later. An offset: that one and later, of each stream, or as the
+mapping from stream to offset says; streams that it leaves out begin at the earliest."""
+
+LOOK_SECONDS = 1.0
+"""How often new spaces and generations are looked for."""
+
+RETRY_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class PlainBatch:
+    """Some messages of one stream, in order."""
+
+    stream: StreamId
+    start: int
+    end: int
+    """Offsets ``start <= offset < end`` were read; those that the filter does not match are left out."""
+    data: pa.RecordBatch
+
+    def __len__(self) -> int:
+        return int(self.data.num_rows)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages, one by one."""
+        return to_messages(self.data)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The messages as one record batch of ``streamlease.streams.entries.messages.MESSAGE_SCHEMA``.
+
+        Behind its columns come the typed ones of a space with a schema.
+        """
+        return self.data
+
+
+@dataclass(slots=True)
+class _Place:
+    position: int
+    """Next offset to read."""
+    end: int | None = None
+    """Where reading stops; None: never."""
+    sliding: bool = True
+    """Whether "the earliest" is still wanted: then retention only moves it."""
+    delivered: int = -1
+    last: int | None = None
+    """Where the stream ends, if it is sealed."""
+
+    def __post_init__(self) -> None:
+        self.delivered = self.position
+
+
+def after(since: int | datetime | Mapping[str, int] | None) -> Start:
+    """The start at what came right after `since`; None: the earliest.
+
+    Raises:
+        InvalidInput: the moment has no time zone.
+        InvalidOption: it is no point in a stream.
+    """
+    if since is None:
+        return "earliest"
+    if isinstance(since, datetime):
+        microseconds(since)
+        return since + MICROSECOND
+    if isinstance(since, Mapping):
+        return {stream: offset + 1 for stream, offset in since.items()}
+    if not isinstance(since, int) or isinstance(since, bool):
+        raise InvalidOption(f"since is {ascii(since)[:80]}: use an offset, a datetime, or offsets by stream")
+    return since + 1
+
+
+class PlainSubscription:
+    """``client.listen(...)`` and ``client.history(...)``: an async context manager and iterator of batches.
+
+    Args:
+        start: see `Start`.
+        follow: go on for ever; else end where the streams end when it is entered.
+        max_batch: most messages in one batch.
+        schema: the typed columns wanted, in spaces with a schema; None for all of a space's newest version.
+
+    Raises:
+        InvalidTopic: the filter is malformed.
+        InvalidOption: `start` is none of the kinds, `max_batch` is below 1, the filter names a group, or
+            `schema` is none.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        spaces: SpaceStore,
+        filter: str,
+        start: Start,
+        *,
+        follow: bool,
+        max_batch: int,
+        schema: SchemaLike | None = None,
+    ) -> None:
+        self._filter = check_filter(filter)
+        if filter.partition("/")[0] in SHARED_PREFIXES:
+            raise InvalidOption(
+                f"{ascii(filter)[:80]} names a group, and listen and history read without one: "
+                f"use client.subscribe, or leave the group out"
+            )
+        known = start in ("earliest", "latest") if isinstance(start, str) else True
+        if not known or isinstance(start, bool) or not isinstance(start, str | int | datetime | Mapping):
+            raise InvalidOption(
+                f"start is {ascii(start)[:80]}: "
+                f"use 'earliest', 'latest', an offset, a datetime, or offsets by stream"
+            )
+        if isinstance(start, int) and start < 0:
+            raise InvalidOption(f"start is {start}: offsets begin at 0")
+        if max_batch < 1:
+            raise InvalidOption(f"max_batch is {max_batch}: it must be at least 1")
+        self._redis = redis
+        self._spaces = spaces
+        self._log = AsyncLog(redis)
+        self._start = start
+        self._follow = follow
+        self._max_batch = max_batch
+        self._schema = None if schema is None else Schema.of(schema)
+        self._places: dict[StreamId, _Place] = {}
+        self._newest: dict[str, int] = {}
+        self._changed = asyncio.Event()
+        self._tails = Tails(redis, on_change=lambda stream, next: self._changed.set())
+        self._batches: AsyncGenerator[PlainBatch] | None = None
+
+    async def __aenter__(self) -> PlainSubscription:
+        """Find the streams and where each begins.
+
+        Raises:
+            UnknownSpace: no space has topics that the filter matches.
+            HistoryTruncated: retention removed what was to come first.
+            InvalidInput: a stream never had the offset at which it is to begin.
+            StoreUnavailable, StoreRefused.
+        """
+        await self._look(self._start)
+        if self._follow:
+            self._tails.start()
+            self._tails.set_streams(self._places)
+        self._batches = self._read()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._batches is not None:
+            await self._batches.aclose()
+        await self._tails.close()
+
+    def __aiter__(self) -> AsyncIterator[PlainBatch]:
+        return self
+
+    async def __anext__(self) -> PlainBatch:
+        """The next batch.
+
+        Raises:
+            HistoryTruncated: retention was faster; `oldest` says where the stream goes on.
+            SchemaMismatch: an entry is damaged or of an unknown form, or a space has not the columns wanted.
+        """
+        if self._batches is None:
+            raise InvalidOption("the subscription is not open: write 'async with client.listen(...) as ...'")
+        return await anext(self._batches)
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Of each stream, the offset behind the last batch: a `start` for another subscription."""
+        return {str(stream): place.delivered for stream, place in self._places.items()}
+
+    # ------------------------------------------------------------ where each stream begins
+
+    async def _look(self, start: Start) -> None:
+        """Add the streams of the filter that are not there yet, at `start`; drop those that are gone."""
+        seen = await self._spaces.look()
+        # Streams of a space whose definition was damaged meanwhile are still there, and read on.
+        kept = seen.damaged.keys() if self._places else ()
+        spaces = seen.matched(self._filter).listed if kept else seen.for_filter(self._filter)
+        found = {stream for space in spaces for stream in space.streams()}
+        self._newest = {name: number for name, number in self._newest.items() if name in kept}
+        self._newest |= {space.name: space.newest.number for space in spaces}
+        self._drop(stream for stream in self._places.keys() - found if stream.space not in kept)
+        new = found - self._places.keys()
+        former = {s for s in found - new if self._followed(s) and self._places[s].last is None}
+        # The newest first: then all that came before a message that is seen is seen too.
+        known = await self._log.states(sorted(new | former, reverse=True))
+        await self._add({stream: state for stream, state in known.items() if stream in new}, start)
+        for stream, state in known.items():
+            if state.sealed:
+                self._places[stream].last = state.next
+
+    def _drop(self, gone: Iterable[StreamId]) -> None:
+        for stream in gone:
+            place = self._places.pop(stream)
+            unread = not place.sliding and (place.last is None or place.position < place.last)
+            if unread and self._followed(stream):
+                raise HistoryTruncated(str(stream), place.position, place.last or place.position)
+
+    def _followed(self, stream: StreamId) -> bool:
+        """Whether its space has a later generation."""
+        return stream.generation < self._newest.get(stream.space, 0)
+
+    async def _add(self, states: Mapping[StreamId, StreamState], start: Start) -> None:
+        moments: dict[StreamId, int] = {}
+        for stream, state in states.items():
+            place = _Place(state.floor, None if self._follow else state.next)
+            if start == "latest":
+                place = _Place(state.next, place.end, sliding=False)
+            elif isinstance(start, int):
+                place = _Place(start, place.end, sliding=False)
+            elif isinstance(start, datetime):
+                moments[stream] = microseconds(start) - 1
+            elif isinstance(start, Mapping) and str(stream) in start:
+                place = _Place(start[str(stream)], place.end, sliding=False)
+                after_offset(stream, place.position - 1, 0, state.next)
+            if not place.sliding and place.position < state.floor:
+                raise HistoryTruncated(str(stream), place.position, state.floor)
+            self._places[stream] = place
+        for stream, offset in (await offsets_after(self._redis, moments)).items():
+            self._places[stream] = _Place(offset, self._places[stream].end, sliding=False)
+
+    # ------------------------------------------------------------ reading
+
+    async def _read(self) -> AsyncGenerator[PlainBatch]:
+        looked = asyncio.get_running_loop().time()
+        while True:
+            self._changed.clear()
+            found = False
+            for stream in self._ready():
+                try:
+                    for batch in await self._next_of(stream):
+                        found = True
+                        self._places[stream].delivered = batch.end
+                        if len(batch):
+                            yield batch
+                except UnknownSpace:
+                    await self._gone(stream)
+                except (StoreUnavailable, StoreRefused) as error:
+                    log.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
+                    await asyncio.sleep(RETRY_SECONDS)
+            if not self._follow:
+                if all(place.position >= (place.end or 0) for place in self._places.values()):
+                    return
+            elif asyncio.get_running_loop().time() - looked >= LOOK_SECONDS:
+                looked = asyncio.get_running_loop().time()
+                with contextlib.suppress(UnknownSpace, StoreUnavailable, StoreRefused):
+                    await self._look("earliest")
+                    self._tails.set_streams(self._places)
+            elif not found:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._changed.wait()
+
+    async def _gone(self, stream: StreamId) -> None:
+        """A stream is not there any more: its space was deleted, or its generation dropped."""
+        try:
+            await self._look("earliest")
+        except UnknownSpace:
+            log.info("stream %s is gone with its space", stream, extra={"stream": str(stream)})
+        except (StoreUnavailable, StoreRefused) as error:
+            log.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
+            return
+        self._places.pop(stream, None)
+
+    def _ready(self) -> list[StreamId]:
+        """The streams that have news; of each space only those of its earliest unfinished generation.
+
+        A generation that was followed is finished when all its streams are known to be sealed and are read to
+        their ends. What the tails know does not suffice: it may be older than what they know of the next one.
+        """
+        ready: list[StreamId] = []
+        unfinished: dict[str, int] = {}
+        for stream in sorted(self._places):
+            place = self._places[stream]
+            end = place.end if place.end is not None else self._tails.next_of(stream)
+            if unfinished.get(stream.space, stream.generation) < stream.generation:
+                continue
+            more = end is not None and place.position < end
+            sealed = place.end is not None or (place.last is not None and place.position >= place.last)
+            if more:
+                ready.append(stream)
+            if more or (self._followed(stream) and not sealed):
+                unfinished[stream.space] = stream.generation
+        return ready
+
+    async def _next_of(self, stream: StreamId) -> list[PlainBatch]:
+        place = self._places[stream]
+        try:
+            read = await self._log.read(
+                stream, place.position, place.end, max_messages=self._max_batch, schema=self._schema
+            )
+        except HistoryTruncated as error:
+            if not place.sliding or isinstance(error, MissingOffsets):
+                raise
+            place.position = place.delivered = (
+                error.oldest
+            )  # retention moved the earliest before anything of it was read
+            return []
+        batches: list[PlainBatch] = []
+        for data in read:
+            end = place.position + data.num_rows
+            batches.append(PlainBatch(stream, place.position, end, filter_batch(data, self._filter)))
+            place.position, place.sliding = end, False
+        return batches

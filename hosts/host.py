@@ -1,0 +1,528 @@
+"""A leader host: one mailbox and many leaders on one event loop.
+
+``streamlease serve`` runs one: who misses a leader asks it by a message, it makes a spawn job, and the host
+that takes the job is called by `lead` (`registry/spawn.py`). Where no host is registered, an agent embeds
+one in its own process. Either way a host first becomes a candidate, and leads only what the leadership
+record gives it.
+
+A host whose work is not done any more is none: if one of its loops ends, which only a defect can do, the host
+*fails*. It gives all its leaders up, leads nothing more, and says why in `failure`; whoever started it ends
+it (``serve`` with an error, so that it is started anew; an agent begins another one). What Redis refuses, or
+does not answer, is tried again for ever. A candidate, a leader or an errand that ends by a defect is told in
+the log, and ends alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamlease.hosts.trimming import INTERVAL_SECONDS, Retainer
+from streamlease.hosts.upkeep import Upkeep
+from streamlease.leader import metrics
+from streamlease.leader.core.events import Received
+from streamlease.leader.core.machine import LeaderConfig
+from streamlease.leader.core.planning.strategies import load_installed
+from streamlease.leader.runner import Runner, now_ms
+from streamlease.protocol.errors import (
+    Indefinite,
+    StoreRefused,
+    StoreUnavailable,
+    StreamleaseError,
+    UnknownGroup,
+)
+from streamlease.protocol.ids import random_token
+from streamlease.protocol.messages import (
+    Command,
+    CommandReply,
+    Disconnect,
+    DrainHost,
+    FinishCut,
+    FixCut,
+    LeaderWanted,
+    Message,
+    MessageFailed,
+    NotLeader,
+    Ping,
+    ResumeCut,
+    RevokeFinished,
+    SpawnWanted,
+    UpdateProgress,
+)
+from streamlease.registry import hosts, leadership, mailbox
+from streamlease.registry.leadership import LeaderRecord, LeadershipConfig
+from streamlease.registry.mailbox import Letter, Mailbox
+from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.per_server import PerServer
+from streamlease.streams.tasks import Supervisor, stop
+
+log = logging.getLogger(__name__)
+
+CANDIDACY_SECONDS = 20.0
+"""How long a host stays a candidate for one group."""
+
+HAND_OUT_SECONDS = 2.0
+"""How long a drained host waits for a group's next leader before it gives up the next group."""
+
+MAIL_SECONDS = 0.25
+"""How long mail for other servers of a cluster waits for one that does not answer."""
+
+WATCH_SECONDS = 0.1
+BLOCK_MS = 500
+"""How long one read of the mailbox waits: so late a host may notice that somebody is silent."""
+
+RETRY_SECONDS = 0.2
+FAULTY_SECONDS = 1.0
+"""How long a loop waits that met an error which an outage does not explain, such as damaged data."""
+
+UNANSWERED = (StoreUnavailable, StoreRefused, Indefinite)
+"""What Redis not answering, or refusing, looks like."""
+
+
+Place = Callable[[str, LeaderRecord, int], Awaitable[object]]
+"""Makes a spawn job for a group, from its leadership record and the term that the new one must be above."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """Settings of a host and of all its leaders."""
+
+    name: str = ""
+    leader: LeaderConfig = field(default_factory=LeaderConfig)
+    leadership: LeadershipConfig = field(default_factory=LeadershipConfig)
+    retention_interval: float = INTERVAL_SECONDS
+    """Seconds between two looks at what retention has to remove."""
+    registered: bool = True
+    """Whether it takes spawn jobs and counts as a host; an embedded one does not."""
+
+
+class LeaderHost:
+    """Runs leaders. Everything happens on the event loop in which `start` was called."""
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        config: HostConfig,
+        pid: int = 0,
+        place: Place | None = None,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Args:
+        place: makes a spawn job, which any host may take; None: this host leads what it is asked for.
+        failed: called once, when it fails.
+        """
+        self.id = f"{config.name or 'host'}-{random_token()[:8]}"
+        self.config = config
+        self.draining = False
+        self.drained = False
+        """Whether an operator wants it to lead nothing, as long as there are other hosts."""
+        self._drain_answer: CommandReply | None = None
+        """What was answered to the newest `DrainHost`."""
+        self.failure: StreamleaseError | None = None
+        """Why it leads nothing any more; None: it works."""
+        self.troubles: dict[str, str] = {}
+        """Loop -> why what it does fails, again and again, though Redis answers."""
+        self._told_failed = failed
+        self._pid = pid
+        self._place = place
+        self._redis = redis
+        self._mailbox = Mailbox(redis, self.id, BLOCK_MS)
+        self._heard: int | None = None
+        """When the newest read of the mailbox that has returned was begun."""
+        self._runners: dict[str, Runner] = {}
+        self._candidates: dict[str, asyncio.Task[None]] = {}
+        self._leading: dict[str, asyncio.Task[str]] = {}
+        self._seen: dict[str, int] = {}
+        """The highest term of each group that is known to have been issued."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loops = Supervisor(f"host {self.id}", self.fail)
+        self._single = Supervisor(f"host {self.id}", lambda name, error: None)
+        """Of tasks that end alone; the supervisor tells the log."""
+        self._outgoing: deque[tuple[str, Message]] = deque()
+        self._news = asyncio.Event()
+        self._mailing = PerServer(redis, self._loops, mailbox.key_of, self._mail, MAIL_SECONDS)
+        self._inboxes = InboxMover(redis, self.id)
+        self._upkeep = Upkeep(
+            redis, self.id, config.leadership, self._runners, lambda: self._heard, self._loops
+        )
+        self._retainer = Retainer(redis, self.id, now_ms, interval=config.retention_interval)
+        self.beaten_at: int | None = None
+        """When Redis last took note of this host; None before it began."""
+
+    @property
+    def leaders(self) -> list[str]:
+        """Identities of the groups that this host leads."""
+        return sorted(self._runners)
+
+    async def facts(self) -> metrics.HostFacts:
+        """What metrics show; lags are unknown while Redis does not answer, or a stream is damaged."""
+        led = [found for runner in self._runners.values() if (found := runner.facts()) is not None]
+        try:
+            groups = await metrics.with_lag(self._redis, led)
+        except StreamleaseError as error:
+            log.warning("lags are unknown: %s", error)
+            groups = [facts for facts, _ in led]
+        return metrics.HostFacts(groups, self.draining, len(self._outgoing), self.dropped)
+
+    @property
+    def dropped(self) -> int:
+        """Messages that did not parse."""
+        return self._mailbox.dropped
+
+    async def start(self) -> None:
+        """Open the mailbox and begin to listen.
+
+        Raises:
+            StoreUnavailable: Redis does not answer.
+        """
+        load_installed()
+        await self._mailbox.open()
+        await self._beat_once()
+        upkeep = self._upkeep
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            "renew": upkeep.renew,
+            "tick": upkeep.tick,
+            "look": upkeep.look,
+            "weigh": upkeep.weigh,
+            "receive": self._receive,
+            "send": self._send,
+            "keep alive": self._keep_alive,
+            "beat": self._beat,
+            "retention": self._retain,
+            "inboxes": self._move_inboxes,
+        }
+        if self.config.registered:
+            works["watch"] = self._watch
+        for name, work in works.items():
+            self._tasks.append(self._loops.start(name, self._forever(name, work), endless=True))
+
+    async def _forever(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat `work` until cancelled; what Redis refuses, or does not answer, is tried again."""
+        while True:
+            try:
+                await work()
+                self.troubles.pop(name, None)
+            except UNANSWERED as error:
+                log.warning("%s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+            except StreamleaseError as error:
+                log.error("host %s cannot do its work (%s): %s", self.id, name, error)
+                self.troubles[name] = " ".join(str(error).split())
+                await asyncio.sleep(FAULTY_SECONDS)
+
+    def fail(self, name: str, error: StreamleaseError) -> None:
+        """A part of the host, called `name`, has ended: lead nothing any more, and say why."""
+        if self.failure is not None:
+            return
+        log.error("host %s leads nothing any more, since %s ended: %s", self.id, name, error)
+        self.failure = error
+        self.draining = True
+        for runner in self._runners.values():
+            runner.end(f"host {self.id} failed: {error}")
+        self._told_failed()
+
+    def lead(self, group: str, above: int = 0) -> None:
+        """Become a candidate for the group, unless the host leads it or is one already.
+
+        Args:
+            above: the new term must be higher: Redis may have lost one that somebody has seen.
+        """
+        self._seen[group] = max(above, self._seen.get(group, 0))
+        if self.draining or group in self._runners or group in self._candidates:
+            return
+        stand = self._pass_on if self.drained else self._stand
+        task = self._single.start(f"candidate for {group}", stand(group))
+        self._candidates[group] = task
+        task.add_done_callback(lambda _: self._candidates.pop(group, None))
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new leaders and step down from all, so that no client waits for a timeout.
+
+        A leader that has not resigned after `seconds` is left to expire.
+        """
+        self.draining = True
+        await stop(list(self._candidates.values()))
+        if self.config.registered:
+            with contextlib.suppress(*UNANSWERED):
+                # The registration expires by itself.
+                await hosts.leave(self._redis, self.id)
+        for runner in self._runners.values():
+            runner.step_down()
+        if self._leading:
+            await asyncio.wait(list(self._leading.values()), timeout=seconds)
+        await self._send_waiting()
+
+    async def close(self, drain_timeout: float = 5.0) -> None:
+        """Drain, stop listening and remove the mailbox."""
+        try:
+            await self.drain(drain_timeout)
+        finally:
+            await self._single.close()
+            await self._loops.close()
+        with contextlib.suppress(*UNANSWERED):
+            # The claim expires by itself.
+            await self._retainer.close()
+        with contextlib.suppress(*UNANSWERED):
+            # The mailbox expires by itself.
+            await self._mailbox.close()
+
+    # ------------------------------------------------------------ candidates and leaders
+
+    async def _watch(self) -> None:
+        if self.draining or self.drained:
+            await asyncio.sleep(WATCH_SECONDS)
+            return
+        for group in await self._upkeep.watch():
+            self.lead(group)
+
+    async def _stand(self, group: str) -> None:
+        candidacy = self._upkeep.candidacy(group)
+        give_up = now_ms() + int(CANDIDACY_SECONDS * 1000)
+        first_seen = None
+        while now_ms() < give_up and not self.draining:
+            try:
+                record = await leadership.read(self._redis, group)
+                ready = candidacy.observe(record, now_ms())
+                if record.held and record.host != self.id:
+                    first_seen = first_seen or record
+                    if record.renewed_at != first_seen.renewed_at:
+                        return  # somebody leads and is alive
+                candidacy.floor = self._seen.get(group, 0)
+                if ready and (term := await candidacy.attempt(self._redis)) is not None:
+                    self._begin(group, term, candidacy.history)
+                    return
+            except UnknownGroup as error:
+                log.info("candidate for %s: %s", group, error, extra={"group": group})
+                return
+            except StreamleaseError as error:
+                log.warning("candidate for %s: %s", group, error, extra={"group": group})
+            await asyncio.sleep(WATCH_SECONDS)
+
+    # ------------------------------------------------------------ drained by an operator
+
+    async def _drain_host(self, sender: str, wanted: DrainHost) -> None:
+        """Hand all leaders to other hosts, one after another, so that few groups change leader at once."""
+        if self._drain_answer is not None and self._drain_answer.request == wanted.request:
+            self._post(sender, self._drain_answer)  # the answer was lost, or came too late
+            return
+        error = ""
+        if not wanted.undo and not await self._others():
+            error = f"host {self.id} is the last one that leads: start another one first"
+        self.drained = not wanted.undo and not error
+        groups = self.leaders
+        body = json.dumps({"host": self.id, "drained": self.drained, "leaders": groups})
+        self._drain_answer = CommandReply(
+            group=wanted.group, request=wanted.request, ok=not error, error=error, body=body
+        )
+        try:
+            await self._beat_once()
+        except UNANSWERED as unanswered:
+            log.warning("host %s: %s", self.id, unanswered)  # the next beat says it
+        self._post(sender, self._drain_answer)
+        for group in groups if self.drained else ():
+            runner = self._runners.get(group)
+            if runner is None or not self.drained:
+                continue
+            step_down = Command(
+                group=group,
+                request=f"{wanted.request}/{group}",
+                act="step_down",
+                who=wanted.who,
+                at=wanted.at,
+            )
+            runner.post(Received(sender, step_down))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HAND_OUT_SECONDS):
+                    await self._led_elsewhere(group, runner.term)
+
+    async def _others(self) -> list[hosts.HostInfo]:
+        """The other hosts that take leaders; those with few first."""
+        alive = await hosts.alive(self._redis)
+        others = [host for host in alive if host.host != self.id and not host.drained]
+        return sorted(others, key=lambda host: (host.leaders, host.host))
+
+    async def _led_elsewhere(self, group: str, term: int) -> None:
+        while True:
+            try:
+                record = await leadership.read(self._redis, group)
+                if record.held and record.term > term:
+                    return
+            except UNANSWERED as error:
+                log.warning("waiting for the next leader of %s: %s", group, error, extra={"group": group})
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def _pass_on(self, group: str) -> None:
+        """A drained host was asked to lead: let another one, or do it if there is none."""
+        try:
+            others = await self._others()
+        except (StoreUnavailable, StoreRefused, Indefinite) as error:
+            log.warning("passing %s on: %s", group, error, extra={"group": group})
+            others = []
+        if others:
+            wanted = SpawnWanted(group=group, above=self._seen.get(group, 0), placed=True)
+            self._post(others[0].host, wanted)
+        else:
+            await self._stand(group)
+
+    async def _have_placed(self, place: Place, wanted: SpawnWanted) -> None:
+        """Somebody misses a leader: make the job that a host takes, or lead where that is not possible."""
+        try:
+            record = await leadership.read(self._redis, wanted.group)
+            await place(wanted.group, record, wanted.above)
+        except UNANSWERED as error:
+            log.warning(
+                "no job to lead %s could be made, so this host stands for it: %s",
+                wanted.group,
+                error,
+                extra={"group": wanted.group},
+            )
+            self.lead(wanted.group, wanted.above)
+
+    def _begin(self, group: str, term: int, history: str) -> None:
+        self._seen[group] = max(term, self._seen.get(group, 0))
+        runner = Runner(
+            self._redis,
+            group,
+            self.id,
+            term,
+            self._post,
+            self.config.leader,
+            self.config.leadership,
+            self._upkeep.look_soon,
+            history,
+        )
+        self._runners[group] = runner
+        task = self._single.start(f"leader of {group}", runner.run())
+        self._leading[group] = task
+        task.add_done_callback(lambda done: self._ended(group, done))
+
+    def _ended(self, group: str, task: asyncio.Task[str]) -> None:
+        runner = self._runners.pop(group, None)
+        self._leading.pop(group, None)
+        if runner is not None and runner.over:
+            self.lead(group)
+
+    # ------------------------------------------------------------ messages
+
+    def _post(self, receiver: str, message: Message) -> None:
+        self._outgoing.append((receiver, message))
+        self._news.set()
+
+    async def _receive(self) -> None:
+        began = now_ms()
+        for letter in await self._mailbox.receive():
+            self._deliver(letter)
+        self._heard = began
+
+    def _deliver(self, letter: Letter) -> None:
+        match letter.message:
+            case Command() as command if command.group not in self._runners:
+                error = f"host {self.id} does not lead {command.group}"
+                self._post(
+                    letter.sender,
+                    CommandReply(
+                        group=command.group, request=command.request, ok=False, error=error, not_leader=True
+                    ),
+                )
+            case (
+                LeaderWanted() | Ping() | UpdateProgress() | RevokeFinished() | MessageFailed()
+            ) as message if message.group not in self._runners:
+                seen = self._seen.get(message.group, 0)
+                self._post(
+                    letter.sender, NotLeader(group=message.group, borrower=message.borrower, term=seen)
+                )
+            case (
+                LeaderWanted()
+                | Ping()
+                | UpdateProgress()
+                | RevokeFinished()
+                | MessageFailed()
+                | Disconnect()
+                | FixCut()
+                | FinishCut()
+                | ResumeCut()
+                | Command()
+            ) as message:
+                runner = self._runners.get(message.group)
+                if runner is not None:
+                    runner.post(Received(letter.sender, message))
+            case SpawnWanted(placed=False) as wanted if self._place is not None:
+                self._errand(self._have_placed(self._place, wanted))
+            case SpawnWanted() as wanted:
+                self.lead(wanted.group, wanted.above)
+            case DrainHost() as drain:
+                self._errand(self._drain_host(letter.sender, drain))
+            case _:
+                log.warning("host %s got a %s, which is for borrowers", self.id, letter.message.type)
+
+    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside the loops; a Redis that does not answer ends it."""
+
+        async def done() -> None:
+            try:
+                await work
+            except (StoreUnavailable, StoreRefused, Indefinite) as error:
+                log.warning("host %s: %s", self.id, error)
+
+        self._single.start("errand", done())
+
+    async def _send(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+        await self._send_waiting()
+
+    async def _send_waiting(self) -> None:
+        while self._outgoing:
+            letters = list(self._outgoing)
+            self._outgoing.clear()
+            left = await self._mailing.turn(letters)
+            self._outgoing.extendleft(reversed(left))
+
+    async def _mail(self, letters: Sequence[tuple[str, Message]]) -> None:
+        try:
+            await mailbox.send(self._redis, self.id, letters)
+        except UNANSWERED as error:
+            # Lost on the way: the protocol sends again what matters.
+            log.warning("host %s lost %d messages: %s", self.id, len(letters), error)
+
+    async def _keep_alive(self) -> None:
+        await asyncio.sleep(mailbox.KEEP_ALIVE_MS / 1000)
+        await self._mailbox.open()
+
+    async def _move_inboxes(self) -> None:
+        try:
+            await self._inboxes.round()
+        except StreamleaseError as error:
+            log.warning("inboxes: %s", error)
+        await asyncio.sleep(LOOK_SECONDS)
+
+    async def _retain(self) -> None:
+        try:
+            await self._retainer.round()
+        except StreamleaseError as error:
+            log.warning("retention: %s", error)
+        await asyncio.sleep(self.config.retention_interval)
+
+    async def _beat(self) -> None:
+        await asyncio.sleep(hosts.BEAT_MS / 1000)
+        if not self.draining:
+            await self._beat_once()
+
+    async def _beat_once(self) -> None:
+        if self.config.registered:
+            info = hosts.HostInfo(
+                host=self.id,
+                name=self.config.name,
+                pid=self._pid,
+                leaders=len(self._runners),
+                drained=self.drained,
+            )
+            await hosts.beat(self._redis, info)
+        self.beaten_at = now_ms()

@@ -1,0 +1,290 @@
+"""Retention as the leader hosts do it: one of them, every few seconds, for all spaces.
+
+::
+
+    claim --> finish half-done changes, drop spent generations (forgetting.py)
+          --> ends of the streams --> what the groups need --> let go of groups idle for too long --> trim
+
+The claim is a leadership record like those of the groups, under a name that no group can have. Its term goes
+with every trim, and a stream refuses a lower term than it has seen, so a host that lost the claim without
+knowing it trims nothing. Ends are read before groups (`registry/progress.py` says why). What a host decides
+in a round is used in that round only.
+
+A group that was idle for longer than its expiry stops holding data: the host takes the group's leadership,
+writes `Expired` into its journal (the mirror says so in the same act), and resigns. So it never does this
+to a group that somebody leads. A consumer that comes back finds its streams at the floor; its leader records
+`Returned` and `Truncated`. Where retention passed a group that is not expired, because it was forced or the
+group came back at that moment, the group's leader is told to look at the floors: what groups need is read
+once more after the trim, for one that is expired then looks at the floors when it comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from streamlease.hosts.forgetting import Forgetter, Spent, unfinished
+from streamlease.leader.core.records import Expired
+from streamlease.leader.journal import Journal, TailLost, recover
+from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError, UnknownGroup, UnknownSpace
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import leadership, progress
+from streamlease.registry.groups import Groups
+from streamlease.registry.leadership import Candidacy, LeadershipConfig
+from streamlease.registry.progress import GroupProgress, Holds, needs
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.retention import (
+    NOTHING_NEWER,
+    Newer,
+    Trim,
+    TrimFenced,
+    Trimmed,
+    kept,
+    newer_than,
+    trim_many,
+)
+from streamlease.streams.spaces.spaces import Space, SpaceStore
+
+log = logging.getLogger(__name__)
+
+CLAIM = "!retention"
+"""The name under which the claim stands; a group's has a ``/``."""
+
+INTERVAL_SECONDS = 10.0
+PAGE = 64
+"""Streams that are trimmed in one write."""
+
+
+@dataclass(slots=True)
+class Round:
+    """What one round came to."""
+
+    claimed: bool = False
+    trimmed: list[Trimmed] = field(default_factory=list)
+    expired: list[SharedSubscription] = field(default_factory=list)
+    dropped: list[Spent] = field(default_factory=list)
+    passed: list[SharedSubscription] = field(default_factory=list)
+    """Groups that have not consumed what is gone now."""
+
+
+def expiry_of(group: GroupProgress, spaces: Iterable[Space]) -> int:
+    """After how many idle milliseconds the group holds nothing; 0: never.
+
+    Its own setting counts, else the longest of its spaces'.
+    """
+    if group.expiry_ms is not None:
+        return group.expiry_ms
+    settings = [s.retention.group_expiry_ms for s in spaces if s.intersects(group.subscription.filter)]
+    return 0 if 0 in settings else max(settings, default=0)
+
+
+def overdue(holds: Holds, spaces: Sequence[Space]) -> list[GroupProgress]:
+    """Groups that hold data, though they were idle for longer than their expiry. Pure."""
+    return [
+        group
+        for group in holds.groups
+        if group.expired_at is None and holds.behind(group) and 0 < expiry_of(group, spaces) < group.idle_ms
+    ]
+
+
+def passed_over(floors: dict[StreamId, int], groups: Iterable[GroupProgress]) -> list[SharedSubscription]:
+    """Groups, other than expired ones, that need something below a floor. Pure."""
+    return [
+        group.subscription
+        for group in groups
+        if group.expired_at is None
+        and any(need < floors.get(stream, 0) for stream, need in group.needs.items())
+    ]
+
+
+class Retainer:
+    """Retention of one leader host.
+
+    Args:
+        interval: seconds from one round to the next.
+        clock: this process' own clock in milliseconds.
+
+    Raises:
+        InvalidOption: the interval is not positive.
+    """
+
+    def __init__(
+        self, redis: AsyncRedis, host: str, clock: Callable[[], int], *, interval: float = INTERVAL_SECONDS
+    ) -> None:
+        if not 0 < interval <= 86_400:
+            raise InvalidOption(f"retention interval is {interval} s: it must be above 0 and at most 86400")
+        self._redis = redis
+        self._host = host
+        self._clock = clock
+        self._config = LeadershipConfig(
+            ttl=max(4000, round(interval * 3000)), renew_interval=max(1, round(interval * 1000))
+        )
+        self._spaces = SpaceStore(redis)
+        self._groups = Groups(redis)
+        self._forgetter = Forgetter(redis, self._spaces, self._groups)
+        self._candidacy = Candidacy(CLAIM, host, host, self._config)
+        self._expiring: dict[str, Candidacy] = {}
+        self._term: int | None = None
+        self._renewed_at = 0
+
+    async def round(self) -> Round:
+        """Do what is due now, if this host has the claim or can get it.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: try again.
+        """
+        done = Round()
+        due = [s for s in (await self._spaces.look()).listed if s.retention.limited or unfinished(s)]
+        if not due or not await self._claim():
+            return done
+        done.claimed = True
+        done.dropped = await self._forgetter.round(filter(unfinished, due))
+        spaces = [space for space in (await self._spaces.look()).listed if space.retention.limited]
+        if not spaces:
+            return done
+        holds = await self._look(spaces)
+        late = overdue(holds, [space for space in spaces if not space.retention.force])
+        for group in late:
+            id = group.subscription.id
+            try:
+                if await self._expire(group):
+                    done.expired.append(group.subscription)
+            except StreamleaseError as error:
+                # It goes on holding what it holds; the others do not wait for it.
+                log.warning("group '%s' cannot let go: %s", group.subscription, error, extra={"group": id})
+        self._expiring = {g.subscription.id: c for g in late if (c := self._expiring.get(g.subscription.id))}
+        if done.expired:
+            holds = await self._look(spaces)
+        floors = await self._trim(spaces, holds, done)
+        groups = holds.groups
+        if any(group.expired_at is not None for group in groups):
+            # One that came back meanwhile may have looked at the floors before they were raised.
+            groups = await needs(self._redis, self._groups, spaces)
+        done.passed = passed_over(floors, groups)
+        await progress.tell_passed(self._redis, [group.id for group in done.passed])
+        return done
+
+    async def close(self) -> None:
+        """Let another host have the claim at once.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: it expires by itself.
+        """
+        if self._term is not None:
+            term, self._term = self._term, None
+            await leadership.resign(self._redis, CLAIM, self._host, term)
+
+    # ------------------------------------------------------------ the claim
+
+    async def _claim(self) -> bool:
+        began = self._clock()
+        if self._term is not None:
+            try:
+                await leadership.renew(self._redis, CLAIM, self._host, self._term)
+                self._renewed_at = began
+                return True
+            except Fenced as error:
+                log.warning("retention: %s", error)
+                self._term = None
+        record = await leadership.read(self._redis, CLAIM)
+        if self._candidacy.observe(record, began):
+            self._term = await self._candidacy.attempt(self._redis)
+            self._renewed_at = began
+        return self._term is not None
+
+    @property
+    def _sure(self) -> bool:
+        """Whether the claim is certainly held, by this host's own clock."""
+        return self._term is not None and self._clock() - self._renewed_at < self._config.ttl
+
+    # ------------------------------------------------------------ groups
+
+    async def _look(self, spaces: Sequence[Space]) -> Holds:
+        streams = [stream for space in spaces for stream in space.streams()]
+        # A damaged stream has no end here, and keeps what it holds.
+        ends = {stream: one.next for stream, one in (await kept(self._redis, streams)).items()}
+        return Holds(ends, await needs(self._redis, self._groups, spaces))
+
+    async def _expire(self, group: GroupProgress) -> bool:
+        """Let a group go, under its leadership; False if somebody leads it, or has just come back."""
+        id = group.subscription.id
+        fresh = Candidacy(id, self._host, self._host, LeadershipConfig(), declared=True)
+        candidacy = self._expiring.setdefault(id, fresh)
+        if not candidacy.observe(await leadership.read(self._redis, id), self._clock()):
+            return False
+        term = None
+        with contextlib.suppress(UnknownGroup):  # deleted in this moment
+            term = await candidacy.attempt(self._redis)
+        if term is None:
+            return False
+        try:
+            # Holding the record is itself a sign of life, so look at what was there before.
+            (again,) = await progress.read(self._redis, {group.subscription: []}) or [group]
+            if again.last_commit_at > group.active_at or again.expired_at is not None:
+                return False
+            recovery = await recover(self._redis, id)
+            journal = Journal(self._redis, id, self._host, term, recovery.last_id)
+            record = Expired(at=again.read_at, idle_ms=group.idle_ms, host=self._host)
+            expired = {"@expired": again.read_at}
+            try:
+                await journal.write(*journal.next_commit([record], expired))
+            except TailLost as error:
+                log.warning("group '%s': its journal is healed: %s", group.subscription, error)
+                await journal.heal(recovery.state.snapshot())
+                await journal.write(*journal.next_commit([record], expired))
+            log.warning(
+                "group '%s' was idle for %d s and holds no messages any more", group.subscription,
+                group.idle_ms // 1000, extra={"group": id, "term": term},
+            )  # fmt: skip
+            return True
+        finally:
+            await leadership.resign(self._redis, id, self._host, term)
+
+    # ------------------------------------------------------------ trimming
+
+    async def _trim(self, spaces: Sequence[Space], holds: Holds, done: Round) -> dict[StreamId, int]:
+        """Trim all streams of `spaces`; their floors."""
+        newer = await self._newer(spaces)
+        trims = [
+            self._trim_of(space, stream, holds, newer.get(stream, NOTHING_NEWER))
+            for space in spaces
+            for stream in space.streams()
+            if stream in holds.ends
+        ]
+        floors: dict[StreamId, int] = {}
+        while trims and self._sure:
+            page, trims = trims[:PAGE], trims[PAGE:]
+            for trim, outcome in zip(page, await trim_many(self._redis, page), strict=True):
+                if isinstance(outcome, Trimmed):
+                    floors[outcome.stream] = outcome.floor
+                    if outcome.entries:
+                        done.trimmed.append(outcome)
+                    if outcome.more:
+                        trims.append(trim)
+                elif isinstance(outcome, TrimFenced):
+                    # A higher term than this claim's: claim anew, above it.
+                    log.warning("retention: %s", outcome)
+                    self._candidacy.floor = outcome.term
+                    await self.close()
+                    return floors
+                elif not isinstance(outcome, UnknownSpace):  # deleted meanwhile
+                    log.warning(
+                        "retention of %s: %s", trim.stream, outcome, extra={"stream": str(trim.stream)}
+                    )
+        return floors
+
+    async def _newer(self, spaces: Sequence[Space]) -> dict[StreamId, Newer]:
+        """What stands behind the sealed streams of former generations."""
+        orders = [space.predecessors() for space in spaces if len(space.generations) > 1]
+        held = await kept(self._redis, [stream for order in orders for stream in order])
+        return {stream: newer for order in orders for stream, newer in newer_than(order, held).items()}
+
+    def _trim_of(self, space: Space, stream: StreamId, holds: Holds, newer: Newer) -> Trim:
+        term = self._term or 0
+        if space.retention.force:
+            return Trim(stream, space.retention, None, term=term, newer=newer)
+        hold = holds.of(stream)
+        return Trim(stream, space.retention, hold.limit, hold.holder, term, newer)

@@ -1,0 +1,1 @@
+"""Who should hold which stream: strategies and their arithmetic. Pure."""

@@ -1,0 +1,1 @@
+"""What a query decides about cuts, without I/O."""

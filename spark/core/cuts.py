@@ -1,0 +1,390 @@
+"""What a query knows of its streams and cuts: pure, without a clock, a session or a leader of its own.
+
+`QuerySession` beside Spark's driver asks and tells; this decides what is proposed, what a finished cut
+commits, when a revoked stream may leave, and what of an unfinished cut is still the query's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
+from streamlease.protocol.cuts import Ranges
+from streamlease.protocol.errors import Fenced
+from streamlease.protocol.messages import (
+    CutFixed,
+    CutResumed,
+    FinishCut,
+    FixCut,
+    Progress,
+    ResumeCut,
+)
+from streamlease.spark.core.checkpoint import CutOffset, SlotRange, SlotRanges
+from streamlease.spark.core.held import Held, HeldStreams
+from streamlease.spark.core.limits import Limits
+
+Report = Callable[[int, Progressed], None]
+"""Tells the borrower of a slot how far a stream is."""
+
+
+class QueryCuts:
+    """The streams of one query and its cuts."""
+
+    def __init__(self, group: str, report: Report) -> None:
+        self.group = group
+        self.session = ""
+        self.arrival = 0
+        self.streams = HeldStreams()
+        self.held = self.streams.held
+        self.given_back: dict[str, Held] = {}
+        """Streams whose final progress was reported; a leader that did not hear it grants them once more."""
+        self.finished = 0
+        """The newest cut that went through the sink."""
+        self.unconfirmed = False
+        """Whether the leader has yet to confirm that cut `finished` is finished."""
+        self.went_through: CutOffset | None = None
+        """The last cut that went through the sink, as far as it was read here."""
+        self._attested: dict[str, SlotRange] | None = None
+        """Ranges of the last cut that went through the sink, once one was asked for."""
+        self.open: CutOffset | None = None
+        self.open_streams: set[str] = set()
+        """Streams of the open cut that were not lost since it was fixed."""
+        self.proposed: FixCut | None = None
+        self.rebalances = 0
+        self.settled = False
+        """Whether it is known what became of the cut that was open when the query was stopped."""
+        self._report = report
+        self._proposals = 0
+        self._names: tuple[int, set[str]] = (0, set())
+        """The newest proposal of which somebody asked, and its streams."""
+        self._passed_over: dict[str, int] = {}
+        """In how many cuts in a row a stream with something to read got nothing."""
+
+    # ------------------------------------------------------------ streams
+
+    def granted(self, slot: int, grant: StreamGranted) -> int | None:
+        """Hold the stream; go on if it never left the session.
+
+        Returns:
+            how far the query was, if the stream went on without it although nobody else had it.
+        """
+        former = self.given_back.pop(grant.stream, None)
+        held = self.held.get(grant.stream, former)
+        passed = self._passed(grant, held)
+        committed = grant.progress
+        if grant.resumes is None or (held is not None and held.lease_epoch < grant.resumes):
+            self.open_streams.discard(grant.stream)
+            self.rebalances += 1
+        elif held is not None:
+            committed = max(committed, held.committed)
+        since = grant.lease_epoch if grant.resumes is None else grant.resumes
+        new = Held(slot, grant.lease_epoch, committed, grant.pinned_end, since=since, follows=grant.follows)
+        self.streams.hold(grant.stream, new)
+        self._attest(grant.stream)
+        return passed
+
+    def _passed(self, grant: StreamGranted, held: Held | None) -> int | None:
+        """How far the stream was read, if it is granted from beyond that and nobody else had it."""
+        if held is None or grant.progress <= held.committed:
+            return None
+        if grant.resumes is None or held.lease_epoch < grant.resumes:
+            return None  # others may have read it, or an operator moved the group
+        came_to = held.committed
+        if self.open is not None:
+            came_to = max(came_to, *(part.end for part in self.open.ranges if part.stream == grant.stream), 0)
+        return came_to if came_to < grant.progress else None
+
+    def revoking(self, revoking: StreamRevoking) -> None:
+        """Let the stream go as soon as no cut holds it."""
+        held = self.held.get(revoking.stream)
+        if held is not None and held.lease_epoch == revoking.lease_epoch:
+            held.revoking = True
+            self.release_revoked((revoking.stream,))
+
+    def gone(self, gone: StreamGone) -> bool:
+        """Forget the stream, or keep it in limbo after its borrower's end; False for a late word."""
+        held = self.held.get(gone.stream)
+        if held is None or held.lease_epoch != gone.lease_epoch:
+            return False
+        if held.revoking and self.settled and not self._is_busy(gone.stream):
+            self.given_back[gone.stream] = self.streams.drop(gone.stream)
+        else:
+            held.limbo = True
+            self.streams.look_at(gone.stream)
+        self.rebalances += 1
+        return True
+
+    def settle(self) -> None:
+        """No cut of an earlier process is open: streams may leave."""
+        if not self.settled:
+            self.settled = True
+            self.release_revoked()
+
+    def release_revoked(self, among: Iterable[str] | None = None) -> None:
+        """Report final progress of revoked streams that no open or proposed cut holds.
+
+        Not before it is known what became of the last cut of an earlier process: to give one of its
+        streams back would have its rows read again, although they may have gone through the sink.
+
+        Args:
+            among: those that may be revoked and were not before; None: all.
+        """
+        if not self.settled:
+            return
+        names = among if among is not None else [name for name, held in self.held.items() if held.revoking]
+        for stream in names:
+            held = self.held[stream]
+            if held.revoking and not self._is_busy(stream):
+                self._report(held.slot, Progressed(stream, held.lease_epoch, held.committed, final=True))
+
+    def _is_busy(self, stream: str) -> bool:
+        """Whether the open or the proposed cut holds the stream."""
+        if stream in self.open_streams or self.proposed is None:
+            return stream in self.open_streams
+        if self._names[0] != self.proposed.proposal:
+            self._names = self.proposed.proposal, set(self.proposed.ranges.streams)
+        return stream in self._names[1]
+
+    # ------------------------------------------------------------ the next cut
+
+    def propose(
+        self,
+        waiting: Mapping[str, int],
+        limits: Limits,
+        milliseconds: int = 0,
+        mean_bytes: Mapping[str, float] | None = None,
+    ) -> FixCut | None:
+        """The cut that could be made of what waits now; it is proposed from now on.
+
+        Args:
+            waiting: see :meth:`HeldStreams.waiting`.
+            limits: what the cut may hold.
+            milliseconds: how long ago the last cut was fixed.
+            mean_bytes: size of a message of each stream, where a limit of bytes asks for it.
+        """
+        # A pinned part is taken whole, so that it is the same part again, and leaves less for the rest.
+        pinned = self.streams.pinned_ends()
+        sizes: dict[str, int] = {}
+        means = mean_bytes or {}
+        if pinned or limits.is_worth_a_cut(sum(waiting.values()), milliseconds):
+            taken = {stream: end - self.held[stream].committed for stream, end in pinned.items()}
+            left = limits.less(
+                sum(taken.values()), sum(rows * means.get(stream, 0.0) for stream, rows in taken.items())
+            )
+            if left.max_rows != 0 and left.max_bytes != 0:
+                sizes = left.sizes(waiting, means, self._passed_over)
+        ends = pinned | {stream: self.held[stream].committed + size for stream, size in sizes.items()}
+        if ends:
+            over = [one for one in waiting if one not in sizes] if len(sizes) < len(waiting) else ()
+            self._passed_over = {stream: self._passed_over.get(stream, 0) + 1 for stream in over}
+        self.proposed = self.fix_cut(ends) if ends else None
+        return self.proposed
+
+    def fix_cut(self, ends: Mapping[str, int]) -> FixCut:
+        """The next cut: each stream from where it is committed to its end."""
+        self._proposals += 1
+        held = self.held
+        return FixCut(
+            group=self.group,
+            session=self.session,
+            arrival=self.arrival,
+            cut=self.finished + 1,
+            finished=self.finished,
+            ranges=Ranges(
+                [*ends],
+                [held[stream].lease_epoch for stream in ends],
+                [held[stream].committed for stream in ends],
+                [*ends.values()],
+            ),
+            proposal=self._proposals,
+        )
+
+    def is_meant(self, fixed: CutFixed) -> bool:
+        """Whether this is an answer to what is proposed, and not to what was proposed before."""
+        return self.proposed is not None and self.proposed.proposal == fixed.proposal
+
+    def ranges_of(self, fixed: CutFixed) -> Ranges:
+        """The ranges that are fixed, by an answer to what is proposed."""
+        assert self.proposed is not None
+        return fixed.ranges if fixed.ranges is not None else self.proposed.ranges
+
+    def is_older(self, fixed: CutFixed) -> bool:
+        """Whether the leader knows of finished cuts that the checkpoint does not know of."""
+        proposed = self.proposed
+        return proposed is not None and fixed.finished >= proposed.cut and not self.ranges_of(fixed)
+
+    def fixed(self, fixed: CutFixed) -> CutOffset | None:
+        """The answer to what was proposed: the cut that is open now; None if nothing of it may be read."""
+        ranges = self.ranges_of(fixed)
+        proposed, self.proposed = self.proposed, None
+        assert proposed is not None
+        if not ranges:
+            self.release_revoked()
+            return None
+        cut = self._cut_of(fixed, ranges)
+        self.set_open(cut)
+        return cut
+
+    def _cut_of(self, answer: CutFixed | CutResumed, ranges: Ranges) -> CutOffset:
+        streams, epochs, starts, ends = ranges.columns
+        held = self.held
+        slots = [one.slot if (one := held.get(stream)) is not None else 0 for stream in streams]
+        parts = SlotRanges(streams, starts, ends, epochs, slots)
+        return CutOffset(self.group, self.session, answer.cut, answer.term, parts)
+
+    def set_open(self, cut: CutOffset | None) -> None:
+        """This cut is open now, or none is."""
+        self.settled = True
+        self.open = cut
+        # A range of before the present lease began, by a late answer, says nothing of the stream's progress.
+        streams, _, _, epochs, _ = cut.ranges.columns if cut is not None else ((),) * 5
+        self.open_streams = {
+            stream
+            for stream, epoch in zip(streams, epochs, strict=True)
+            if (held := self.held.get(stream)) is None or held.since <= epoch
+        }
+        self.release_revoked()
+
+    # ------------------------------------------------------------ the end of a cut
+
+    def is_open(self, cut: CutOffset) -> bool:
+        """Whether `cut` was fixed, or is read again, by this process and is not finished."""
+        return self.open is not None and self.open.cut == cut.cut
+
+    def finish(self, done: CutOffset, following: CutResumed | None = None) -> CutOffset | None:
+        """The cut went through the sink. One that is not open was fixed by an earlier process.
+
+        Args:
+            following: what the leader answered to `ask_for_next`.
+
+        Returns:
+            the cut that such a process had fixed besides, and not taken note of: it is open now.
+        """
+        read = done
+        if self.open is not None and self.is_open(done):
+            read = self.open
+            mine, (streams, _, ends, _, _) = self.open_streams, done.ranges.columns
+            for stream, end in zip(streams, ends, strict=True):
+                held = self.held.get(stream)
+                if held is not None and end > held.committed and stream in mine:
+                    held.commit(end)
+            self.unconfirmed = True
+        self.finished = done.cut
+        self.went_through = read
+        self._attested = None
+        for stream in self.streams.pinned():
+            self._attest(stream)
+        return self.take_up(following)
+
+    def take_up(self, following: CutResumed | None) -> CutOffset | None:
+        """What an earlier process had fixed besides, by the answer to `ask_for_next`, is open now."""
+        cut = None
+        if following is not None and following.ranges:
+            cut = self._cut_of(following, following.ranges)
+        self.set_open(cut)
+        return cut
+
+    def ask_for_next(self, done: CutOffset) -> ResumeCut:
+        """Asks for the cut behind `done`, of which the leader may know although no checkpoint does.
+
+        A process that ends before its checkpoint names the cut that it has just fixed leaves it open. None of
+        it was read; but the next process must not give one of its streams away before it knows of it.
+        """
+        return ResumeCut(group=self.group, session=self.session, arrival=self.arrival, cut=done.cut + 1)
+
+    def finish_cut(self, done: CutOffset, term: int) -> FinishCut:
+        """Says that all cuts up to `done` went through the sink, and what that one was.
+
+        The leader that fixed it for this process need not be told what it was.
+
+        Args:
+            term: that of the leader who is told.
+        """
+        mine = done is self.went_through or (self.open is not None and self.is_open(done))
+        read = self.open if self.open is not None and self.is_open(done) else done
+        return FinishCut(
+            group=self.group,
+            session=self.session,
+            arrival=self.arrival,
+            finished=done.cut,
+            ranges=None if mine and read.term == term else _ranges(read),
+            term=term,
+        )
+
+    def confirm(self, finished: int) -> bool:
+        """The leader knows that all cuts up to `finished` are; whether there is nothing left to confirm."""
+        if finished >= self.finished:
+            self.unconfirmed = False
+        return not self.unconfirmed
+
+    def believe(self, progress: tuple[Progress, ...]) -> dict[str, int]:
+        """Take over what the leader says is committed, for streams that are in no open cut.
+
+        Returns:
+            the streams that went on, and where they were.
+        """
+        were: dict[str, int] = {}
+        for entry in progress:
+            held = self.held.get(entry.stream)
+            if (
+                held is not None
+                and held.lease_epoch == entry.lease_epoch
+                and entry.stream not in self.open_streams
+            ):
+                if entry.offset > held.committed:
+                    were[entry.stream] = held.committed
+                held.commit(entry.offset)
+                self.streams.look_at(entry.stream)
+        return were
+
+    def _attest(self, stream: str) -> None:
+        """Commit what is pinned, if the checkpoint says that just this went through the sink already."""
+        held = self.held[stream]
+        if held.pinned_end is None or self.went_through is None:
+            return
+        if self._attested is None:
+            self._attested = {part.stream: part for part in self.went_through.ranges}
+        part = self._attested.get(stream)
+        if part is not None and held.is_pinned_to(part):
+            held.committed, held.pinned_end = part.end, None
+            self._report(held.slot, Progressed(stream, held.lease_epoch, part.end))
+
+    # ------------------------------------------------------------ an unfinished cut of an earlier process
+
+    def resume_cut(self, cut: CutOffset) -> ResumeCut:
+        """Asks what of `cut` is still the query's own; all cuts before it are finished."""
+        self.finished = max(self.finished, cut.cut - 1)
+        return ResumeCut(
+            group=self.group,
+            session=self.session,
+            arrival=self.arrival,
+            cut=cut.cut,
+            ranges=_ranges(cut),
+        )
+
+    def pinned(self, cut: CutOffset) -> dict[str, int]:
+        """The streams whose part of `cut` nobody took over, although the query was given up, and its ends."""
+        return {
+            part.stream: part.end
+            for part in cut.ranges
+            if (held := self.held.get(part.stream)) is not None and held.is_pinned_to(part)
+        }
+
+    def resumed(self, cut: CutOffset, term: int, mine: set[str]) -> SlotRanges:
+        """Of `cut`, only the streams `mine` are read again; what is to be read."""
+        ranges = SlotRanges.of(part for part in cut.ranges if part.stream in mine)
+        self.set_open(CutOffset(cut.group, cut.session, cut.cut, term, ranges))
+        return ranges
+
+
+def older_checkpoint(session: str, cut: int, finished: int) -> Fenced:
+    """The error of a query whose checkpoint does not know cut `cut`, although all up to `finished` are."""
+    return Fenced(
+        f"cut {cut} of query {session} was finished already, by cut {finished}: its checkpoint is older than "
+        f"its progress; use the newest checkpoint, or a new one"
+    )
+
+
+def _ranges(cut: CutOffset) -> Ranges:
+    streams, starts, ends, epochs, _ = cut.ranges.columns
+    return Ranges(streams, epochs, starts, ends)

@@ -1,0 +1,1 @@
+"""What must be there before Spark can run: Java, and versions that fit each other."""

@@ -1,0 +1,1 @@
+"""Messages and the entries of a stream that hold them: schemas, encoding, decoding. Pure."""

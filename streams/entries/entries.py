@@ -1,0 +1,66 @@
+"""Entries and messages, all that other rooms need of them: ``layout`` says how an entry looks. Pure."""
+
+from __future__ import annotations
+
+from streamlease.streams.entries.decoding import Entry, decode_entries, decode_entry, reopened, topics_in
+from streamlease.streams.entries.encoding import (
+    encode_batch,
+    encode_columns,
+    encode_message,
+    encode_normalized,
+    encode_rows,
+    encode_typed_rows,
+    raised,
+)
+from streamlease.streams.entries.layout import CODECS, Codec, Encoded, Fields
+from streamlease.streams.entries.messages import (
+    EPOCH,
+    HEADERS,
+    MAX_MESSAGE_BYTES,
+    MESSAGE_SCHEMA,
+    TIMESTAMP,
+    Headers,
+    HeadersInput,
+    Message,
+    Row,
+    as_bytes,
+    check_payload,
+    filter_batch,
+    normalized,
+    pack_headers,
+    to_messages,
+)
+
+__all__ = [
+    "CODECS",
+    "EPOCH",
+    "HEADERS",
+    "MAX_MESSAGE_BYTES",
+    "MESSAGE_SCHEMA",
+    "TIMESTAMP",
+    "Codec",
+    "Encoded",
+    "Entry",
+    "Fields",
+    "Headers",
+    "HeadersInput",
+    "Message",
+    "Row",
+    "as_bytes",
+    "check_payload",
+    "decode_entries",
+    "decode_entry",
+    "encode_batch",
+    "encode_columns",
+    "encode_message",
+    "encode_normalized",
+    "encode_rows",
+    "encode_typed_rows",
+    "filter_batch",
+    "normalized",
+    "pack_headers",
+    "raised",
+    "reopened",
+    "to_messages",
+    "topics_in",
+]

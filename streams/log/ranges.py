@@ -1,0 +1,398 @@
+"""Reading a range of offsets from a stream, without I/O: which commands to send, what the replies mean.
+
+One step asks for the stream's meta and then for a chunk of entries, in this order, so that everything
+below the ``next`` of the meta is in the chunk, or is gone. The chunk's COUNT starts small and follows the
+size that the entries seen have when they are expanded. What arrives must begin with the offset asked for and
+go on without a hole; anything else is ``HistoryTruncated``. So a reader never gets silently less.
+
+Sizes are those of expanded messages, whatever the codec made of them (``expanding``). The memory of one who
+reads a range, whatever waits in the stream, is bounded by the sum of
+
+* the entries of a step as stored: 4 MiB; if they are suddenly larger than those before them, 128 entries;
+* 4 MiB of expanded entries, or one entry, which has at most 256 MiB;
+* a batch that is handed out, 32 MiB, and the rows that wait to become the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from streamlease.protocol.errors import HistoryTruncated, StreamleaseError, UnknownSpace
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.offsets import parse_entry_id, range_start
+from streamlease.streams.entries.decoding import DamagedEntry
+from streamlease.streams.entries.entries import Entry, decode_entries
+from streamlease.streams.entries.expanding import expanded_entry_bytes
+from streamlease.streams.entries.schemas import Schema, Versions, load_versions
+from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.redis.connection import Command
+
+BATCH_ROWS = 65_536
+"""Most rows of one batch that a reader hands out."""
+
+BATCH_BYTES = 32 * 1024 * 1024
+"""Most bytes of one batch of several rows. Arrow cannot join columns of texts above 2 GiB."""
+
+ENOUGH_ROWS = 4096
+"""So many rows are worth a batch of their own on the way to Spark: joining them to others would copy them."""
+
+ENOUGH_BYTES = 1024 * 1024
+"""The same in bytes."""
+
+ROW_BYTES = 40
+"""What a message takes beside its own values: its offset, its times, and where its values begin."""
+
+FIRST_COUNT = 8
+MOST_FIRST_COUNT = 64
+"""More entries are not asked for before their size is known: each may have a MiB and more."""
+
+MOST_COUNT = 128
+"""Most entries of a step. More would not be read faster, and the next ones may each be much larger than those
+before them."""
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""How many bytes of expanded entries a step aims at, once it knows how large they are."""
+
+
+class MissingOffsets(HistoryTruncated):
+    """Offsets that were once given out are not there, though retention never reached them.
+
+    So after a failover that lost acknowledged writes. `oldest` is where the stream goes on.
+    """
+
+    def _loss(self) -> str:
+        return (
+            f"stream {self.stream} has nothing at offsets {self.asked} to {self.oldest - 1}: "
+            f"acknowledged messages were lost, as in a failover of Redis"
+        )
+
+    def _usual_remedy(self) -> str:
+        return f"go on from offset {self.oldest}"
+
+
+class StreamState(NamedTuple):
+    """What is known about a stream: `next` offset, lowest offset kept, whether `next` is its end, the time of
+    the last append in microseconds, whether it waits for its predecessors to be sealed, and its size."""
+
+    next: int
+    floor: int
+    sealed: bool
+    last_append: int
+    pending: bool = False
+    bytes: int = 0
+    """Of all that it keeps, as stored."""
+
+    @property
+    def mean_bytes(self) -> float:
+        """Stored size of a message that it keeps; 0 if it keeps none."""
+        return self.bytes / (self.next - self.floor) if self.next > self.floor else 0.0
+
+
+def meta_command(stream: StreamId) -> Command:
+    """Asks for what :func:`parse_meta` reads."""
+    return ("HMGET", stream_meta(stream), "next", "floor", "state", "last_append", "bytes")
+
+
+def parse_meta(stream: StreamId, reply: Any) -> StreamState | None:
+    """The reply to :func:`meta_command`; None if there is no such stream.
+
+    Raises:
+        StreamleaseError: it is damaged.
+    """
+    if reply[0] is None:
+        return None
+    next, floor, state, last_append = reply[:4]
+    try:
+        return StreamState(
+            int(next),
+            int(floor or 0),
+            state == b"sealed",
+            int(last_append or 0),
+            state == b"pending",
+            int(reply[4] or 0) if len(reply) > 4 else 0,
+        )
+    except ValueError:
+        raise damaged_stream(stream) from None
+
+
+def damaged_stream(stream: StreamId) -> StreamleaseError:
+    return StreamleaseError(
+        f"what is kept about stream {stream} is damaged: restore key {stream_meta(stream)} from a backup"
+    )
+
+
+def no_stream(stream: StreamId) -> UnknownSpace:
+    """The error for a stream without meta."""
+    return UnknownSpace(
+        f"there is no stream {stream}: its space was deleted or never created; "
+        f"create it: streamlease space create {stream.space} --topics ..."
+    )
+
+
+def lost_stream(stream: StreamId) -> UnknownSpace:
+    """The error for a stream without meta whose space is there."""
+    return UnknownSpace(
+        f"space {stream.space} has no stream {stream} any more, though its definition names it: "
+        f"Redis lost it, as in a failover; give the space new streams: "
+        f"streamlease space alter {stream.space} --rotate"
+    )
+
+
+class Taken(NamedTuple):
+    """The entries of one step that are wanted, as they came: ``start <= offset < end`` of the stream."""
+
+    entries: list[Entry]
+    start: int
+    end: int
+    versions: Versions | None
+    sizes: list[int]
+    """Of each entry, expanded."""
+
+
+class RangeReader:
+    """Reads ``start <= offset < end`` of one stream: send :attr:`commands`, :meth:`feed` the replies.
+
+    Whoever wants to send the commands of the next step before this one's messages are decoded uses
+    :meth:`take` and :meth:`decode`.
+
+    Args:
+        end: None for what is there when the first step runs.
+        max_messages, max_bytes: stop early; at least one message is read if one is there. Counted are the
+            bytes that an entry has once it is expanded.
+        whole: a range that reaches past the stream's end is an error, not an early end.
+        schema: the typed columns that the reader wants; None for all that there are.
+        columns: the columns of every message that the reader wants; None for all.
+        count: how many entries the first step asks for; see :meth:`entries_for`.
+    """
+
+    def __init__(
+        self,
+        stream: StreamId,
+        start: int,
+        end: int | None = None,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        whole: bool = False,
+        schema: Schema | None = None,
+        columns: frozenset[str] | None = None,
+        count: int = FIRST_COUNT,
+    ) -> None:
+        self.stream = stream
+        self.position = self._start = start
+        self.state: StreamState | None = None
+        self._end = end
+        self._until = end
+        if max_messages is not None:
+            limit = start + max(1, max_messages)
+            self._until = limit if end is None else min(end, limit)
+        self._bytes_left = max_bytes
+        self._whole = whole
+        self._schema = schema
+        self._columns = columns
+        self._versions: Versions | None = None
+        self._count = self._first_count = count
+        self._seen = (0, 0, 0)
+        """Entries, their messages and their bytes, of the last step that brought any."""
+        self.done = end is not None and start >= end
+
+    @property
+    def commands(self) -> list[Command]:
+        """The commands of the next step."""
+        log = stream_log(self.stream)
+        return [
+            (*meta_command(self.stream), "schemas"),
+            ("XRANGE", log, range_start(self.position), "+", "COUNT", self._count),
+        ]
+
+    def feed(self, replies: list[Any]) -> list[pa.RecordBatch]:
+        """The messages that a step brought, in order; none if the stream has no more now.
+
+        Unless the `whole` range is wanted, a damaged entry ends it: what is before it is handed out, and
+        the next reader, which begins with it, raises.
+
+        Raises:
+            UnknownSpace, HistoryTruncated, MissingOffsets, SchemaMismatch: see `take` and `decode`.
+        """
+        taken = self.take(replies)
+        while True:
+            try:
+                return self.decode(taken)
+            except DamagedEntry as damaged:
+                if self._whole or damaged.start == self._start:
+                    raise
+                taken = taken._replace(end=damaged.start)
+                self.position, self.done = damaged.start, True
+
+    def take(self, replies: list[Any]) -> Taken:
+        """What a step brought, and the reader stands behind it; nothing if the stream has no more now.
+
+        Raises:
+            UnknownSpace: there is no such stream.
+            HistoryTruncated: the offset asked for was removed by retention.
+            MissingOffsets: offsets are missing for another reason.
+            SchemaMismatch: the space has other columns than the reader wants.
+        """
+        meta, found = replies
+        state = parse_meta(self.stream, meta)
+        if state is None:
+            raise no_stream(self.stream)
+        self.state = state
+        if self.position < state.floor:
+            raise HistoryTruncated(str(self.stream), self.position, state.floor)
+        self._look_at_schema(meta[-1])
+        entries: list[Entry] = [(entry[0], entry[1]) for entry in found if entry[1] is not None]
+        begin = self.position
+        sizes = self._take(entries, state)
+        if sizes:
+            held = (parse_entry_id(id) for id, _ in entries[: len(sizes)])
+            rows = sum(offsets.end - offsets.start for offsets in held)
+            self._seen = (len(sizes), rows, sum(sizes))
+            room = CHUNK_BYTES if self._bytes_left is None else min(CHUNK_BYTES, self._bytes_left)
+            self._count = max(1, min(MOST_COUNT, room * len(sizes) // max(1, sum(sizes))))
+        return Taken(entries[: len(sizes)], begin, self.position, self._versions, sizes)
+
+    def decode(self, taken: Taken) -> list[pa.RecordBatch]:
+        """The messages in what was taken, in order.
+
+        Raises:
+            SchemaMismatch: an entry is damaged or of an unknown form, or not what the reader wants.
+        """
+        return [batch for part in self.decode_parts(taken) for batch in part]
+
+    def decode_parts(self, taken: Taken) -> Iterator[list[pa.RecordBatch]]:
+        """The same, bit by bit: what is handed out together has ``CHUNK_BYTES``, or is of one entry."""
+        begin = size = 0
+        for place, expanded in enumerate(taken.sizes):
+            if size and size + expanded > CHUNK_BYTES:
+                yield self._decoded(taken, begin, place)
+                begin, size = place, 0
+            size += expanded
+        yield self._decoded(taken, begin, len(taken.sizes))
+
+    def _decoded(self, taken: Taken, begin: int, end: int) -> list[pa.RecordBatch]:
+        return decode_entries(
+            self.stream,
+            taken.entries[begin:end],
+            taken.start,
+            taken.end,
+            versions=taken.versions,
+            wanted=self._schema,
+            columns=self._columns,
+        )
+
+    def entries_for(self, messages: int) -> int:
+        """How many entries another reader of the stream should ask for at first, if it wants `messages`."""
+        entries, rows, size = self._seen
+        if not entries:
+            return self._first_count
+        wanted = -(-messages * entries // rows) + 1  # it may begin in the middle of one
+        return max(1, min(MOST_FIRST_COUNT, wanted, CHUNK_BYTES * entries // max(1, size)))
+
+    def _look_at_schema(self, text: bytes | None) -> None:
+        try:
+            versions = load_versions(text) if text is not None else None
+        except (ValueError, TypeError, RecursionError):
+            raise damaged_stream(self.stream) from None
+        if versions is not None and versions is not self._versions and self._schema is not None:
+            versions.newest.check_wanted(self._schema, f"space {self.stream.space}")
+        self._versions = versions
+
+    def _is_newer(self, offset: int, fields: Sequence[bytes], state: StreamState) -> bool:
+        """Whether an entry was written, under a newer schema, after the meta was read."""
+        if len(fields) < 4 or fields[2] != b"s" or offset < state.next:
+            return False
+        return self._versions is None or self._versions.find(fields[3]) is None
+
+    def _take(self, entries: list[Entry], state: StreamState) -> list[int]:
+        """Move the position over the entries that are wanted; their sizes in bytes, when expanded."""
+        asked = self._count
+        sizes: list[int] = []
+        for id, fields in entries:
+            offsets = parse_entry_id(id)
+            first = max(offsets.start, self.position) if not sizes else offsets.start
+            if first != self.position:
+                raise MissingOffsets(str(self.stream), self.position, offsets.start)
+            if self._is_newer(offsets.start, fields, state):
+                return sizes
+            size = expanded_entry_bytes(fields) + ROW_BYTES * (offsets.end - offsets.start)
+            if self._bytes_left is not None and sizes and size > self._bytes_left:
+                self.done = True
+                return sizes
+            sizes.append(size)
+            self.position = offsets.end if self._until is None else min(offsets.end, self._until)
+            if self._bytes_left is not None:
+                self._bytes_left -= size
+            if self.position == self._until or (self._bytes_left is not None and self._bytes_left <= 0):
+                self.done = True
+                return sizes
+        if len(entries) < asked:
+            self.done = True
+            if self.position < state.next:
+                raise MissingOffsets(str(self.stream), self.position, state.next)
+            if self._whole and self._end is not None and self.position < self._end:
+                raise MissingOffsets(str(self.stream), self.position, self._end)
+        return sizes
+
+
+def gather(
+    batches: list[pa.RecordBatch],
+    *,
+    last: bool,
+    enough: int = BATCH_ROWS,
+    enough_bytes: int = BATCH_BYTES,
+) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+    """Join small neighbours into batches of at most ``BATCH_ROWS`` rows and ``BATCH_BYTES``; cut large ones.
+
+    Args:
+        enough, enough_bytes: so many rows, or bytes, are a batch of their own, and are not copied.
+
+    Returns:
+        what is ready to be handed out, and what waits for more; nothing waits if `last`.
+    """
+    ready: list[pa.RecordBatch] = []
+    group: list[pa.RecordBatch] = []
+    rows = size = 0
+    for whole in batches:
+        for batch, bytes in _pieces(whole):
+            fits = rows + batch.num_rows <= BATCH_ROWS and size + bytes <= BATCH_BYTES
+            alone = rows >= enough or batch.num_rows >= enough or max(size, bytes) >= enough_bytes
+            if group and (alone or not fits or batch.schema != group[0].schema):
+                ready.append(_joined(group))
+                group, rows, size = [], 0, 0
+            group.append(batch)
+            rows += batch.num_rows
+            size += bytes
+    if group and (last or rows >= enough or size >= enough_bytes):
+        ready.append(_joined(group))
+        group = []
+    return ready, group
+
+
+def _pieces(whole: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """`whole` in pieces that may be handed out, each of one row at least, with their sizes."""
+    rows, size = whole.num_rows, _size(whole)
+    if rows <= 1 or (rows <= BATCH_ROWS and size <= BATCH_BYTES):
+        if rows:
+            yield whole, size
+        return
+    step = max(1, min(BATCH_ROWS, rows * BATCH_BYTES // max(1, size), rows - 1))
+    for begin in range(0, rows, step):
+        yield from _pieces(whole.slice(begin, step))
+
+
+def _size(batch: pa.RecordBatch) -> int:
+    """Bytes of `batch` with its dictionaries expanded, as Spark has it."""
+    size: int = batch.nbytes
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type):
+            names = column.dictionary
+            size += batch.num_rows * names.nbytes // max(1, len(names))
+    return size
+
+
+def _joined(group: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return group[0] if len(group) == 1 else pa.concat_batches(group)

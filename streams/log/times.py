@@ -1,0 +1,238 @@
+"""Where in a stream a moment lies: the first message strictly after it; and how old what waits there is.
+
+Append times are microseconds of the server's clock and rise strictly from entry to entry, so every moment
+lies between two entries (all messages of an entry have its time), and a binary search finds the place.
+Before and after the search stands a look at what retention removed: if it removed a message from after the
+moment, the answer is ``HistoryTruncated``, also if that happened meanwhile. So nobody silently gets less.
+
+The search is a generator without I/O: it yields commands and is sent their replies; all streams go in step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from streamlease.protocol.errors import (
+    HistoryTruncated,
+    Indefinite,
+    InvalidInput,
+    SchemaMismatch,
+    StoreUnavailable,
+)
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.offsets import parse_entry_id, range_start
+from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.ranges import no_stream
+from streamlease.streams.redis.connection import (
+    AsyncRedis,
+    BlockingRedis,
+    Command,
+    ask,
+    ask_blocking,
+    refusal,
+)
+from streamlease.streams.redis.scripts import load_script, run_many
+
+log = logging.getLogger(__name__)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+PAGE = 500
+"""Places that are asked about in one round trip."""
+
+_WAITING = load_script("streamlease.streams.log", "waiting")
+
+Steps = Generator[list[Command], list[Any], dict[StreamId, int]]
+
+
+def microseconds(moment: datetime) -> int:
+    """`moment` as microseconds since 1970 UTC, exactly.
+
+    Raises:
+        InvalidInput: it has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise InvalidInput(f"the time {moment.isoformat()} has no zone: give one, such as datetime.now(UTC)")
+    return (moment - EPOCH) // MICROSECOND
+
+
+def _meta(stream: StreamId) -> Command:
+    return ("HMGET", stream_meta(stream), "next", "floor", "trimmed_at")
+
+
+def _bounds(stream: StreamId, reply: Any, moment: int) -> tuple[int, int]:
+    """Floor and end of a stream that still has everything after `moment`."""
+    if reply[0] is None:
+        raise no_stream(stream)
+    floor = int(reply[1] or 0)
+    if reply[2] is not None and moment < int(reply[2]):
+        raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, floor)
+    return floor, int(reply[0])
+
+
+def first_after(moments: Mapping[StreamId, int]) -> Steps:
+    """For each stream, the offset of the first message appended strictly after the moment (microseconds).
+
+    Raises (out of the generator):
+        UnknownSpace, HistoryTruncated, SchemaMismatch.
+    """
+    low: dict[StreamId, int] = {}
+    high: dict[StreamId, int] = {}
+    streams = list(moments)
+    for stream, reply in zip(streams, (yield [_meta(stream) for stream in streams]), strict=True):
+        low[stream], high[stream] = _bounds(stream, reply, moments[stream])
+    while middle := {
+        stream: (low[stream] + high[stream]) // 2 for stream in streams if low[stream] < high[stream]
+    }:
+        replies = yield [
+            ("XRANGE", stream_log(stream), range_start(offset), "+", "COUNT", 1)
+            for stream, offset in middle.items()
+        ]
+        for (stream, offset), entries in zip(middle.items(), replies, strict=True):
+            if not entries:  # trimmed meanwhile, or lost: what is looked for lies below, or nowhere
+                high[stream] = offset
+                continue
+            id, fields = entries[0]
+            held = parse_entry_id(id)
+            if _append_time(stream, id, fields) > moments[stream]:
+                high[stream] = min(offset, held.start)
+            else:
+                low[stream] = held.end
+    for stream, reply in zip(streams, (yield [_meta(stream) for stream in streams]), strict=True):
+        floor, _ = _bounds(stream, reply, moments[stream])
+        low[stream] = max(low[stream], floor)
+    return low
+
+
+def _append_time(stream: StreamId, id: bytes, fields: list[bytes]) -> int:
+    for name, value in zip(fields[::2], fields[1::2], strict=True):
+        if name == b"a" and (appended := _time_of(value)) is not None:
+            return appended
+    raise SchemaMismatch(
+        f"the entry {id.decode('ascii', 'backslashreplace')} of stream {stream} has no append time: "
+        f"read it with the version that wrote it"
+    )
+
+
+def _time_of(value: bytes) -> int | None:
+    """The append time in a field of an entry; None if it is none."""
+    return int(value) if value.isdigit() and len(value) < 20 else None
+
+
+async def offsets_after(redis: AsyncRedis, moments: Mapping[StreamId, int]) -> dict[StreamId, int]:
+    """See :func:`first_after`.
+
+    Raises:
+        UnknownSpace, HistoryTruncated, SchemaMismatch, StoreUnavailable, StoreRefused.
+    """
+    steps = first_after(moments)
+    commands = next(steps)
+    while True:
+        try:
+            commands = steps.send(await ask(redis, commands) if commands else [])
+        except StopIteration as found:
+            offsets: dict[StreamId, int] = found.value
+            return offsets
+
+
+def offsets_after_blocking(redis: BlockingRedis, moments: Mapping[StreamId, int]) -> dict[StreamId, int]:
+    """The blocking twin of :func:`offsets_after`."""
+    steps = first_after(moments)
+    commands = next(steps)
+    while True:
+        try:
+            commands = steps.send(ask_blocking(redis, commands) if commands else [])
+        except StopIteration as found:
+            offsets: dict[StreamId, int] = found.value
+            return offsets
+
+
+def after_offset(stream: StreamId, offset: int, floor: int, next: int) -> int:
+    """The offset right after `offset`, of a stream with this floor and end. -1: from the beginning.
+
+    Raises:
+        HistoryTruncated: retention removed messages from after `offset`.
+        InvalidInput: the stream never had that offset.
+    """
+    if not -1 <= offset < next:
+        raise InvalidInput(
+            f"stream {stream} never had offset {offset}, its next one is {next}: "
+            f"the offset is of another stream, or Redis lost writes; start from an offset that is there"
+        )
+    if offset + 1 < floor:
+        raise HistoryTruncated(str(stream), offset + 1, floor)
+    return offset + 1
+
+
+async def server_time(redis: AsyncRedis) -> int:
+    """Microseconds since 1970 by the clock of Redis, which also stamps every append.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    ((seconds, microseconds),) = await ask(redis, [("TIME",)])
+    return int(seconds) * 1_000_000 + int(microseconds)
+
+
+async def append_times(redis: AsyncRedis, offsets: Mapping[StreamId, int]) -> dict[StreamId, int]:
+    """When the message at each offset, or the first one left after it, was appended; in microseconds.
+
+    Streams in which there is none, or an entry of an unknown form, are left out.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    seen = await waiting(redis, offsets.items())
+    times = {place: one.since for place, one in seen.items()}
+    return {stream: since for (stream, _), since in times.items() if since is not None}
+
+
+class Waiting(NamedTuple):
+    """Where a stream ends, and since when the message at an offset waits there."""
+
+    next: int
+    floor: int
+    since: int | None
+    """Append time in microseconds; None if there is no message at the offset, or its time is not known."""
+
+
+async def waiting(
+    redis: AsyncRedis, places: Iterable[tuple[StreamId, int]]
+) -> dict[tuple[StreamId, int], Waiting]:
+    """What is to be known of lag, for any number of offsets of each stream, in one call for each place.
+
+    Streams that do not exist, or are damaged, are left out.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    found: dict[tuple[StreamId, int], Waiting] = {}
+    wanted = list(dict.fromkeys(places))
+    for begin in range(0, len(wanted), PAGE):
+        page = wanted[begin : begin + PAGE]
+        calls = [
+            _WAITING.call([stream_meta(stream), stream_log(stream)], [offset, range_start(offset)])
+            for stream, offset in page
+        ]
+        try:
+            replies = await run_many(redis, calls)
+        except Indefinite as error:
+            raise StoreUnavailable(f"Redis does not answer: {error}") from None
+        for place, reply in zip(page, replies, strict=True):
+            if isinstance(reply, ResponseError):
+                if "WRONGTYPE" not in str(reply) and "user_script" not in str(reply):
+                    raise refusal(reply)
+                log.warning("stream %s is damaged: %s", place[0], reply, extra={"stream": str(place[0])})
+            elif reply is not None:
+                next, floor, since = reply
+                if not (next.isdigit() and floor.isdigit()):
+                    log.warning("stream %s is damaged: %r", place[0], reply, extra={"stream": str(place[0])})
+                    continue
+                found[place] = Waiting(int(next), int(floor), _time_of(since))
+    return found

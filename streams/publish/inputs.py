@@ -1,0 +1,127 @@
+"""What the user of a publisher hands over, checked and in its one form: values, times, columns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from streamlease.protocol.errors import InvalidInput, SchemaMismatch
+from streamlease.streams.entries.entries import HEADERS, HeadersInput, as_bytes, pack_headers
+from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME, beyond, check_beside, check_times
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.entries.typed import columns_of
+from streamlease.streams.entries.values import Values, check_values
+from streamlease.streams.spaces.spaces import Space
+
+Payload = bytes | str | Mapping[str, Any]
+"""Bytes or text; in a space with a schema, values by column."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def typed_values(space: Space, payload: Payload) -> Values:
+    """The values of a message by column.
+
+    Raises:
+        SchemaMismatch: they are not of the schema of `space`, or it has none.
+    """
+    if space.newest_schema is None:
+        raise SchemaMismatch(f"space {space.name} has no schema: send bytes or text, not a mapping")
+    if not isinstance(payload, Mapping):
+        raise SchemaMismatch(
+            f"space {space.name} has a schema: send a mapping from column to value, "
+            f"not {type(payload).__name__}"
+        )
+    return check_values(space.newest_schema, payload)
+
+
+def event_time(timestamp: datetime | int) -> int:
+    """An event time in microseconds since 1970.
+
+    Raises:
+        InvalidInput: it has no time zone, is no time, or lies beyond the years 1 to 9999.
+    """
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            raise InvalidInput(f"timestamp {timestamp} has no time zone: pass an aware datetime")
+        moment = (timestamp - _EPOCH) // _MICROSECOND
+    elif isinstance(timestamp, int) and not isinstance(timestamp, bool):
+        moment = timestamp
+    else:
+        raise InvalidInput(
+            f"timestamp {ascii(timestamp)[:80]} is no time: pass a datetime or microseconds since 1970"
+        )
+    if not FIRST_TIME <= moment < LAST_TIME:
+        raise beyond(moment)
+    return moment
+
+
+def batch_of(
+    topics: str | Sequence[str],
+    payloads: Sequence[Payload],
+    keys: Sequence[bytes | str | None] | None,
+    headers: Sequence[HeadersInput | None] | None,
+    timestamps: Sequence[datetime | int | None] | None,
+    schema: Schema | None,
+    spaces: Mapping[str, Space],
+) -> pa.RecordBatch:
+    """Messages that are given column by column, as a record batch.
+
+    Args:
+        schema: that of all `spaces`, which are those of the topics.
+
+    Raises:
+        InvalidInput: a value is of a wrong type.
+        SchemaMismatch: the payloads are not of the schema.
+    """
+    alone = isinstance(topics, str)
+    rows = len(payloads)
+    arrays = {"topic": pa.repeat(topics, rows) if alone else pa.array(topics, pa.string())}
+    if schema is None:
+        arrays["payload"] = _binary("payload", payloads)
+    else:
+        names = [topics] * rows if isinstance(topics, str) else topics
+        values = [typed_values(spaces[name], one) for name, one in zip(names, payloads, strict=True)]
+        arrays.update(zip(schema.arrow.names, columns_of(schema, values), strict=True))
+    if keys is not None:
+        arrays["key"] = _binary("key", keys)
+    if headers is not None:
+        packed = [pack_headers(one) for one in headers]
+        for one in packed:
+            check_beside(None, one)
+        structs = [one and [{"key": title, "value": value} for title, value in one] for one in packed]
+        arrays["headers"] = pa.array(structs, HEADERS)
+    if timestamps is not None:
+        arrays["timestamp"] = _times(timestamps)
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def _binary(what: str, values: Sequence[Any]) -> pa.Array:
+    """Bytes, texts and (for keys) None as an Arrow column.
+
+    Raises:
+        InvalidInput: a value is something else.
+    """
+    try:
+        return pa.array(values, pa.binary())
+    except (pa.ArrowException, TypeError, ValueError):
+        optional = what == "key"
+        return pa.array(
+            [None if optional and one is None else as_bytes(f"a {what}", one) for one in values], pa.binary()
+        )
+
+
+def _times(timestamps: Sequence[datetime | int | None]) -> pa.Array:
+    if not all(type(one) is int or one is None for one in timestamps):
+        timestamps = [one if one is None else event_time(one) for one in timestamps]
+    try:
+        times = pa.array(timestamps, pa.int64())
+    except (pa.ArrowException, OverflowError):
+        wrong = next(one for one in timestamps if isinstance(one, int) and not FIRST_TIME <= one < LAST_TIME)
+        raise beyond(wrong) from None
+    check_times(times)
+    return times

@@ -1,0 +1,166 @@
+"""What a publisher has yet to send: parts, each of which becomes one entry, in one lane per stream.
+
+A lane's parts go out in order and one at a time, each with the next sequence of the lane's incarnation. When
+it stays unknown whether a part was written, the lane goes on under the next incarnation: should the part
+still arrive late, it is fenced then.
+
+A stream that is sealed or pending refuses a part for certain: what was appended before, with its answer
+lost, is answered as a duplicate also by a sealed stream. The refused part goes back to the front of its lane,
+which holds still until it is known where its messages belong now.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.entries import Codec, Row
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.log.log import Append
+from streamlease.streams.publish.parts import Part
+from streamlease.streams.redis.durability import MEMORY, Durability
+from streamlease.streams.spaces.spaces import Space
+
+SILENCE_SECONDS = 3600.0
+"""After so long the server may have forgotten the sequence, so a lane starts a new incarnation."""
+
+
+class Lane:
+    """The parts that wait for one stream, and where its sequence stands."""
+
+    __slots__ = (
+        "durability",
+        "incarnation",
+        "known",
+        "open",
+        "queue",
+        "refusal",
+        "sequence",
+        "stream",
+        "used",
+    )
+
+    def __init__(self, stream: StreamId, incarnation: int, durability: Durability = MEMORY) -> None:
+        self.stream = stream
+        self.durability = durability
+        self.incarnation = incarnation
+        self.sequence = 0
+        self.known = 0
+        """Up to where answers said that the stream is written."""
+        self.queue: deque[Part] = deque()
+        self.open: Part | None = None
+        """The last of the queue, while it may take more messages."""
+        self.used = 0.0
+        self.refusal: StreamleaseError | None = None
+        """Why the stream took the first part of the queue not; the lane holds still then."""
+
+    def put(self, part: Part, *, open: bool) -> None:
+        """Add a part at the end."""
+        self.queue.append(part)
+        self.open = part if open else None
+
+    def take(self) -> Part:
+        """Remove the first part, which takes no more messages from now on."""
+        part = self.queue.popleft()
+        if part is self.open:
+            self.open = None
+        return part
+
+    def renew(self) -> None:
+        """Go on under the next incarnation."""
+        self.incarnation += 1
+        self.sequence = 0
+
+    def append_of(self, part: Part, publisher: str, now: float) -> Append:
+        """The append that sends `part` with the lane's present sequence."""
+        if self.used and now - self.used > SILENCE_SECONDS and not part.maybe:
+            self.renew()
+        self.used = now
+        return Append(
+            self.stream,
+            publisher,
+            self.incarnation,
+            self.sequence,
+            part.encoded(),
+            durability=self.durability,
+            known=self.known,
+        )
+
+
+class Lanes:
+    """All lanes of a publisher, and how their parts are filled.
+
+    Args:
+        offer: told of each lane that has something to send.
+        clock: seconds on the event loop.
+        max_messages, max_bytes: where a part is full.
+    """
+
+    def __init__(
+        self,
+        offer: Callable[[Lane], None],
+        clock: Callable[[], float],
+        *,
+        max_messages: int,
+        max_bytes: int,
+        codec: Codec,
+    ) -> None:
+        self._offer = offer
+        self._clock = clock
+        self._max_messages = max_messages
+        self._codec: Codec = codec
+        self.max_bytes = max_bytes
+        self.by_stream: dict[StreamId, Lane] = {}
+        self.left: set[StreamId] = set()
+        """Streams of former generations that may remember this publisher."""
+
+    def get(self, space: Space, stream: StreamId) -> Lane:
+        """The lane of a stream of `space`."""
+        lane = self.by_stream.get(stream)
+        if lane is None:
+            lane = self.by_stream[stream] = Lane(stream, 1)
+        lane.durability = space.promised
+        return lane
+
+    def leave(self, lane: Lane) -> None:
+        """`lane` is of a former generation, and empty."""
+        del self.by_stream[lane.stream]
+        self.left.add(lane.stream)
+
+    def has_room(self, lane: Lane, size: int, schema: Schema | None) -> bool:
+        """Whether the last part of `lane` takes a message of `size` bytes under `schema`."""
+        part = lane.open
+        return (
+            part is not None
+            and (part.schema is schema or _alike(part.schema, schema))
+            and part.count < self._max_messages
+            and size <= part.room
+        )
+
+    def add(self, lane: Lane, row: Row, size: int, schema: Schema | None, *, sent: bool) -> tuple[Part, int]:
+        """Put a message at the end of `lane`; its part, and the place in it.
+
+        Args:
+            sent: whether somebody waits for it.
+        """
+        part = lane.open
+        if part is None or not self.has_room(lane, size, schema):
+            part = Part(self._clock(), schema, self._codec, self.max_bytes)
+            lane.put(part, open=True)
+            self._offer(lane)
+        return part, part.add(row, size, sent)
+
+    def add_batch(self, lane: Lane, batch: pa.RecordBatch, size: int, schema: Schema | None) -> Part:
+        """Put a piece of a record batch, which counts as `size` bytes, at the end of `lane`; its part."""
+        part = Part.of_batch(batch, size, self._clock(), schema, self._codec)
+        lane.put(part, open=False)
+        self._offer(lane)
+        return part
+
+
+def _alike(one: Schema | None, other: Schema | None) -> bool:
+    return one is not None and other is not None and one.fingerprint == other.fingerprint

@@ -1,0 +1,372 @@
+"""Parts, each of which becomes one entry, and receipts for the messages in them.
+
+A part gathers messages column by column: its list ``rows`` has topic, content, key and event time of each
+message in turn, which is the cheapest that Python can keep, and its columns are slices of that. When it is
+encoded, the entry replaces what it was made from; should the messages have to go elsewhere, or
+become rows of a newer schema, they are taken out of the entry again. So a message is held once.
+
+Nothing is made per message but its receipt, which names the part and the place in it. Only who
+waits for a receipt gets a future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamlease.protocol.errors import NotDurable, StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.offsets import OffsetRange
+from streamlease.streams.entries.entries import (
+    Codec,
+    Encoded,
+    Headers,
+    Row,
+    encode_columns,
+    encode_normalized,
+    normalized,
+    reopened,
+    topics_in,
+)
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.entries.typed import normalized_typed
+
+Placed = tuple[StreamId, int]
+"""Where one message stands: its stream and offset."""
+
+PlacedRange = tuple[StreamId, OffsetRange]
+"""Where neighbours of a record batch stand."""
+
+FIELDS = 4
+
+
+class Part:
+    """Messages that become one entry: single ones, or a piece of a record batch.
+
+    Args:
+        born: when it was made, on the clock of the event loop.
+        room: how many bytes of single messages it takes.
+    """
+
+    __slots__ = (
+        "_done",
+        "_failure",
+        "_first",
+        "_moved",
+        "_moved_rows",
+        "_stream",
+        "_waiting",
+        "batch",
+        "born",
+        "capacity",
+        "codec",
+        "count",
+        "ended",
+        "entry",
+        "error",
+        "headers",
+        "maybe",
+        "origins",
+        "room",
+        "rows",
+        "schema",
+        "sent",
+        "watched_batch",
+        "whole",
+    )
+
+    def __init__(
+        self, born: float, schema: Schema | None = None, codec: Codec = "zstd", room: int = 0
+    ) -> None:
+        self.born = born
+        self.schema = schema
+        self.codec: Codec = codec
+        self.rows: list[Any] = []
+        """Topic, content, key and event time of each message in turn."""
+        self.count = 0
+        self.headers: dict[int, Headers] = {}
+        self.capacity = self.room = room
+        self.sent = 0
+        """How many messages somebody waits for anyway, so that an error needs no other way to be seen."""
+        self.batch: pa.RecordBatch | None = None
+        self.whole: asyncio.Future[list[PlacedRange]] | None = None
+        """What the submitter of a piece of a record batch waits for; None if the messages are single ones."""
+        self.watched_batch = False
+        self.maybe = False
+        """Whether an attempt may have been written without an answer."""
+        self.error: StreamleaseError | None = None
+        self.entry: Encoded | None = None
+        self.ended = False
+        self.origins: tuple[Any, ...] = ()
+        """Span contexts in which its messages were published, where the program traces."""
+        self._stream: StreamId | None = None
+        self._first = 0
+        self._failure: StreamleaseError | None = None
+        self._waiting: list[tuple[int, asyncio.Future[Placed]]] = []
+        self._done: asyncio.Future[None] | None = None
+        self._moved: list[Part] = []
+        self._moved_rows: list[tuple[Part, int]] = []
+
+    @classmethod
+    def of_batch(
+        cls,
+        batch: pa.RecordBatch,
+        size: int,
+        born: float,
+        schema: Schema | None,
+        codec: Codec,
+    ) -> Part:
+        """A part of all rows of `batch`, which is normalized and counts as `size` bytes."""
+        part = cls(born, schema, codec)
+        part.batch, part.count, part.capacity = batch, batch.num_rows, size
+        part.whole = asyncio.get_running_loop().create_future()
+        return part
+
+    @property
+    def size(self) -> int:
+        """What it counts in the buffer, in bytes."""
+        return self.capacity - self.room
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody waits for every result."""
+        return self.watched_batch if self.whole is not None else self.sent == self.count
+
+    @property
+    def written(self) -> bool:
+        """Whether it is known to be in its stream, if not durably."""
+        return isinstance(self.error, NotDurable)
+
+    def add(self, row: Row, size: int, sent: bool) -> int:
+        """Take a message of `size` bytes; its place."""
+        place = self.count
+        self.count = place + 1
+        self.room -= size
+        self.sent += sent
+        self.rows += (row.topic, row.payload if row.values is None else row.values, row.key, row.timestamp)
+        if row.headers:
+            self.headers[place] = row.headers
+        return place
+
+    def encoded(self) -> Encoded:
+        """The entry, made once; a retry sends the very same."""
+        if self.entry is None:
+            if self.batch is not None:
+                self.entry = encode_normalized(self.batch, self.codec, self.schema)
+            else:
+                columns = [self.rows[place::FIELDS] for place in range(FIELDS)]
+                topics, contents, keys, times = columns
+                self.entry = encode_columns(
+                    topics, contents, keys, times, self.headers, codec=self.codec, schema=self.schema
+                )
+            self.batch, self.rows, self.headers = None, [], {}
+        return self.entry
+
+    def raise_to(self, schema: Schema) -> None:
+        """Be written under a newer version of the schema; its new columns are null."""
+        if self.batch is not None or self.entry is not None:
+            self.batch, self.entry = normalized_typed(self._columns(), schema), None
+        self.schema = schema
+
+    def topics(self) -> set[str]:
+        """The topics of its messages."""
+        if self.entry is not None:
+            return topics_in(self.entry)
+        if self.batch is not None:
+            return {*pc.unique(self.batch.column("topic")).to_pylist()}
+        return {*self.rows[::FIELDS]}
+
+    def record_batch(self) -> pa.RecordBatch:
+        """Its messages as a normalized record batch."""
+        columns = self._columns()
+        return normalized(columns) if self.schema is None else normalized_typed(columns, self.schema)
+
+    def messages(self) -> list[Row]:
+        """Its messages one by one."""
+        if self.entry is not None or self.batch is not None:
+            return [_row(one, self.schema) for one in self._columns().to_pylist()]
+        typed = self.schema is not None
+        return [
+            Row(
+                topic,
+                b"" if typed else content,
+                key,
+                self.headers.get(place),
+                time,
+                content if typed else None,
+            )
+            for place, (topic, content, key, time) in enumerate(zip(*[iter(self.rows)] * FIELDS, strict=True))
+        ]
+
+    def _columns(self) -> pa.RecordBatch:
+        return self.batch if self.batch is not None else reopened(self.encoded(), self.schema)
+
+    # ---------------------------------------------------------------------------------------- its end
+
+    @property
+    def stream(self) -> StreamId | None:
+        """Where it was written; None if it was not, or is not yet."""
+        return self._stream
+
+    def succeed(self, stream: StreamId, first: int) -> None:
+        """Tell everybody where the messages stand."""
+        self._stream, self._first = stream, first
+        if self.whole is not None and not self.whole.done():
+            self.whole.set_result([(stream, OffsetRange(first, first + self.count))])
+        self._finish()
+
+    def fail(self, error: StreamleaseError) -> None:
+        """Tell everybody that it went wrong, each with an error of their own."""
+        self._failure = error
+        if self.whole is not None and not self.whole.done():
+            self.whole.set_exception(copy.copy(error))
+            self.whole.exception()  # whoever dropped the future learns it from flush()
+        self._finish()
+
+    def moved(self, parts: Sequence[Part], rows: Sequence[tuple[Part, int]] = ()) -> None:
+        """Its messages go on in `parts`: that of each place at a place of another one, or all pieces."""
+        self._moved = [*parts]
+        self._moved_rows = [*rows]
+        if self.whole is not None:
+            _join(self.whole, [part.whole for part in parts if part.whole is not None])
+        self._finish()
+
+    def outcome(self, place: int) -> Placed | StreamleaseError | None:
+        """Where the message at `place` stands, or why it does not; None while that is open."""
+        part = self
+        while part._moved_rows:
+            part, place = part._moved_rows[place]
+        if part._stream is not None:
+            return part._stream, part._first + place
+        if part._failure is None:
+            return None
+        own = copy.copy(part._failure)
+        if isinstance(own, NotDurable) and own.offset is not None:
+            own.offset += place
+        return own
+
+    def future(self, place: int) -> asyncio.Future[Placed]:
+        """A new future of what becomes of the message at `place`."""
+        part = self
+        while part._moved_rows:
+            part, place = part._moved_rows[place]
+        future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        if part.ended:
+            part._tell(place, future)
+        else:
+            part._waiting.append((place, future))
+        return future
+
+    async def finished(self) -> None:
+        """Wait until it, and what became of it, succeeded or failed."""
+        if not self.ended:
+            if self._done is None:
+                self._done = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._done)
+        for part in self._moved:
+            await part.finished()
+
+    def _finish(self) -> None:
+        self.ended = True
+        self.batch, self.entry, self.rows, self.headers = None, None, [], {}
+        for place, future in self._waiting:
+            self._tell(place, future)
+        self._waiting = []
+        if self._done is not None:
+            self._done.set_result(None)
+
+    def _tell(self, place: int, future: asyncio.Future[Placed]) -> None:
+        if self._moved_rows:
+            part, there = self._moved_rows[place]
+            part._waiting.append((there, future))
+            return
+        outcome = self.outcome(place)
+        if future.done() or outcome is None:
+            return
+        if isinstance(outcome, StreamleaseError):
+            future.set_exception(outcome)
+            future.exception()  # as in `fail`
+        else:
+            future.set_result(outcome)
+
+
+class Receipt:
+    """What ``submit`` gives for one message: awaited, where it stands; it may be dropped as well."""
+
+    __slots__ = ("_part", "_place")
+
+    def __init__(self, part: Part, place: int) -> None:
+        self._part = part
+        self._place = place
+
+    def __await__(self) -> Generator[Any, None, Placed]:
+        return (yield from self._part.future(self._place).__await__())
+
+    def done(self) -> bool:
+        """Whether it is known what became of the message."""
+        return self._part.outcome(self._place) is not None
+
+    def result(self) -> Placed:
+        """Its stream and offset.
+
+        Raises:
+            StreamleaseError: why it was not written, as ``send``.
+            asyncio.InvalidStateError: it is not known yet.
+        """
+        outcome = self._known()
+        if isinstance(outcome, StreamleaseError):
+            raise outcome
+        return outcome
+
+    def exception(self) -> StreamleaseError | None:
+        """Why the message was not written; None if it was.
+
+        Raises:
+            asyncio.InvalidStateError: it is not known yet.
+        """
+        outcome = self._known()
+        return outcome if isinstance(outcome, StreamleaseError) else None
+
+    def add_done_callback(self, callback: Callable[[Receipt], object]) -> None:
+        """Call `callback` with this receipt, on the event loop, once it is done."""
+        self._part.future(self._place).add_done_callback(lambda _: callback(self))
+
+    def _known(self) -> Placed | StreamleaseError:
+        outcome = self._part.outcome(self._place)
+        if outcome is None:
+            raise asyncio.InvalidStateError("it is not known yet what became of the message: await it")
+        return outcome
+
+
+def _row(values: dict[str, Any], schema: Schema | None) -> Row:
+    headers = values.get("headers")
+    return Row(
+        values["topic"],
+        b"" if schema is not None else values["payload"],
+        values.get("key"),
+        tuple((one["key"], one["value"]) for one in headers) if headers else None,
+        values.get("timestamp"),
+        None if schema is None else {column.name: values[column.name] for column in schema.columns},
+    )
+
+
+def _join(whole: asyncio.Future[list[PlacedRange]], pieces: list[asyncio.Future[list[PlacedRange]]]) -> None:
+    """Let `whole` have the result of all `pieces`, or the first error among them."""
+
+    def one_is_done(_: object) -> None:
+        if whole.done() or not all(piece.done() for piece in pieces):
+            return
+        error = next((found for piece in pieces if (found := piece.exception()) is not None), None)
+        if error is not None:
+            whole.set_exception(error)
+            whole.exception()  # as in `Part.fail`
+        else:
+            whole.set_result([place for piece in pieces for place in piece.result()])
+
+    for piece in pieces:
+        piece.add_done_callback(one_is_done)

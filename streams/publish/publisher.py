@@ -1,0 +1,591 @@
+"""Publishing with batches, bounded memory, retries, and nothing twice.
+
+Theory of operation. Each stream has a lane of parts (``lanes``); a part becomes one entry (``parts``). While
+a lane has nothing in flight, its first part goes out at once; what is submitted meanwhile gathers in the next
+part, so batches grow with the load and no one waits for a timer. One task sends and retries (``sender``).
+What is held is bounded (``buffer``): beyond the bound, ``submit`` waits. When a space gets a new generation,
+what waits goes to its new streams (``following``).
+
+Messages of one topic are written in the order in which they were sent or submitted, also by calls that wait
+side by side (``turns``). Not promised: after a part failed, the later ones still go out.
+
+``submit`` is called once per message, so the usual case, a payload of bytes for a topic that is known,
+touches nothing but the open part of its lane; everything else takes the way through ``_place``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamlease.protocol.errors import (
+    InvalidInput,
+    InvalidOption,
+    SchemaMismatch,
+    StreamleaseError,
+    StreamSealed,
+    UnknownSpace,
+)
+from streamlease.protocol.ids import StreamId, Token, random_token
+from streamlease.protocol.topics import check_topic
+from streamlease.streams.entries.entries import (
+    CODECS,
+    MAX_MESSAGE_BYTES,
+    Codec,
+    HeadersInput,
+    Row,
+    as_bytes,
+    check_payload,
+    normalized,
+    pack_headers,
+)
+from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME, check_beside, topics_of
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.entries.splitting import split
+from streamlease.streams.entries.typed import check_size, normalized_typed
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish import metrics, traces
+from streamlease.streams.publish.buffer import ROW_BYTES, Buffer, size_of
+from streamlease.streams.publish.following import Following
+from streamlease.streams.publish.inputs import Payload, batch_of, event_time, typed_values
+from streamlease.streams.publish.lanes import Lane, Lanes
+from streamlease.streams.publish.parts import Part, Placed, PlacedRange, Receipt
+from streamlease.streams.publish.routes import Route, Routes
+from streamlease.streams.publish.sender import Sender
+from streamlease.streams.publish.turns import Turn, Turns
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.spaces import Space, SpaceStore
+
+__all__ = ["Payload", "Placed", "PlacedRange", "Publisher", "Receipt", "check_batching"]
+
+MAX_LINGER_MS = 10_000
+MAX_BATCH_BYTES = 256 * 1024 * 1024
+"""Redis takes no value above 512 MiB."""
+
+NO_ROOM = 2**63
+"""More than any part has room for."""
+
+MANY = 16_384
+"""So many messages of a list become columns at once."""
+
+
+def check_batching(linger_ms: float, max_batch_bytes: int, compression: str) -> None:
+    """Whether a publisher can batch so.
+
+    Raises:
+        InvalidOption: a value is out of range.
+    """
+    if not 0 <= linger_ms <= MAX_LINGER_MS:
+        raise InvalidOption(f"linger_ms is {linger_ms}: give 0 to {MAX_LINGER_MS} milliseconds")
+    if not 1 <= max_batch_bytes <= MAX_BATCH_BYTES:
+        raise InvalidOption(f"max_batch_bytes is {max_batch_bytes}: give 1 to {MAX_BATCH_BYTES}")
+    if compression not in CODECS:
+        raise InvalidOption(f"compression {ascii(compression)[:40]} is unknown: use {', '.join(CODECS)}")
+
+
+class Publisher:
+    """Sends messages to the streams of their topics. Made and used on one event loop; close it.
+
+    Args:
+        redis: a client of :func:`streamlease.streams.redis.connection.connect`.
+        spaces: shared lookups of definitions; own ones if None.
+        max_buffer_bytes: how much may wait to be sent; ``submit`` waits beyond it.
+        max_batch_messages, max_batch_bytes: where a part is full.
+        delivery_timeout: seconds for which the space of a topic is looked up, and for which a part is tried.
+        linger_ms: for how many milliseconds a part that is not full waits for more messages; 0 for none: a
+            part waits only while one is in flight before it.
+        compression: ``zstd``, ``lz4`` or ``none``; readers need not know it.
+        token: gives the random id of this publisher.
+
+    Raises:
+        InvalidOption: a limit is not positive, or the compression unknown.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        *,
+        spaces: SpaceStore | None = None,
+        max_buffer_bytes: int = 64 * 1024 * 1024,
+        max_batch_messages: int = 4096,
+        max_batch_bytes: int = 1024 * 1024,
+        delivery_timeout: float = 30.0,
+        linger_ms: float = 0.0,
+        compression: Codec = "zstd",
+        token: Token = random_token,
+    ) -> None:
+        for name, value in (
+            ("max_buffer_bytes", max_buffer_bytes),
+            ("max_batch_messages", max_batch_messages),
+            ("max_batch_bytes", max_batch_bytes),
+            ("delivery_timeout", delivery_timeout),
+        ):
+            if not value > 0:  # nor is what is no number
+                raise InvalidOption(f"{name} is {value}: it must be above 0")
+        check_batching(linger_ms, max_batch_bytes, compression)
+        self.id = f"~{token()}"
+        self._codec = compression
+        self._log = AsyncLog(redis)
+        self._spaces = spaces or SpaceStore(redis)
+        self._max_messages = max_batch_messages
+        self._buffer = Buffer(max_buffer_bytes)
+        self._timeout = delivery_timeout
+        self._turns = Turns()
+        self._busy = self._turns.queues
+        self._first_error: StreamleaseError | None = None
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._sender = Sender(
+            self._log,
+            self.id,
+            delivery_timeout=delivery_timeout,
+            finished=self._part_finished,
+            follow=self._follow,
+            mend=self._mend,
+            round_bytes=self._buffer.round_bytes,
+            linger=linger_ms / 1000,
+        )
+        self._lanes = Lanes(
+            self._sender.offer,
+            self._loop.time,
+            max_messages=max_batch_messages,
+            max_bytes=min(max_batch_bytes, MAX_MESSAGE_BYTES, self._buffer.round_bytes),
+            codec=compression,
+        )
+        self._routes = Routes(self._spaces, self._lanes)
+        self._traces = traces.active()
+        # Who traces takes the way through `_place`, which costs others nothing.
+        self._quick = self._routes.quick if self._traces is None else {}
+        self._following = Following(
+            self._log, self._spaces, self._routes, self._lanes, self._buffer, self._sender
+        )
+
+    async def __aenter__(self) -> Publisher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except StreamleaseError:
+            if error is None:
+                raise
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much waits for an answer; at most `max_buffer_bytes`, or one message or batch above that.
+
+        Counted are content, 128 bytes for each message, and the copies that a connection makes of what it
+        sends: twice as much, but at most a quarter of the limit.
+        """
+        return self._buffer.bytes
+
+    def knows(self, topic: str) -> bool:
+        """Whether a payload of bytes to `topic` needs no look into Redis, and can only be too large.
+
+        From any thread.
+        """
+        route = self._routes.known(topic)
+        return self._traces is None and route is not None and route.space.newest_schema is None
+
+    # ------------------------------------------------------------------------------------- submitting
+
+    async def send(
+        self,
+        topic: str,
+        payload: Payload,
+        key: bytes | str | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: datetime | int | None = None,
+    ) -> Placed:
+        """Publish one message and wait until it is written; its stream and offset.
+
+        Args:
+            payload: bytes or text; in a space with a schema, a mapping from its columns to values.
+            timestamp: event time in the years 1 to 9999, an aware datetime or microseconds since 1970;
+                None for the append time.
+
+        Raises:
+            InvalidTopic, InvalidInput, MessageTooLarge: the message cannot be published.
+            UnknownSpace: no space covers the topic.
+            SchemaMismatch: the payload or values are not of the schema of the space.
+            StreamSealed, Fenced: the stream takes nothing from this publisher.
+            StoreUnavailable, StoreRefused: it was not written.
+            NotDurable: it was written, but less durably than the space demands; it may still exist.
+            Indefinite: it was written, or it was not.
+        """
+        part, place = await self._place(topic, payload, key, headers, timestamp, sent=True)
+        return await part.future(place)
+
+    async def submit(
+        self,
+        topic: str,
+        payload: Payload,
+        key: bytes | str | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: datetime | int | None = None,
+    ) -> Receipt:
+        """Hand over one message, waiting only while the buffer is full; the receipt gives what ``send`` does.
+
+        An error also comes out of the next ``flush`` or ``close``, so the receipt may be dropped.
+
+        Raises:
+            InvalidTopic, InvalidInput, MessageTooLarge, UnknownSpace, SchemaMismatch: it cannot be published.
+        """
+        lane = self._quick.get(topic)
+        if (
+            lane is not None
+            and (part := lane.open) is not None
+            and type(payload) is bytes
+            and headers is None
+            and topic not in self._busy
+            and (timestamp is None or (type(timestamp) is int and FIRST_TIME <= timestamp < LAST_TIME))
+        ):
+            if key is None:
+                size = ROW_BYTES + len(payload)
+            elif type(key) is bytes:
+                size = ROW_BYTES + len(payload) + len(key)
+            else:
+                size = NO_ROOM
+            place = part.count
+            buffer = self._buffer
+            if size <= part.room and place < self._max_messages and buffer.held + size <= buffer.limit:
+                part.room -= size
+                buffer.held += size
+                part.count = place + 1
+                part.rows += (topic, payload, key, timestamp)
+                return Receipt(part, place)
+        part, place = await self._place(topic, payload, key, headers, timestamp, sent=False)
+        return Receipt(part, place)
+
+    async def _place(
+        self,
+        topic: str,
+        payload: Payload,
+        key: bytes | str | None,
+        headers: HeadersInput | None,
+        timestamp: datetime | int | None,
+        *,
+        sent: bool,
+    ) -> tuple[Part, int]:
+        """Put a message into a part, whatever it is; the part, and the place in it."""
+        self._check_open()
+        if self._traces is not None:
+            headers = self._traces.carried(headers)
+        if type(topic) is not str:
+            topic = check_topic(topic)
+        with self._turns.draw((topic,)) as turn:
+            route = await self._routes.of(topic, self._loop.time() + self._timeout)
+            row = _row_of(route.space, topic, payload, key, headers, timestamp)
+            await turn.come()
+            self._check_open()
+            size = size_of(row)
+            if self._buffer.is_full_for(size):
+                await self._wait_for_space(size)
+            self._buffer.held += size
+            lane = self._routes.lane_of(route, topic, row.key)
+            schema = route.space.newest_schema
+            if lane.queue and not self._lanes.has_room(lane, size, schema):
+                await self._let_sender_run(size)
+                lane = self._routes.lane_of(route, topic, row.key)
+            part, place = self._lanes.add(lane, row, size, schema, sent=sent)
+        if self._traces is not None:
+            self._traces.join(part)
+        return part, place
+
+    async def _let_sender_run(self, reserved: int) -> None:
+        try:
+            await asyncio.sleep(0)
+            self._check_open()
+        except BaseException:
+            self._buffer.release(reserved)
+            raise
+
+    # ------------------------------------------------------------------------------ many messages at once
+
+    async def send_many(
+        self,
+        topics: str | Sequence[str],
+        payloads: Sequence[Payload],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[HeadersInput | None] | None = None,
+        timestamps: Sequence[datetime | int | None] | None = None,
+    ) -> list[PlacedRange]:
+        """Publish many messages, given column by column, and wait until they are written.
+
+        Args:
+            topics: the topic of all messages, or one for each.
+            payloads: bytes or texts; in a space with a schema, mappings from its columns to values.
+            keys, headers, timestamps: None, or one for each message, which may be None.
+
+        Returns:
+            where they stand; per stream they keep their order.
+
+        Raises:
+            As ``send``, for the first piece that failed; others may have been written.
+        """
+        return await _all(await self._enqueue_many(topics, payloads, keys, headers, timestamps, True))
+
+    async def submit_many(
+        self,
+        topics: str | Sequence[str],
+        payloads: Sequence[Payload],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[HeadersInput | None] | None = None,
+        timestamps: Sequence[datetime | int | None] | None = None,
+    ) -> list[asyncio.Future[list[PlacedRange]]]:
+        """Hand over many messages, waiting only while the buffer is full; see ``send_many``.
+
+        Each future gives one place, or several if the space got a new generation meanwhile.
+        """
+        return await self._enqueue_many(topics, payloads, keys, headers, timestamps, False)
+
+    async def _enqueue_many(
+        self,
+        topics: str | Sequence[str],
+        payloads: Sequence[Payload],
+        keys: Sequence[bytes | str | None] | None,
+        headers: Sequence[HeadersInput | None] | None,
+        timestamps: Sequence[datetime | int | None] | None,
+        watched: bool,
+    ) -> list[asyncio.Future[list[PlacedRange]]]:
+        rows = len(payloads)
+        columns: dict[str, Any] = {"keys": keys, "headers": headers, "timestamps": timestamps}
+        if not isinstance(topics, str):
+            columns["topics"] = topics
+        for name, column in columns.items():
+            if column is not None and len(column) != rows:
+                raise InvalidInput(f"there are {len(column)} {name} for {rows} payloads: give one for each")
+        self._check_open()
+        names = dict.fromkeys([topics] if isinstance(topics, str) else topics)
+        with self._turns.draw(names) as turn:
+            routes = await self._routes_of(names)
+            schema = _one_schema(routes.values())
+            spaces = {name: route.space for name, route in routes.items()}
+            futures = []
+            for first in range(0, rows, MANY):
+                part = slice(first, first + MANY)
+                batch = batch_of(
+                    topics if isinstance(topics, str) else topics[part],
+                    payloads[part],
+                    keys and keys[part],
+                    headers and headers[part],
+                    timestamps and timestamps[part],
+                    schema,
+                    spaces,
+                )
+                futures += await self._enqueue_rows(batch, routes, watched, turn)
+        return futures
+
+    async def send_batch(self, topic: str, batch: pa.RecordBatch) -> list[PlacedRange]:
+        """Publish all rows of an Arrow record batch and wait until they are written.
+
+        Args:
+            topic: the topic of all rows; or the name of a column of `batch` that has their topics.
+            batch: column payload, or the columns of the space's schema; and, if wanted, key, headers,
+                timestamp.
+
+        Returns:
+            where the rows stand; per stream they keep their order.
+
+        Raises:
+            As ``send``, for the first piece that failed; others may have been written.
+        """
+        return await _all(await self._enqueue_batch(topic, batch, True))
+
+    async def submit_batch(
+        self, topic: str, batch: pa.RecordBatch
+    ) -> list[asyncio.Future[list[PlacedRange]]]:
+        """Hand over all rows of `batch`, waiting only while the buffer is full; see ``send_batch``.
+
+        Each future gives one place, or several if the space got a new generation meanwhile.
+        """
+        return await self._enqueue_batch(topic, batch, False)
+
+    async def _enqueue_batch(
+        self, topic: str, batch: pa.RecordBatch, watched: bool
+    ) -> list[asyncio.Future[list[PlacedRange]]]:
+        self._check_open()
+        if topic in batch.schema.names:
+            names = ["topic" if name == topic else name for name in batch.schema.names]
+            titled = pa.RecordBatch.from_arrays(batch.columns, names=names)
+        elif "topic" in batch.schema.names:
+            raise InvalidInput("the batch has a column topic: name it as the topic, or leave it out")
+        else:
+            titled = batch.append_column("topic", pa.repeat(topic, batch.num_rows))
+        names = pc.unique(topics_of(titled)).to_pylist()
+        with self._turns.draw(names) as turn:
+            return await self._enqueue_rows(titled, await self._routes_of(names), watched, turn)
+
+    async def _routes_of(self, topics: Iterable[str]) -> dict[str, Route]:
+        deadline = self._loop.time() + self._timeout
+        return {name: await self._routes.of(name, deadline) for name in topics}
+
+    async def _enqueue_rows(
+        self, batch: pa.RecordBatch, routes: Mapping[str, Route], watched: bool, turn: Turn
+    ) -> list[asyncio.Future[list[PlacedRange]]]:
+        if self._traces is not None:
+            batch = self._traces.carried_rows(batch)
+        by_key = any(route.lane is None for route in routes.values())
+        schema = _one_schema(routes.values())
+        rows = normalized(batch) if schema is None else normalized_typed(batch, schema)
+        homes: dict[StreamId, Space] = {}
+        await turn.come()
+        self._check_open()
+
+        def place(name: str, key: bytes | None) -> StreamId:
+            space = routes[name].space
+            stream = space.stream_for(name, key)
+            homes[stream] = space
+            return stream
+
+        futures = []
+        for stream, piece in split(rows, place, by_key, self._lanes.max_bytes):
+            size = piece.nbytes + ROW_BYTES
+            if self._buffer.is_full_for(size):
+                await self._wait_for_space(size)
+            self._buffer.held += size
+            lane = self._lanes.get(homes[stream], stream)
+            part = self._lanes.add_batch(lane, piece, size, schema)
+            part.watched_batch = watched
+            if self._traces is not None:
+                self._traces.join(part)
+            assert part.whole is not None
+            futures.append(part.whole)
+            space = self._routes.current.get(stream.space)
+            if space is not None and stream.generation < space.newest.number:
+                self._following.move(lane, space)  # split before the space got another generation
+        return futures
+
+    # ------------------------------------------------------------------------- what the sender calls back
+
+    def _part_finished(self, part: Part, error: StreamleaseError | None) -> None:
+        self._buffer.release(part.size)
+        seconds = self._loop.time() - part.born
+        metrics.PUBLISH_SECONDS.observe(seconds)
+        if self._traces is not None:
+            self._traces.sent(part.stream, part, error, seconds)
+        if error is None:
+            metrics.PUBLISHED_MESSAGES.inc(part.count)
+            metrics.PUBLISHED_BYTES.inc(part.size)
+            return
+        metrics.PUBLISH_FAILURES.labels(type(error).__name__).inc(part.count)
+        if not part.watched and self._first_error is None:
+            self._first_error = error
+        if isinstance(error, UnknownSpace | StreamSealed):
+            self._routes.forget_definitions()
+
+    async def _follow(self, held: Sequence[Lane]) -> None:
+        await self._following.follow(held)
+
+    async def _mend(self, stream: StreamId, part: Part) -> bool:
+        return await self._following.mend(stream, part)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidInput("the publisher is closed: make a new one")
+        if self._sender.error is not None:
+            raise self._sender.error
+
+    async def _wait_for_space(self, size: int) -> None:
+        with self._sender.hurried():
+            while self._buffer.is_full_for(size):
+                await self._buffer.freed()
+                self._check_open()
+
+    # --------------------------------------------------------------------------------------- finishing
+
+    async def flush(self) -> None:
+        """Wait until all that was submitted before is written or has failed.
+
+        Raises:
+            StreamleaseError: the first error since the last flush of a message that was only submitted.
+        """
+        with self._sender.hurried():
+            for part in [
+                *self._sender.in_flight,
+                *(part for lane in self._lanes.by_stream.values() for part in lane.queue),
+            ]:
+                await part.finished()
+        error, self._first_error = self._first_error, None
+        if error is not None:
+            raise error
+
+    async def close(self) -> None:
+        """Flush, then end. A second call does nothing.
+
+        Raises:
+            StreamleaseError: as ``flush``.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._routes.forget()  # so that `submit` looks whether it is closed
+        self._buffer.wake()
+        try:
+            await self.flush()
+        finally:
+            await self._sender.close()
+        with contextlib.suppress(StreamleaseError):  # the server forgets by itself, only later
+            await self._log.forget(self.id, self._lanes.left.union(self._lanes.by_stream))
+
+
+def _row_of(
+    space: Space,
+    topic: str,
+    payload: Payload,
+    key: bytes | str | None,
+    headers: HeadersInput | None,
+    timestamp: datetime | int | None,
+) -> Row:
+    """A message for `space`, checked.
+
+    Raises:
+        InvalidInput, MessageTooLarge, SchemaMismatch: it cannot be published.
+    """
+    values = None
+    if space.newest_schema is None and (isinstance(payload, bytes | str) or not isinstance(payload, Mapping)):
+        content = as_bytes("the payload", payload)
+        check_payload(content)
+    else:
+        values, content = typed_values(space, payload), b""
+        check_size(values)
+    name = None if key is None else as_bytes("the key", key)
+    packed = pack_headers(headers) if headers else None
+    check_beside(name, packed)
+    return Row(topic, content, name, packed, None if timestamp is None else event_time(timestamp), values)
+
+
+def _one_schema(routes: Iterable[Route]) -> Schema | None:
+    """The schema that all these routes have.
+
+    Raises:
+        SchemaMismatch: they have different ones.
+    """
+    found = {schema.fingerprint if schema else "": schema for schema in _schemas(routes)}
+    if len(found) > 1:
+        raise SchemaMismatch("the rows of a batch belong to spaces of different schemas: send them apart")
+    return next(iter(found.values()), None)
+
+
+def _schemas(routes: Iterable[Route]) -> list[Schema | None]:
+    return [route.space.newest_schema for route in routes]
+
+
+async def _all(futures: Sequence[asyncio.Future[list[PlacedRange]]]) -> list[PlacedRange]:
+    places: list[PlacedRange] = []
+    for result in await asyncio.gather(*futures, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        places += result
+    return places

@@ -1,0 +1,1 @@
+"""One Redis: connections, exchanges, scripts, Cluster, Sentinels, and how safe a write is."""

@@ -1,0 +1,46 @@
+"""Small commands that Redis is to take even if it is out of memory.
+
+Control messages, and the notes that retention leaves, are bounded, and without them nothing that holds
+memory can be let go: a group whose consumers cannot say what they have consumed holds it for ever. They go
+as plain commands; what is refused for want of memory goes once more, by the script ``lua/always.lua``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from streamlease.protocol.errors import Indefinite
+from streamlease.streams.redis.connection import AsyncRedis, Command, exchange, good, silent
+from streamlease.streams.redis.scripts import load_script, run_many
+from streamlease.streams.redis.wire import out_of_memory
+
+_ALWAYS = load_script("streamlease.streams.redis", "always")
+
+
+async def ask_always(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
+    """``connection.ask`` for commands that may be repeated; XADD, HINCRBY and SADD need no memory.
+
+    Raises:
+        StoreUnavailable: Redis did not answer; some or all of it may have been done.
+        StoreRefused: one of the replies is another error; the same.
+    """
+    try:
+        replies = await exchange(client, commands)
+        refused = [
+            place
+            for place, reply in enumerate(replies)
+            if isinstance(reply, ResponseError) and out_of_memory(reply)
+        ]
+        if refused:
+            calls = [
+                _ALWAYS.call([str(commands[place][1])], [commands[place][0], *commands[place][2:]])
+                for place in refused
+            ]
+            for place, reply in zip(refused, await run_many(client, calls), strict=True):
+                replies[place] = reply
+        return good(client, replies)
+    except Indefinite as error:
+        raise silent(client, error) from None

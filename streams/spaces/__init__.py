@@ -1,0 +1,1 @@
+"""Topic spaces: definitions, generations, and what of them is kept."""
