@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries import expanding
 from streamlease.streams.entries.decoding import DamagedEntry, Entry, decode_entries
-from streamlease.streams.entries.entries import Row, encode_message, encode_rows, expanding
+from streamlease.streams.entries.entries import Row, encode_message, encode_rows
 from streamlease.streams.entries.expanding import expanded_bytes
 from streamlease.streams.entries.layout import Codec
 from streamlease.streams.log.keys import stream_log, stream_meta

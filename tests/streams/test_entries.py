@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from streamlease.protocol.errors import InvalidInput, MessageTooLarge, SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import entry_id
+from streamlease.streams.entries import expanding, messages, splitting
 from streamlease.streams.entries.entries import (
     HEADERS,
     MESSAGE_SCHEMA,
@@ -29,11 +30,8 @@ from streamlease.streams.entries.entries import (
     encode_message,
     encode_normalized,
     encode_rows,
-    expanding,
     filter_batch,
-    messages,
     pack_headers,
-    splitting,
     to_messages,
 )
 from streamlease.streams.entries.layout import layout_of

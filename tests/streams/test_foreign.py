@@ -22,7 +22,7 @@ from streamlease.streams.spaces.spaces import SpaceStore
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "foreign-producers.md").read_text()
-SCRIPT = (ROOT / "streams" / "lua" / "append.lua").read_text()
+SCRIPT = (ROOT / "streams" / "log" / "lua" / "append.lua").read_text()
 
 
 def documented(title: str) -> list[list[str]]:

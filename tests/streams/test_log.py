@@ -24,8 +24,9 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams.entries.entries import to_messages
+from streamlease.streams.log import ranges
 from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
-from streamlease.streams.log.log import Append, Appended, AsyncLog, BlockingLog, OutOfSequence, ranges
+from streamlease.streams.log.log import Append, Appended, AsyncLog, BlockingLog, OutOfSequence
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.redis.connection import Asked, AsyncRedis, BlockingRedis, connect
 from streamlease.streams.redis.wire import BlockingServer

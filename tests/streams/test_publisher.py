@@ -22,7 +22,8 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.offsets import parse_entry_id
-from streamlease.streams.entries.entries import Message, messages, to_messages
+from streamlease.streams.entries import messages
+from streamlease.streams.entries.entries import Message, to_messages
 from streamlease.streams.log.keys import stream_log, stream_publishers
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish import lanes

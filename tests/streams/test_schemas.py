@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from streamlease.protocol.errors import InvalidOption, MessageTooLarge, SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import entry_id
+from streamlease.streams.entries import messages, typed
 from streamlease.streams.entries.entries import (
     CODECS,
     MESSAGE_SCHEMA,
@@ -25,9 +26,7 @@ from streamlease.streams.entries.entries import (
     decode_entries,
     encode_batch,
     encode_typed_rows,
-    messages,
     to_messages,
-    typed,
 )
 from streamlease.streams.entries.schemas import Schema, Versions
 from streamlease.streams.entries.values import check_values

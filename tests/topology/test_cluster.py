@@ -23,7 +23,8 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership
-from streamlease.streams.log.log import AsyncLog, BlockingLog, keys
+from streamlease.streams.log import keys
+from streamlease.streams.log.log import AsyncLog, BlockingLog
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish.batch_plan import Plan
 from streamlease.streams.publish.publisher import Publisher

@@ -15,7 +15,8 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.imports.inbox import InboxMover
 from streamlease.streams.imports.redis_streams import Mapping, PlainReader
 from streamlease.streams.imports.transfer import Transfer
-from streamlease.streams.log.log import AsyncLog, keys
+from streamlease.streams.log import keys
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.retention import Kept, Retention, kept
 from tests.conftest import MakeServer
