@@ -51,7 +51,7 @@ MODULES = {
     for name, folder in sorted(FOLDERS.items())
     for path in sorted(folder.glob("*.py"))
 }
-LUA = sorted(path for folder in ROOMS.values() for path in folder.rglob("*.lua"))
+LUA = sorted({path for folder in ROOMS.values() for path in folder.rglob("*.lua")})
 
 
 def committed() -> list[Path]:
@@ -320,6 +320,27 @@ def test_a_lua_file_opens_with_its_keys_arguments_and_replies(script: Path) -> N
     header = list(takewhile(lambda line: line.startswith("--"), lines))
     for word in ("KEYS", "ARGV", "Repl"):
         assert any(word in line for line in header), f"the header of {script.name} says nothing about {word}"
+
+
+def test_no_two_lua_files_hold_six_equal_lines() -> None:
+    """What two scripts do alike belongs into a file that both include."""
+    runs: dict[tuple[str, ...], set[str]] = {}
+    for script in LUA:
+        lines = [line.split("--")[0].strip() for line in script.read_text().splitlines()]
+        lines = [line for line in lines if line]
+        for first in range(len(lines) - 5):
+            runs.setdefault(tuple(lines[first : first + 6]), set()).add(str(script.relative_to(ROOT)))
+    assert {run: found for run, found in runs.items() if len(found) > 1} == {}
+
+
+def test_what_a_lua_file_includes_stands_before_its_first_statement() -> None:
+    including = 0
+    for script in LUA:
+        head = list(takewhile(lambda line: line.startswith("--") or not line, script.read_text().splitlines()))
+        named = script.read_text().count("-- include: ")
+        including += named
+        assert sum(line.startswith("-- include: ") for line in head) == named, script
+    assert including >= 4
 
 
 # -- pins ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ if type(info) == 'string' then
     return {3, history}
   end
 end
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
 local last = newest and newest[1] or '0-0'
 if last ~= ARGV[5] then

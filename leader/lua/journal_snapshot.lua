@@ -15,7 +15,7 @@ local last = newest and newest[1] or '0-0'
 if last ~= ARGV[3] then
   return {2, last}
 end
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 if ARGV[7] == '1' then
   last = redis.call('XADD', KEYS[2], '*', 't', ARGV[2], 'n', ARGV[6], 'r', '[]')
 end

@@ -2,5 +2,5 @@
 -- KEYS[1] counter of sessions  KEYS[2] progress (hash)
 -- ARGV none
 -- Replies: the number of the session
-redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/redis/scripts.py
 return redis.call('INCR', KEYS[1])

@@ -5,6 +5,7 @@
 -- ARGV[5] by how much the term rises if Redis may have lost terms that were issued (see registry/leadership.py)
 -- Replies: {1, term, history} claimed; {0, term} somebody leads, or led and did not resign: see take_over;
 --          {2, term} it is not declared, and nothing was changed: what is forgotten gets no record again
+-- include: streamlease.registry/term
 local held = redis.call('HMGET', KEYS[1], 'term', 'host', 'history')
 local term = tonumber(held[1] or '0')
 if not term then
@@ -16,20 +17,6 @@ end
 if KEYS[2] and redis.call('EXISTS', KEYS[2]) == 0 then
   return {2, term}
 end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local info = redis.pcall('INFO', 'replication')
-local history, promoted = '', false
-if type(info) == 'string' then
-  history = string.match(info, 'master_replid:(%x+)') or ''
-  promoted = string.find(string.match(info, 'master_replid2:(%x+)') or '', '[^0]') ~= nil
-end
-local floor, step = tonumber(ARGV[4]), 1
-if floor > term or (held[1] and history ~= (held[3] or '')) or (not held[1] and promoted) then
-  term, step = math.max(term, floor), tonumber(ARGV[5])
-end
-term = term + step
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
-redis.call('HSET', KEYS[1], 'term', string.format('%.0f', term), 'host', ARGV[1], 'mailbox', ARGV[2],
-  'renewed_at', string.format('%.0f', now), 'ttl', ARGV[3], 'history', history)
-return {1, term, history}
+local history, promoted = history_here()
+local lost = held[1] and history ~= (held[3] or '') or not held[1] and promoted
+return lead(term, lost, ARGV[5], now_ms(), history)

@@ -12,7 +12,7 @@ local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local joined = tonumber(redis.call('HGET', KEYS[2], '@joined') or '0') or 0
 local arrivals = tonumber(redis.call('GET', KEYS[3]) or '0') or 0
-redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/redis/scripts.py
 if KEYS[4] then
   redis.call('SADD', KEYS[4], ARGV[4])
 end

@@ -5,5 +5,5 @@
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('SISMEMBER', KEYS[2], ARGV[1]) == 1 then
   return 0
 end
-redis.call('SREM', KEYS[2], '')  -- needs no memory, see streams/scripts.py
+redis.call('SREM', KEYS[2], '')  -- needs no memory, see streams/redis/scripts.py
 return redis.call('SADD', KEYS[2], ARGV[1])

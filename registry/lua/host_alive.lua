@@ -13,7 +13,7 @@ local function forget(first, last)
 end
 forget('-inf', string.format('(%.0f', now - limit))
 forget(string.format('(%.0f', now + limit), '+inf')  -- from before the clock went back
-redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 return redis.call('ZCARD', KEYS[1])

@@ -5,6 +5,6 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
-redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('SET', KEYS[1], ARGV[2])
 return 1

@@ -16,6 +16,6 @@ if type(info) == 'string' then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'renewed_at', string.format('%.0f', now))
 return {1, now}

@@ -6,6 +6,6 @@ local held = redis.call('HMGET', KEYS[1], 'term', 'host')
 if held[1] ~= ARGV[2] or held[2] ~= ARGV[1] then
   return 0
 end
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'host', '', 'mailbox', '', 'renewed_at', '0')
 return 1

@@ -6,27 +6,15 @@
 -- ARGV[5] term that was watched  ARGV[6] renewed_at that was watched
 -- ARGV[7] by how much the term rises if Redis may have lost terms that were issued (see registry/leadership.py)
 -- Replies: {1, term, history} taken over; {0, term} the record changed or has not expired
+-- include: streamlease.registry/term
 local held = redis.call('HMGET', KEYS[1], 'term', 'renewed_at', 'ttl', 'history')
 local term = tonumber(held[1] or '0') or 0
 if held[1] ~= ARGV[5] or held[2] ~= ARGV[6] then
   return {0, term}
 end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = now_ms()
 if math.abs(now - tonumber(held[2])) < tonumber(held[3]) then
   return {0, term}
 end
-local info = redis.pcall('INFO', 'replication')
-local history = ''
-if type(info) == 'string' then
-  history = string.match(info, 'master_replid:(%x+)') or ''
-end
-local floor, step = tonumber(ARGV[4]), 1
-if floor > term or history ~= (held[4] or '') then
-  term, step = math.max(term, floor), tonumber(ARGV[7])
-end
-term = term + step
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
-redis.call('HSET', KEYS[1], 'term', string.format('%.0f', term), 'host', ARGV[1], 'mailbox', ARGV[2],
-  'renewed_at', string.format('%.0f', now), 'ttl', ARGV[3], 'history', history)
-return {1, term, history}
+local history = history_here()
+return lead(term, history ~= (held[4] or ''), ARGV[7], now, history)

@@ -10,6 +10,6 @@ end
 if tonumber(known or '0') >= tonumber(ARGV[1]) then
   return 0
 end
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'term', ARGV[1], 'host', '', 'mailbox', '', 'renewed_at', '0')
 return 1

@@ -2,7 +2,9 @@
 
 A file ``lua/NAME.lua`` opens with a comment that lists KEYS, ARGV and every reply. A script checks
 everything first and writes afterwards, because Lua in Redis does not roll back. Any room can have scripts:
-``load_script("streamlease.registry", "claim")``.
+``load_script("streamlease.registry", "claim")``. What two scripts do alike stands in a file of its own, of
+functions only; the line ``-- include: ROOM/NAME`` is replaced by that file, and the digest is of the whole.
+As each such line stands before the first statement, ``cat NAME.lua SCRIPT.lua`` is the same program.
 
 A script runs by its digest; the first call of a client loads it in the same write. A server that was
 restarted or flushed its scripts answers NOSCRIPT, which means that it did not run: it is loaded and called
@@ -18,6 +20,7 @@ and changes nothing: ``HDEL`` of the field with an empty name. Appends never do 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +42,8 @@ from streamlease.streams.redis.connection import (
     identity,
     refusal,
 )
+
+_INCLUDE = re.compile(r"^-- include: ([\w.]+)/(\w+)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +88,18 @@ class Call(NamedTuple):
 
 @cache
 def load_script(package: str, name: str) -> Script:
-    """The script ``lua/NAME.lua`` of `package`.
+    """The script ``lua/NAME.lua`` of `package`, with what it includes.
 
     Raises:
-        FileNotFoundError: the package has no such file.
+        FileNotFoundError: the package, or one that it includes from, has no such file.
     """
-    text = files(package).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    text = _INCLUDE.sub(lambda found: _text(found[1], found[2]), _text(package, name))
     digest = hashlib.sha1(text.encode("utf-8"), usedforsecurity=False).hexdigest()
     return Script(f"{package}/{name}", text, digest)
+
+
+def _text(package: str, name: str) -> str:
+    return files(package).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 
 _LOADED: WeakKeyDictionary[object, set[str]] = WeakKeyDictionary()

@@ -22,7 +22,7 @@ from streamlease.streams.spaces.spaces import SpaceStore
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "foreign-producers.md").read_text()
-SCRIPT = (ROOT / "streams" / "log" / "lua" / "append.lua").read_text()
+LUA = ROOT / "streams" / "log" / "lua"
 
 
 def documented(title: str) -> list[list[str]]:
@@ -35,7 +35,12 @@ def documented(title: str) -> list[list[str]]:
 
 
 async def run(redis: AsyncRedis, words: list[str]) -> Any:
-    return await redis.execute_command(*[SCRIPT if word == "$(cat append.lua)" else word for word in words])
+    return await redis.execute_command(*[_expanded(word) for word in words])
+
+
+def _expanded(word: str) -> str:
+    files = re.fullmatch(r"\$\(cat (.*)\)", word)
+    return "".join((LUA / name).read_text() for name in files[1].split()) if files else word
 
 
 async def test_the_documented_inbox_commands_work(redis: AsyncRedis) -> None:

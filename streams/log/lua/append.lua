@@ -27,6 +27,8 @@
 --   {'pending'}                                 it takes nothing before its predecessors are sealed
 --   {'unknown'}                                 there is no such stream
 
+-- include: streamlease.streams.log/log_end
+
 local meta = redis.call('HMGET', KEYS[1], 'next', 'state', 'last_append', 'bytes', 'schema')
 if not meta[1] then
   return {'unknown'}
@@ -72,30 +74,12 @@ elseif ARGV[5] ~= '1' then
     return {'moved', there}
   end
 end
-if meta[2] == 'pending' then
-  return {'pending'}
-end
-if meta[2] ~= 'open' then
-  return {'sealed'}
-end
-local schema = meta[5] or ''
-if schema ~= (ARGV[8] == 's' and ARGV[9] or '') then
-  return {'schema', schema}
+local refused = takes_nothing(meta) or other_schema(meta, ARGV[8], ARGV[9]) or foreign(meta)
+if refused then
+  return refused
 end
 
--- What others put into the log lies where the next entries belong, and would be read as one of them.
-local foreign = redis.call('XRANGE', KEYS[3], meta[1] .. '-0', '+', 'COUNT', 1)[1]
-if foreign then
-  return {'foreign', foreign[1]}
-end
-
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local newest = tonumber(meta[3]) or 0
--- Strictly later than the entry before: a time then names one point of the stream, whatever the clock does.
-if now <= newest then
-  now = newest + 1
-end
+local now = append_time(meta)
 local stamp = string.format('%.0f', now)
 local first = math.max(tonumber(meta[1]), tonumber(ARGV[7]) or 0)
 local after = string.format('%.0f', first + count)

@@ -15,6 +15,6 @@ end
 if (tonumber(meta[2]) or 0) >= tonumber(ARGV[1]) then
   return {'known'}
 end
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'trimmed_at', ARGV[1])
 return {'told'}

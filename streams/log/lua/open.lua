@@ -16,7 +16,7 @@ if wanted ~= 'open' and wanted ~= 'pending' and wanted ~= 'begin' then
 end
 local meta = redis.call('HMGET', KEYS[1], 'next', 'state')
 if meta[1] then
-  redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+  redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
   if meta[2] == 'pending' and wanted ~= 'pending' then
     redis.call('HSET', KEYS[1], 'state', 'open')
     return {'opened'}

@@ -11,7 +11,7 @@ local meta = redis.call('HMGET', KEYS[1], 'next', 'state')
 if not meta[1] then
   return {'unknown'}
 end
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 -- A write even if it is sealed, so that WAIT or WAITAOF behind a repetition covers the first attempt.
 redis.call('HSET', KEYS[1], 'state', 'sealed')
 if meta[2] ~= 'sealed' then

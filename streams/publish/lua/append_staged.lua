@@ -31,7 +31,9 @@
 -- The rules for the log, its meta and its publishers are those of append.lua. The record of the publisher has
 -- two words more: the tag, and how many messages of the batch are there.
 
-local meta = redis.call('HMGET', KEYS[1], 'next', 'state', 'last_append', 'bytes')
+-- include: streamlease.streams.log/log_end
+
+local meta = redis.call('HMGET', KEYS[1], 'next', 'state', 'last_append', 'bytes', 'schema')
 if not meta[1] then
   return {'unknown'}
 end
@@ -62,11 +64,9 @@ end
 if part ~= last + 1 then
   return {'gap', last}
 end
-if meta[2] == 'pending' then
-  return {'pending'}
-end
-if meta[2] ~= 'open' then
-  return {'sealed'}
+local refused = takes_nothing(meta)
+if refused then
+  return refused
 end
 
 local own = tonumber(ARGV[6])
@@ -95,26 +95,16 @@ for key = 1, #KEYS - 3 do
     total = total + messages
   end
 end
-local schema = redis.call('HGET', KEYS[1], 'schema') or ''
 for i = 1, #entries do
   local fields = entries[i][2]
-  if schema ~= (fields[1] == 's' and fields[2] or '') then
-    return {'schema', schema}
-  end
+  refused = refused or other_schema(meta, fields[1], fields[2])
+end
+refused = refused or foreign(meta)
+if refused then
+  return refused
 end
 
--- What others put into the log lies where the next entries belong, and would be read as one of them.
-local foreign = redis.call('XRANGE', KEYS[3], meta[1] .. '-0', '+', 'COUNT', 1)[1]
-if foreign then
-  return {'foreign', foreign[1]}
-end
-
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local newest = tonumber(meta[3]) or 0
-if now <= newest then
-  now = newest + 1
-end
+local now = append_time(meta)
 local first = tonumber(meta[1])
 local next = first
 local size = tonumber(meta[4]) or 0

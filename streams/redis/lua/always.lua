@@ -1,4 +1,4 @@
--- Run one small command that Redis refused because it is out of memory: see streams/scripts.py.
+-- Run one small command that Redis refused because it is out of memory: see streams/redis/scripts.py.
 -- KEYS  1 the key of the command
 -- ARGV  1 name of the command: XADD, HINCRBY or SADD; from 2 on, what follows its key
 --

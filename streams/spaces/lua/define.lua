@@ -14,7 +14,7 @@ local version = redis.call('GET', KEYS[3]) or '0'
 if version ~= ARGV[1] then
   return {'changed', tonumber(version)}
 end
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 if ARGV[3] ~= '' then
   redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 else

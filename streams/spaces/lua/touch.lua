@@ -5,5 +5,5 @@
 --
 -- Replies: the version
 
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 return redis.call('INCRBY', KEYS[2], 0)

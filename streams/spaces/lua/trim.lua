@@ -98,7 +98,7 @@ while true do
   count = math.max(1, math.min(256, entries_left, math.floor(262144 * #page / math.max(1, seen))))
 end
 
-redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/scripts.py
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 if entries > 0 then
   redis.call('XTRIM', KEYS[2], 'MINID', string.format('%.0f-0', floor))
 end

@@ -1,0 +1,33 @@
+-- A new term of a leader: what claim.lua and take_over.lua do alike. They include this file.
+-- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, history)
+-- ARGV[1] host  ARGV[2] mailbox  ARGV[3] ttl in ms  ARGV[4] the new term must be above this one
+-- Replies: that of `lead` is {1, term, history}
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- The history of the data that this server has, and whether it was a replica before; '' if it does not tell.
+local function history_here()
+  local info = redis.pcall('INFO', 'replication')
+  if type(info) ~= 'string' then
+    return '', false
+  end
+  local promoted = string.find(string.match(info, 'master_replid2:(%x+)') or '', '[^0]') ~= nil
+  return string.match(info, 'master_replid:(%x+)') or '', promoted
+end
+
+-- Lead with the term after `term`, or by `step` above all that was issued if some of it may be `lost`.
+local function lead(term, lost, step, now, history)
+  local floor = tonumber(ARGV[4])
+  if lost or floor > term then
+    term = math.max(term, floor) + tonumber(step)
+  else
+    term = term + 1
+  end
+  redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
+  redis.call('HSET', KEYS[1], 'term', string.format('%.0f', term), 'host', ARGV[1], 'mailbox', ARGV[2],
+    'renewed_at', string.format('%.0f', now), 'ttl', ARGV[3], 'history', history)
+  return {1, term, history}
+end

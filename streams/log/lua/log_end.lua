@@ -1,0 +1,40 @@
+-- The end of a log: what append.lua and append_staged.lua check and write alike. They include this file.
+--
+-- KEYS  1 meta (hash)  3 log (stream)
+-- ARGV  none
+--
+-- Replies: the first three functions answer what the script has to reply, or nil if it may go on.
+--
+-- `meta` holds the fields next, state, last_append, bytes and schema of the meta.
+
+local function takes_nothing(meta)
+  if meta[2] == 'pending' then
+    return {'pending'}
+  end
+  if meta[2] ~= 'open' then
+    return {'sealed'}
+  end
+end
+
+-- In a space with a schema the first field of an entry is 's', the fingerprint of the schema.
+local function other_schema(meta, field, value)
+  local schema = meta[5] or ''
+  if schema ~= (field == 's' and value or '') then
+    return {'schema', schema}
+  end
+end
+
+-- What others put into the log lies where the next entries belong, and would be read as one of them.
+local function foreign(meta)
+  local entry = redis.call('XRANGE', KEYS[3], meta[1] .. '-0', '+', 'COUNT', 1)[1]
+  if entry then
+    return {'foreign', entry[1]}
+  end
+end
+
+-- The append time, in microseconds; strictly later than that of the entry before: a time then names one point
+-- of the stream, whatever the clock does.
+local function append_time(meta)
+  local time = redis.call('TIME')
+  return math.max(tonumber(time[1]) * 1000000 + tonumber(time[2]), (tonumber(meta[3]) or 0) + 1)
+end
