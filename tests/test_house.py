@@ -190,7 +190,6 @@ def test_no_arrow_leads_upwards() -> None:
 
 
 CIRCLES_LEFT = [
-    ("admin.messages.publish_once", "admin.messages.publish"),
     ("agent.batch", "agent.subscription"),
     ("leader.core.view", "leader.core.machine"),
 ]

@@ -2,78 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import re
-import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamlease.admin.bar import Bar
-from streamlease.admin.messages.sources import SUFFIXES, Form, Meter, Record, lookup, records
+from streamlease.admin.messages.publication import Counts, Plan, topic_of_records
+from streamlease.admin.messages.publish_once import check_resumable, publish_resumably
+from streamlease.admin.messages.sources import SUFFIXES, Form, Meter, lookup, read_ahead, records
 from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line
 from streamlease.admin.running import with_client
-from streamlease.protocol.errors import InvalidInput, InvalidOption, SchemaMismatch, StreamleaseError
-from streamlease.protocol.topics import check_topic
+from streamlease.protocol.errors import InvalidOption, SchemaMismatch, StreamleaseError
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.streams.entries.schemas import Schema
-    from streamlease.streams.publish.parts import Receipt
-
-PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
-AHEAD = 4
-"""How many lists of records are read ahead."""
 
 MOST_TOPICS = 100_000
 """How many topics are remembered with the schema of their space."""
-
-TopicOf = Callable[[Record], str]
-
-
-@dataclass(slots=True)
-class Counts:
-    """How far a publication is."""
-
-    submitted: int = 0
-    published: int = 0
-    skipped: int = 0
-    failed: int = 0
-    bytes: int = 0
-
-    def settled(self, receipt: Receipt) -> None:
-        """One message was written, or was not."""
-        if receipt.exception() is not None:
-            self.failed += 1
-        else:
-            self.published += 1
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be published, and how its records become messages."""
-
-    topic: str
-    file: Path | None
-    form: Form
-    key: str | None
-    topic_of: TopicOf | None
-    key_of: Callable[[Record], str | None] | None
-    options: dict[str, Any]
-
-    def place(self, record: Record) -> tuple[str, str | None]:
-        """Topic and key of a record."""
-        return (
-            self.topic if self.topic_of is None else self.topic_of(record),
-            None if self.key_of is None else self.key_of(record),
-        )
 
 
 def publish(
@@ -111,10 +61,8 @@ def publish(
     check_batching(linger_ms, max_batch_bytes, compression)
     options = {"linger_ms": linger_ms, "max_batch_bytes": max_batch_bytes, "compression": compression}
     key_of = lookup(key) if key is not None else None
-    plan = Plan(topic, file, chosen, key, _topic_of(topic, chosen), key_of, options)
+    plan = Plan(topic, file, chosen, key, topic_of_records(topic, chosen), key_of, options)
     if resume is not None:
-        from streamlease.admin.messages.publish_once import check_resumable
-
         check_resumable(resume, file)
     counts, began = Counts(), time.monotonic()
 
@@ -125,8 +73,6 @@ def publish(
             if resume is None:
                 await _publish(client, plan, counts, bar)
             else:
-                from streamlease.admin.messages.publish_once import publish_resumably
-
                 await publish_resumably(client, resume, plan, counts, bar)
 
     try:
@@ -183,68 +129,3 @@ async def _publish(client: Client, plan: Plan, counts: Counts, bar: Bar) -> None
             if counts.failed:
                 break
         await publisher.flush()
-
-
-def _topic_of(topic: str, form: Form) -> TopicOf | None:
-    """How each record gives its topic; None if all have the same.
-
-    Raises:
-        InvalidTopic: the topic is malformed.
-    """
-    names = PLACEHOLDER.findall(topic) if form is not Form.LINES else []
-    check_topic(topic)
-    if not names:
-        return None
-    lookups = {name: lookup(name) for name in names}
-
-    def topic_of(record: Record) -> str:
-        values: dict[str, str] = {}
-        for name, get in lookups.items():
-            value = get(record)
-            if not value or any(char in value for char in "/+#\0"):
-                raise InvalidInput(
-                    f"field {ascii(name)[:80]} of {record.where} is {ascii(value)[:80]}: "
-                    f"a level of a topic is a text without '/', '+' and '#'"
-                )
-            values[name] = value
-        return PLACEHOLDER.sub(lambda found: values[found.group(1)], topic)
-
-    return topic_of
-
-
-async def read_ahead(source: Iterator[list[Record]]) -> AsyncGenerator[list[Record]]:
-    """The lists of `source`, which is read in a thread, some ahead.
-
-    The thread is a daemon: a read of a terminal or pipe cannot be interrupted, and must not hold up an exit.
-    """
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Queue[list[Record] | BaseException | None] = asyncio.Queue()
-    room = threading.Semaphore(AHEAD)
-    stopped = False
-
-    def put(item: list[Record] | BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            if not stopped:
-                loop.call_soon_threadsafe(ready.put_nowait, item)
-
-    def read() -> None:
-        try:
-            for some in source:
-                room.acquire()
-                if stopped:
-                    return
-                put(some)
-            put(None)
-        except BaseException as error:
-            put(error)
-
-    threading.Thread(target=read, name="read-input", daemon=True).start()
-    try:
-        while (item := await ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            room.release()
-            yield item
-    finally:
-        stopped = True
-        room.release()

@@ -14,16 +14,18 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamlease.admin.messages.sources import Meter, Record, records
+from streamlease.admin.messages.sources import Meter, Record, read_ahead, records
 from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.ids import check_name
+from streamlease.protocol.topics import intersect
 
 if TYPE_CHECKING:
     from streamlease.admin.bar import Bar
-    from streamlease.admin.messages.publish import Counts, Plan
+    from streamlease.admin.messages.publication import Counts, Plan
     from streamlease.agent.client import Client
     from streamlease.streams.imports.positions import Resume
-    from streamlease.streams.imports.transfer import Item, Transfer
+    from streamlease.streams.imports.transfer import Item
+    from streamlease.streams.spaces.spaces import Space
 
 FIRST_BLOCK = 64 * 1024
 CHUNK_RECORDS = 5000
@@ -72,77 +74,105 @@ async def publish_resumably(client: Client, name: str, plan: Plan, counts: Count
         InvalidOption: under this name another file was begun, or the same one otherwise.
         StreamleaseError: what the publication ran into; safe to repeat.
     """
-    from streamlease.admin.messages.publish import PLACEHOLDER, read_ahead
-    from streamlease.streams.imports.positions import Resume
-    from streamlease.streams.imports.transfer import Transfer, weight
-
-    filter = PLACEHOLDER.sub("+", plan.topic) if plan.topic_of is not None else plan.topic
-    spaces = {space.name: space for space in (await client.spaces.look()).listed if _meets(space, filter)}
-    transfer = Transfer(client.redis, f"file:{name}", spaces=client.spaces, codec=plan.options["compression"])
     piped = plan.file is None
+    known = await client.spaces.look()
+    work = _Resumed(client, name, plan, counts, {one.name: one for one in known.listed if _meets(one, plan)})
+    if not piped and await work.is_complete():  # then it is not even read
+        return
     meter = Meter()
-    resume: Resume | None = None
-    if not piped:  # what is complete is not even read
-        resume = await Resume.open(client.redis, f"file:{name}", _identity(plan, None), spaces)
-        if resume.complete:
-            counts.skipped = max(0, resume.done[1])
-            return
-    number, size = 0, 0
-    waiting: list[Item] = []
     async with aclosing(read_ahead(records(plan.file, plan.form, meter))) as lists:
         try:
             async for some in lists:
-                if resume is None:
-                    identity = _identity(plan, some[0] if some else None)
-                    resume = await Resume.open(client.redis, f"file:{name}", identity, spaces)
                 for record in some:
-                    number += 1
-                    if (1, number) <= resume.done:
-                        counts.skipped += 1
-                        continue
-                    waiting.append(await _item(client, plan, record, number))
-                    size += weight(waiting[-1])
-                    if len(waiting) >= CHUNK_RECORDS or size >= CHUNK_BYTES:
-                        await _put(transfer, resume, waiting, counts)
-                        waiting, size = [], 0
+                    await work.add(record)
                 if piped:  # who writes slowly waits for nothing
-                    await _put(transfer, resume, waiting, counts)
-                    waiting, size = [], 0
+                    await work.put()
                 bar.show(meter.done, meter.total, counts.published + counts.skipped)
         except InvalidInput:
-            # What stands before a bad record goes out, as without --resume.
-            if resume is not None:
-                await _put(transfer, resume, waiting, counts)
+            await work.put()  # what stands before a bad record goes out, as without --resume
             raise
-    if resume is None:
-        resume = await Resume.open(client.redis, f"file:{name}", _identity(plan, None), spaces)
-    await _put(transfer, resume, waiting, counts)
-    if not piped:  # a pipe may bring more the next time
-        await resume.finish()
+    await work.put()
+    await work.end(complete=not piped)  # a pipe may bring more the next time
 
 
-def _meets(space: Any, filter: str) -> bool:
-    from streamlease.protocol.topics import intersect
-
-    return any(intersect(own, filter) for own in space.topics)
+def _meets(space: Space, plan: Plan) -> bool:
+    return any(intersect(own, plan.filter) for own in space.topics)
 
 
-async def _item(client: Client, plan: Plan, record: Record, number: int) -> Item:
-    from streamlease.streams.imports.transfer import Item
+class _Resumed:
+    """A publication that is remembered: counts its records, passes over those that are done, and puts others.
 
-    topic, key = plan.place(record)
-    typed = (await client.spaces.for_topic(topic)).newest_schema is not None
-    payload: bytes | dict[str, Any] = record.values_by_column if typed else record.payload
-    return Item((1, number), topic, payload, None if key is None else key.encode(), None, None, record.where)
+    It is opened with the first record, which tells one pipe from another.
+    """
 
+    def __init__(
+        self, client: Client, name: str, plan: Plan, counts: Counts, spaces: dict[str, Space]
+    ) -> None:
+        from streamlease.streams.imports.transfer import Transfer
 
-async def _put(transfer: Transfer, resume: Resume, items: list[Item], counts: Counts) -> None:
-    if not items:
-        return
-    await transfer.check(items[0])
-    await resume.begin()
-    added = await transfer.put(items)
-    await resume.advance(items[-1].position)
-    counts.published += added
-    counts.skipped += len(items) - added
-    counts.bytes += sum(len(one.payload) for one in items if isinstance(one.payload, bytes))
+        self._client = client
+        self._source = f"file:{name}"
+        self._plan = plan
+        self._counts = counts
+        self._spaces = spaces
+        codec = plan.options["compression"]
+        self._transfer = Transfer(client.redis, self._source, spaces=client.spaces, codec=codec)
+        self._resume: Resume | None = None
+        self._number = 0
+        self._waiting: list[Item] = []
+        self._size = 0
+
+    async def is_complete(self) -> bool:
+        """Whether all records of the file are there."""
+        resume = await self._opened(None)
+        if resume.complete:
+            self._counts.skipped = max(0, resume.done[1])
+        return resume.complete
+
+    async def add(self, record: Record) -> None:
+        """The next record; what waits is put when it is enough."""
+        from streamlease.streams.imports.transfer import Item, weight
+
+        resume = await self._opened(record)
+        self._number += 1
+        position = (1, self._number)
+        if position <= resume.done:
+            self._counts.skipped += 1
+            return
+        topic, key = self._plan.place(record)
+        typed = (await self._client.spaces.for_topic(topic)).newest_schema is not None
+        payload: bytes | dict[str, Any] = record.values_by_column if typed else record.payload
+        key_bytes = None if key is None else key.encode()
+        self._waiting.append(Item(position, topic, payload, key_bytes, None, None, record.where))
+        self._size += weight(self._waiting[-1])
+        if len(self._waiting) >= CHUNK_RECORDS or self._size >= CHUNK_BYTES:
+            await self.put()
+
+    async def put(self) -> None:
+        """Write what waits."""
+        items, self._waiting, self._size = self._waiting, [], 0
+        if not items:
+            return
+        resume = await self._opened(None)
+        await self._transfer.check(items[0])
+        await resume.begin()
+        added = await self._transfer.put(items)
+        await resume.advance(items[-1].position)
+        self._counts.published += added
+        self._counts.skipped += len(items) - added
+        self._counts.bytes += sum(len(one.payload) for one in items if isinstance(one.payload, bytes))
+
+    async def end(self, *, complete: bool) -> None:
+        """All records came; if `complete`, there will never be more."""
+        resume = await self._opened(None)
+        if complete:
+            await resume.finish()
+
+    async def _opened(self, first: Record | None) -> Resume:
+        """Raises: InvalidOption: under this name another source was begun."""
+        from streamlease.streams.imports.positions import Resume
+
+        if self._resume is None:
+            identity = _identity(self._plan, first)
+            self._resume = await Resume.open(self._client.redis, self._source, identity, self._spaces)
+        return self._resume

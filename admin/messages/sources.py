@@ -15,13 +15,16 @@ parquet  one row              a JSON object; times as ISO-8601, binary values as
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import csv
 import json
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -35,6 +38,9 @@ ROWS = 500
 
 LONGEST_LINE = 16 * 1024 * 1024
 """As long as a message may be."""
+
+AHEAD = 4
+"""How many lists of records are read ahead."""
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 
@@ -279,3 +285,41 @@ def lookup(column: str) -> Callable[[Record], str | None]:
 
 def _names(fields: Iterable[str]) -> str:
     return ", ".join(fields)[:200] or "none"
+
+
+async def read_ahead(source: Iterator[list[Record]]) -> AsyncGenerator[list[Record]]:
+    """The lists of `source`, which is read in a thread, some ahead.
+
+    The thread is a daemon: a read of a terminal or pipe cannot be interrupted, and must not hold up an exit.
+    """
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Queue[list[Record] | BaseException | None] = asyncio.Queue()
+    room = threading.Semaphore(AHEAD)
+    stopped = False
+
+    def put(item: list[Record] | BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            if not stopped:
+                loop.call_soon_threadsafe(ready.put_nowait, item)
+
+    def read() -> None:
+        try:
+            for some in source:
+                room.acquire()
+                if stopped:
+                    return
+                put(some)
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    threading.Thread(target=read, name="read-input", daemon=True).start()
+    try:
+        while (item := await ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            room.release()
+            yield item
+    finally:
+        stopped = True
+        room.release()

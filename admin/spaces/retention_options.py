@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,33 +46,41 @@ GroupExpiry = Annotated[
 ]
 
 
-def changed(
-    retention: Retention,
-    age: str | None,
-    size: str | None,
-    messages: str | None,
-    force: bool | None,
-    expiry: str | None,
-) -> Retention:
-    """`retention` with what the options say; an option that is not given changes nothing.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What these options say, as text; None for what is not given."""
 
-    Raises:
-        InvalidOption: a value is not acceptable, or the whole makes no sense.
-    """
-    from streamlease.streams.spaces.retention import Retention
+    age: str | None
+    size: str | None
+    messages: str | None
+    force: bool | None
+    expiry: str | None
 
-    values: dict[str, Any] = retention.model_dump()
-    if age is not None:
-        values["age_ms"] = None if age == "none" else parse_duration("--retention", age)
-    if size is not None:
-        values["bytes"] = None if size == "none" else parse_size("--retention-bytes", size)
-    if messages is not None:
-        values["messages"] = None if messages == "none" else _count("--retention-messages", messages)
-    if force is not None:
-        values["force"] = force
-    if expiry is not None:
-        values["group_expiry_ms"] = parse_expiry("--group-expiry", expiry)
-    return Retention(**values)
+    @property
+    def anything(self) -> bool:
+        """Whether any of them is given."""
+        return any(one is not None for one in astuple(self))
+
+    def changed(self, retention: Retention) -> Retention:
+        """`retention` with what they say; an option that is not given changes nothing.
+
+        Raises:
+            InvalidOption: a value is not acceptable, or the whole makes no sense.
+        """
+        from streamlease.streams.spaces.retention import Retention
+
+        values: dict[str, Any] = retention.model_dump()
+        if self.age is not None:
+            values["age_ms"] = None if self.age == "none" else parse_duration("--retention", self.age)
+        if self.size is not None:
+            values["bytes"] = None if self.size == "none" else parse_size("--retention-bytes", self.size)
+        if self.messages is not None:
+            values["messages"] = None if self.messages == "none" else _count(self.messages)
+        if self.force is not None:
+            values["force"] = self.force
+        if self.expiry is not None:
+            values["group_expiry_ms"] = parse_expiry("--group-expiry", self.expiry)
+        return Retention(**values)
 
 
 def parse_expiry(what: str, text: str) -> int:
@@ -99,7 +108,9 @@ def sentence(retention: Retention) -> str:
     return f"keeps {retention}; groups {idle}"
 
 
-def _count(what: str, text: str) -> int:
+def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 17):
-        raise InvalidOption(f"{what} {ascii(text)[:80]} is no number of messages: write one, such as 100000")
-    return parse_count(what, int(text))
+        raise InvalidOption(
+            f"--retention-messages {ascii(text)[:80]} is no number of messages: write one, such as 100000"
+        )
+    return parse_count("--retention-messages", int(text))

@@ -12,16 +12,14 @@ from streamlease.admin.completing import SpaceName
 from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line, printable, table
 from streamlease.admin.running import with_client
-from streamlease.admin.spaces import retention_options, schema_option
-from streamlease.admin.spaces.retention_options import Age, Bytes, Force, GroupExpiry, Messages
+from streamlease.admin.spaces import schema_option, space_alter
+from streamlease.admin.spaces.retention_options import Age, Asked, Bytes, Force, GroupExpiry, Messages
 from streamlease.admin.spaces.schema_option import SchemaFile
 from streamlease.admin.spaces.space_definition import definition
 from streamlease.admin.watching import Watch, view
-from streamlease.protocol.errors import InvalidOption
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.streams.spaces.spaces import Space
 
 app = typer.Typer(
     help="Topic spaces: which topics belong together, in how many streams.", no_args_is_help=True
@@ -58,8 +56,8 @@ def create(
     filters = [*topics, *(more or [])]
     from streamlease.streams.spaces.retention import Retention
 
-    asked = (retention, retention_bytes, retention_messages, retention_force, group_expiry)
-    keep = retention_options.changed(Retention(), *asked) if any(one is not None for one in asked) else None
+    asked = Asked(retention, retention_bytes, retention_messages, retention_force, group_expiry)
+    keep = asked.changed(Retention()) if asked.anything else None
     columns = None if schema is None else schema_option.read(schema)
     space = with_client(
         redis,
@@ -104,82 +102,7 @@ def show(name: SpaceName, watch: Watch = None, redis: RedisUrl = None, as_json: 
     return view(redis, partial(space_view.look, name=name), space_view.draw, as_json=as_json, watch=watch)
 
 
-@app.command()
-def alter(
-    name: SpaceName,
-    streams: Annotated[
-        int | None,
-        typer.Option(help="How many streams new messages go to from now on; the former ones are sealed."),
-    ] = None,
-    rotate: Annotated[
-        bool, typer.Option("--rotate", help="Begin a new generation of streams, even of the same number.")
-    ] = False,
-    from_generation: Annotated[
-        int | None,
-        typer.Option(
-            help="With --streams or --rotate: the generation that is followed. Repeated after a lost answer, "
-            "the change is made once; if another one came in between, it is refused."
-        ),
-    ] = None,
-    retention: Age = None,
-    retention_bytes: Bytes = None,
-    retention_messages: Messages = None,
-    retention_force: Force = None,
-    group_expiry: GroupExpiry = None,
-    schema: SchemaFile = None,
-    yes: Yes = False,
-    redis: RedisUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Change settings of a space; what is not given stays as it is. Safe to repeat.
-
-    A rotation is so with --from-generation. A schema may gain nullable columns, null in older messages.
-    """
-    asked = (retention, retention_bytes, retention_messages, retention_force, group_expiry)
-    if from_generation is not None and streams is None and not rotate:
-        raise InvalidOption("--from-generation is for new streams: give --streams or --rotate too")
-    keeping = any(one is not None for one in asked)
-    if not keeping and streams is None and not rotate and schema is None:
-        raise InvalidOption("nothing to alter: give at least one setting, such as --retention 7d")
-    columns = None if schema is None else schema_option.read(schema)
-    if retention_force:
-        confirm(
-            f"Remove messages of space {name} even if a group has not consumed them?",
-            f"messages of space {ascii(name)[:80]} that groups have not consumed are removed",
-            yes=yes,
-            as_json=as_json,
-        )
-
-    def change(space: Space) -> Space:
-        keep = retention_options.changed(space.retention, *asked)
-        changed = space.model_copy(update={"retention": keep})
-        return changed if columns is None else changed.with_schema(columns)
-
-    async def work(client: Client) -> Space:
-        space = await client.spaces.get(name)
-        if keeping or columns is not None:
-            space = await client.spaces.change(name, change)
-            await client.spaces.tell_schemas(space)
-        if streams is not None or rotate:
-            expected = from_generation
-            if expected is None and rotate:
-                expected = space.newest.number
-            space = await client.spaces.alter(name, streams=streams, rotate=rotate, expected=expected)
-        return space
-
-    space = with_client(redis, work)
-    if as_json:
-        document(definition(space))
-        return
-    if keeping:
-        line(f"space {space.name} {retention_options.sentence(space.retention)}")
-    if streams is not None or rotate:
-        line(
-            f"space {space.name} has {space.newest.streams} streams in generation {space.newest.number}; "
-            f"former ones are sealed"
-        )
-    if columns is not None:
-        schema_option.show(schema_option.document(columns, len(space.schemas)))
+app.command("alter")(space_alter.alter)
 
 
 @app.command()

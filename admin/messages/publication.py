@@ -1,0 +1,89 @@
+"""What is published from a file or a pipe: how its records become messages, and how far it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamlease.admin.messages.sources import Form, Record, lookup
+from streamlease.protocol.errors import InvalidInput
+from streamlease.protocol.topics import check_topic
+
+if TYPE_CHECKING:
+    from streamlease.streams.publish.parts import Receipt
+
+PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+TopicOf = Callable[[Record], str]
+
+
+@dataclass(slots=True)
+class Counts:
+    """How far a publication is."""
+
+    submitted: int = 0
+    published: int = 0
+    skipped: int = 0
+    failed: int = 0
+    bytes: int = 0
+
+    def settled(self, receipt: Receipt) -> None:
+        """One message was written, or was not."""
+        if receipt.exception() is not None:
+            self.failed += 1
+        else:
+            self.published += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be published, and how its records become messages."""
+
+    topic: str
+    file: Path | None
+    form: Form
+    key: str | None
+    topic_of: TopicOf | None
+    key_of: Callable[[Record], str | None] | None
+    options: dict[str, Any]
+
+    @property
+    def filter(self) -> str:
+        """Selects all topics to which records may go."""
+        return self.topic if self.topic_of is None else PLACEHOLDER.sub("+", self.topic)
+
+    def place(self, record: Record) -> tuple[str, str | None]:
+        """Topic and key of a record."""
+        return (
+            self.topic if self.topic_of is None else self.topic_of(record),
+            None if self.key_of is None else self.key_of(record),
+        )
+
+
+def topic_of_records(topic: str, form: Form) -> TopicOf | None:
+    """How each record gives its topic; None if all have the same.
+
+    Raises:
+        InvalidTopic: the topic is malformed.
+    """
+    names = PLACEHOLDER.findall(topic) if form is not Form.LINES else []
+    check_topic(topic)
+    if not names:
+        return None
+    lookups = {name: lookup(name) for name in names}
+
+    def topic_of(record: Record) -> str:
+        values: dict[str, str] = {}
+        for name, get in lookups.items():
+            value = get(record)
+            if not value or any(char in value for char in "/+#\0"):
+                raise InvalidInput(
+                    f"field {ascii(name)[:80]} of {record.where} is {ascii(value)[:80]}: "
+                    f"a level of a topic is a text without '/', '+' and '#'"
+                )
+            values[name] = value
+        return PLACEHOLDER.sub(lambda found: values[found.group(1)], topic)
+
+    return topic_of

@@ -1,0 +1,127 @@
+"""``streamlease space alter``: streams, retention and schema of a space, while it is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamlease.admin.acting import Yes, confirm
+from streamlease.admin.completing import SpaceName
+from streamlease.admin.options import AsJson, RedisUrl
+from streamlease.admin.output import document, line
+from streamlease.admin.running import with_client
+from streamlease.admin.spaces import retention_options, schema_option
+from streamlease.admin.spaces.retention_options import Age, Asked, Bytes, Force, GroupExpiry, Messages
+from streamlease.admin.spaces.schema_option import SchemaFile
+from streamlease.admin.spaces.space_definition import definition
+from streamlease.protocol.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.streams.entries.schemas import Schema
+    from streamlease.streams.spaces.spaces import Space
+
+
+@dataclass(frozen=True, slots=True)
+class _Streams:
+    """What is asked about the streams of the space."""
+
+    count: int | None
+    rotate: bool
+    follows: int | None
+    """The generation that is to be followed."""
+
+    def __post_init__(self) -> None:
+        if self.follows is not None and not self.anything:
+            raise InvalidOption("--from-generation is for new streams: give --streams or --rotate too")
+
+    @property
+    def anything(self) -> bool:
+        return self.count is not None or self.rotate
+
+    async def alter(self, client: Client, space: Space) -> Space:
+        follows = space.newest.number if self.follows is None and self.rotate else self.follows
+        return await client.spaces.alter(space.name, streams=self.count, rotate=self.rotate, expected=follows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """All that is asked."""
+
+    streams: _Streams
+    retention: Asked
+    columns: Schema | None
+
+    async def make(self, client: Client, name: str) -> Space:
+        space = await client.spaces.get(name)
+        if self.retention.anything or self.columns is not None:
+            space = await client.spaces.change(name, self._redefined)
+            await client.spaces.tell_schemas(space)
+        return await self.streams.alter(client, space) if self.streams.anything else space
+
+    def _redefined(self, space: Space) -> Space:
+        changed = space.model_copy(update={"retention": self.retention.changed(space.retention)})
+        return changed if self.columns is None else changed.with_schema(self.columns)
+
+    def tell(self, space: Space) -> None:
+        """What was changed, for people."""
+        if self.retention.anything:
+            line(f"space {space.name} {retention_options.sentence(space.retention)}")
+        if self.streams.anything:
+            line(
+                f"space {space.name} has {space.newest.streams} streams in generation "
+                f"{space.newest.number}; former ones are sealed"
+            )
+        if self.columns is not None:
+            schema_option.show(schema_option.document(self.columns, len(space.schemas)))
+
+
+def alter(
+    name: SpaceName,
+    streams: Annotated[
+        int | None,
+        typer.Option(help="How many streams new messages go to from now on; the former ones are sealed."),
+    ] = None,
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Begin a new generation of streams, even of the same number.")
+    ] = False,
+    from_generation: Annotated[
+        int | None,
+        typer.Option(
+            help="With --streams or --rotate: the generation that is followed. Repeated after a lost answer, "
+            "the change is made once; if another one came in between, it is refused."
+        ),
+    ] = None,
+    retention: Age = None,
+    retention_bytes: Bytes = None,
+    retention_messages: Messages = None,
+    retention_force: Force = None,
+    group_expiry: GroupExpiry = None,
+    schema: SchemaFile = None,
+    yes: Yes = False,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of a space; what is not given stays as it is. Safe to repeat.
+
+    A rotation is so with --from-generation. A schema may gain nullable columns, null in older messages.
+    """
+    new = _Streams(streams, rotate, from_generation)
+    asked = Asked(retention, retention_bytes, retention_messages, retention_force, group_expiry)
+    if not asked.anything and not new.anything and schema is None:
+        raise InvalidOption("nothing to alter: give at least one setting, such as --retention 7d")
+    changes = _Changes(new, asked, None if schema is None else schema_option.read(schema))
+    if retention_force:
+        confirm(
+            f"Remove messages of space {name} even if a group has not consumed them?",
+            f"messages of space {ascii(name)[:80]} that groups have not consumed are removed",
+            yes=yes,
+            as_json=as_json,
+        )
+    space = with_client(redis, lambda client: changes.make(client, name))
+    if as_json:
+        document(definition(space))
+    else:
+        changes.tell(space)
