@@ -335,7 +335,9 @@ def test_no_two_lua_files_hold_six_equal_lines() -> None:
 def test_what_a_lua_file_includes_stands_before_its_first_statement() -> None:
     including = 0
     for script in LUA:
-        head = list(takewhile(lambda line: line.startswith("--") or not line, script.read_text().splitlines()))
+        head = list(
+            takewhile(lambda line: line.startswith("--") or not line, script.read_text().splitlines())
+        )
         named = script.read_text().count("-- include: ")
         including += named
         assert sum(line.startswith("-- include: ") for line in head) == named, script
