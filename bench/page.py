@@ -78,7 +78,7 @@ class _Pretender:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._streams = [f"wide{n}.0.{shard}" for n in range(SPACES) for shard in range(ROWS // SPACES)]
-        self._epochs = dict.fromkeys(self._streams, 1)
+        self._lease_epochs = dict.fromkeys(self._streams, 1)
         self._number = 0
         self._one = asyncio.Lock()
 
@@ -104,12 +104,12 @@ class _Pretender:
         return self._streams[-1]
 
     def _move(self, stream: str, owner: str) -> list[Record]:
-        before = self._epochs[stream]
-        self._epochs[stream] = before + 1
+        before = self._lease_epochs[stream]
+        self._lease_epochs[stream] = before + 1
         return [Released(stream=stream, lease_epoch=before), self._lease(stream, owner)]
 
     def _lease(self, stream: str, owner: str) -> Leased:
-        return Leased(stream=stream, lease_epoch=self._epochs[stream], name=owner, session=owner)
+        return Leased(stream=stream, lease_epoch=self._lease_epochs[stream], name=owner, session=owner)
 
     async def _write(self, records: list[Record]) -> None:
         async with self._one:  # a journal takes one commit after the other

@@ -44,7 +44,7 @@ LONGEST_LEAP = 1 << 36
 """At least 2^17 leaps of this length fit into the integers that Lua counts exactly (2^53)."""
 
 MOST_NUMBER = (1 << 53) - 1
-"""The highest number that Lua counts exactly: no offset, term or epoch is above it."""
+"""The highest number that Lua counts exactly: no offset, term or lease epoch is above it."""
 
 HIGHEST_TOLD = 1 << 52
 """A higher term is not believed to whoever says that he saw it: above it there must be room to rise."""

@@ -315,9 +315,9 @@ class Grant(_Message):
     pinned_end: Offset | None = None
     """If set, the next cut of the stream must end exactly here: an earlier owner's open cut ends here."""
     resumes: Offset | None = None
-    """If set, the session has held the stream since the lease of that epoch; nobody had it in between."""
+    """If set, the session has held the stream since this lease epoch; nobody else had it in between."""
     follows: Offset | None = None
-    """If set, the epoch of the lease before this one: epochs have gaps after a loss."""
+    """If set, the lease epoch before this one: lease epochs have gaps after a loss."""
     retry_after_ms: Offset = 0
     """So long the message at `progress`, which failed before, is not to be tried again."""
 

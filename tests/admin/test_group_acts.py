@@ -77,9 +77,11 @@ def test_acts_on_the_streams_of_two_consumers(flights: Command) -> None:
 
         free = next(s for s, owner in owners(flights).items() if owner == one)
         assert flights("group", "release", SUB, free, "--json").code == 2, "it asks first"
-        epoch = {s["stream"]: s["lease_epoch"] for s in describe(flights)["streams"]}[free]
+        lease_epoch = {s["stream"]: s["lease_epoch"] for s in describe(flights)["streams"]}[free]
         assert flights.ok("group", "release", SUB, free, "--yes", "--json").document["from"] == one
-        until(lambda: {s["stream"]: s["lease_epoch"] for s in describe(flights)["streams"]}[free] > epoch)
+        until(
+            lambda: {s["stream"]: s["lease_epoch"] for s in describe(flights)["streams"]}[free] > lease_epoch
+        )
 
         for words in (["move", SUB, "flights.0.9", "--to", one], ["move", SUB, free, "--to", one + "x"]):
             outcome = flights("group", *words)

@@ -36,8 +36,8 @@ class Reader(SharedReader):
     def progressed(self, slot: int, event: Progressed) -> None:
         self.reported.append(event)
 
-    def grant(self, epoch: int, progress: int = 0, resumes: int | None = None) -> None:
-        self.granted(0, StreamGranted(S0, epoch, progress, None, resumes))
+    def grant(self, lease_epoch: int, progress: int = 0, resumes: int | None = None) -> None:
+        self.granted(0, StreamGranted(S0, lease_epoch, progress, None, resumes))
 
     def fetched(self, *ends: int) -> None:
         """Batches up to these offsets have come."""

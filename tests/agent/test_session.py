@@ -78,10 +78,10 @@ class Led(Session):
         answer = LeaderConnectResponse(group="g/#", borrower=borrower, term=term, leader="h")
         self.agent.receivers[borrower](answer)
 
-    def grant(self, term: int, epoch: int, progress: int) -> None:
+    def grant(self, term: int, lease_epoch: int, progress: int) -> None:
         borrower = self.wanted.borrower
         grant = Grant(
-            group="g/#", borrower=borrower, term=term, stream=S0, lease_epoch=epoch, progress=progress
+            group="g/#", borrower=borrower, term=term, stream=S0, lease_epoch=lease_epoch, progress=progress
         )
         self.agent.receivers[borrower](grant)
 
@@ -94,9 +94,9 @@ class Led(Session):
 def test_what_was_committed_before_a_reset_is_not_said_of_the_lease_that_follows_it() -> None:
     session = Led()
     session.connect(1)
-    session.grant(1, epoch=1, progress=0)
+    session.grant(1, lease_epoch=1, progress=0)
     session.attest(0, S0, 1, 11)
-    session.grant(1, epoch=3, progress=4)  # reset
+    session.grant(1, lease_epoch=3, progress=4)  # reset
     assert session.attests() == [(1, 11), (3, 4)]
 
 
@@ -113,7 +113,7 @@ def test_an_older_word_is_dropped_once_a_newer_lease_has_come_as_far() -> None:
 def test_of_many_resets_the_newest_are_remembered() -> None:
     session = Led()
     session.connect(1)
-    for epoch in range(1, 100):
-        session.attest(0, S0, epoch, 1000 - epoch)
-    newest = [(epoch, 1000 - epoch) for epoch in range(1, 100)][-MOST_ATTESTED:]
+    for lease_epoch in range(1, 100):
+        session.attest(0, S0, lease_epoch, 1000 - lease_epoch)
+    newest = [(lease_epoch, 1000 - lease_epoch) for lease_epoch in range(1, 100)][-MOST_ATTESTED:]
     assert session.attests() == newest

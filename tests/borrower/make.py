@@ -37,7 +37,7 @@ from streamlease.protocol.messages import (
 
 GROUP, ME, TERM = "g/a", "b1", 5
 CONFIG = BorrowerConfig()
-STREAM, EPOCH = "s.0.0", 3
+STREAM, LEASE_EPOCH = "s.0.0", 3
 _Kind = TypeVar("_Kind")
 
 
@@ -46,25 +46,25 @@ def connect_response(term: int = TERM) -> LeaderConnectResponse:
 
 
 def grant(
-    stream: str = STREAM, epoch: int = EPOCH, progress: int = 10, term: int = TERM, **more: Any
+    stream: str = STREAM, lease_epoch: int = LEASE_EPOCH, progress: int = 10, term: int = TERM, **more: Any
 ) -> Grant:
     return Grant(
-        group=GROUP, borrower=ME, term=term, stream=stream, lease_epoch=epoch, progress=progress, **more
+        group=GROUP, borrower=ME, term=term, stream=stream, lease_epoch=lease_epoch, progress=progress, **more
     )
 
 
-def revoke(stream: str = STREAM, epoch: int = EPOCH, term: int = TERM) -> Revoke:
-    return Revoke(group=GROUP, borrower=ME, term=term, stream=stream, lease_epoch=epoch)
+def revoke(stream: str = STREAM, lease_epoch: int = LEASE_EPOCH, term: int = TERM) -> Revoke:
+    return Revoke(group=GROUP, borrower=ME, term=term, stream=stream, lease_epoch=lease_epoch)
 
 
-def revoked(stream: str = STREAM, epoch: int = EPOCH, term: int = TERM) -> Revoked:
-    return Revoked(group=GROUP, borrower=ME, term=term, stream=stream, lease_epoch=epoch)
+def revoked(stream: str = STREAM, lease_epoch: int = LEASE_EPOCH, term: int = TERM) -> Revoked:
+    return Revoked(group=GROUP, borrower=ME, term=term, stream=stream, lease_epoch=lease_epoch)
 
 
 def committed(
-    offset: int, stream: str = STREAM, epoch: int = EPOCH, term: int = TERM, final: bool = False
+    offset: int, stream: str = STREAM, lease_epoch: int = LEASE_EPOCH, term: int = TERM, final: bool = False
 ) -> ProgressCommitted:
-    entry = Progress(stream=stream, lease_epoch=epoch, offset=offset, final=final)
+    entry = Progress(stream=stream, lease_epoch=lease_epoch, offset=offset, final=final)
     return ProgressCommitted(group=GROUP, borrower=ME, term=term, progress=(entry,))
 
 
@@ -114,8 +114,10 @@ def connected(*streams: Grant, config: BorrowerConfig = CONFIG) -> Borrower:
     return in_state(BorrowerState.CONNECTED, streams, config)
 
 
-def progressed(offset: int, *, final: bool = False, stream: str = STREAM, epoch: int = EPOCH) -> Progressed:
-    return Progressed(stream, epoch, offset, final)
+def progressed(
+    offset: int, *, final: bool = False, stream: str = STREAM, lease_epoch: int = LEASE_EPOCH
+) -> Progressed:
+    return Progressed(stream, lease_epoch, offset, final)
 
 
 def sent(effects: Iterable[Effect], kind: type[_Kind] | None = None) -> list[_Kind]:

@@ -38,8 +38,8 @@ from streamlease.protocol.messages import (
 )
 from tests.borrower.make import (
     CONFIG,
-    EPOCH,
     GROUP,
+    LEASE_EPOCH,
     ME,
     STREAM,
     TERM,
@@ -89,7 +89,7 @@ def test_it_asks_the_leader_that_was_found_last() -> None:
 def test_a_host_that_does_not_lead_any_more_makes_it_look_again() -> None:
     assert hear(in_state(BorrowerState.CONNECTING), not_leader()) == []  # it looks again when that is due
     effects = hear(connected(grant()), not_leader())
-    assert effects == [StreamGone(STREAM, EPOCH), Ended("the leader moved", again=True)]
+    assert effects == [StreamGone(STREAM, LEASE_EPOCH), Ended("the leader moved", again=True)]
 
 
 def test_an_answer_from_before_its_host_began_to_lead_ends_nothing() -> None:
@@ -104,7 +104,7 @@ def test_an_answer_from_before_its_host_began_to_lead_ends_nothing() -> None:
 
 
 def failed(offset: int = 12, failure: str = "f1") -> Failed:
-    return Failed(STREAM, EPOCH, offset, failure, "bad")
+    return Failed(STREAM, LEASE_EPOCH, offset, failure, "bad")
 
 
 def taken(verdict: Verdict, offset: int = 12, failure: str = "f1", term: int = TERM) -> FailureTaken:
@@ -113,7 +113,7 @@ def taken(verdict: Verdict, offset: int = 12, failure: str = "f1", term: int = T
         borrower=ME,
         term=term,
         stream=STREAM,
-        lease_epoch=EPOCH,
+        lease_epoch=LEASE_EPOCH,
         offset=offset,
         failure=failure,
         verdict=verdict,
@@ -128,7 +128,7 @@ def test_a_failure_is_told_again_until_it_is_answered() -> None:
     assert sent(later, MessageFailed) == [message]
     assert sent(later, UpdateProgress) == []
     (answer,) = hear(borrower, taken("retry"))
-    assert answer == FailureAnswered(STREAM, EPOCH, 12, "f1", "retry")
+    assert answer == FailureAnswered(STREAM, LEASE_EPOCH, 12, "f1", "retry")
     assert sent(borrower.step(Tick(), 200 + 2 * CONFIG.resend_interval), MessageFailed) == []
 
 
@@ -178,8 +178,8 @@ def test_one_that_asked_for_a_leader_says_goodbye_lest_it_was_accepted() -> None
 def test_a_grant_is_handed_on_and_acknowledged_by_progress() -> None:
     borrower = connected()
     effects = hear(borrower, grant(pinned_end=20, resumes=2))
-    assert effects[0] == StreamGranted(STREAM, EPOCH, 10, pinned_end=20, resumes=2)
-    entry = Progress(stream=STREAM, lease_epoch=EPOCH, offset=10)
+    assert effects[0] == StreamGranted(STREAM, LEASE_EPOCH, 10, pinned_end=20, resumes=2)
+    entry = Progress(stream=STREAM, lease_epoch=LEASE_EPOCH, offset=10)
     assert sent(effects) == [UpdateProgress(group=GROUP, borrower=ME, progress=(entry,))]
 
 
@@ -192,22 +192,22 @@ def test_a_second_copy_of_a_grant_does_not_rewind_and_is_acknowledged_again() ->
     assert borrower.streams[STREAM].progress == 17
 
 
-def test_a_grant_under_a_higher_epoch_replaces_the_lease() -> None:
+def test_a_grant_under_a_higher_lease_epoch_replaces_the_lease() -> None:
     borrower = connected(grant())
     borrower.step(progressed(17), 0)
-    effects = hear(borrower, grant(epoch=EPOCH + 2, progress=12))
+    effects = hear(borrower, grant(lease_epoch=LEASE_EPOCH + 2, progress=12))
     assert effects[:2] == [
-        StreamGone(STREAM, EPOCH),
-        StreamGranted(STREAM, EPOCH + 2, 12, pinned_end=None, resumes=None),
+        StreamGone(STREAM, LEASE_EPOCH),
+        StreamGranted(STREAM, LEASE_EPOCH + 2, 12, pinned_end=None, resumes=None),
     ]
     assert borrower.step(progressed(18), 0) == []  # speaks of the lease before
     assert borrower.refused == 1
 
 
-def test_a_grant_under_a_lower_epoch_is_late() -> None:
+def test_a_grant_under_a_lower_lease_epoch_is_late() -> None:
     borrower = connected(grant())
     before = frozen(borrower)
-    assert hear(borrower, grant(epoch=EPOCH - 1)) == []
+    assert hear(borrower, grant(lease_epoch=LEASE_EPOCH - 1)) == []
     assert frozen(borrower) == before
     assert borrower.refused == 1
 
@@ -221,25 +221,25 @@ def test_a_late_copy_of_a_grant_does_not_bring_a_revoked_stream_back() -> None:
     assert hear(borrower, grant()) == []
     assert borrower.streams == {}
     assert borrower.refused == 1
-    assert only(hear(borrower, grant(epoch=EPOCH + 1, progress=11)), StreamGranted).progress == 11
+    assert only(hear(borrower, grant(lease_epoch=LEASE_EPOCH + 1, progress=11)), StreamGranted).progress == 11
 
 
 def test_a_late_copy_of_a_replaced_grant_does_not_come_back_either() -> None:
-    borrower = connected(grant(), grant(epoch=EPOCH + 1))
-    hear(borrower, revoke(epoch=EPOCH + 1))
-    borrower.step(progressed(11, final=True, epoch=EPOCH + 1), 0)
-    hear(borrower, revoked(epoch=EPOCH + 1))
+    borrower = connected(grant(), grant(lease_epoch=LEASE_EPOCH + 1))
+    hear(borrower, revoke(lease_epoch=LEASE_EPOCH + 1))
+    borrower.step(progressed(11, final=True, lease_epoch=LEASE_EPOCH + 1), 0)
+    hear(borrower, revoked(lease_epoch=LEASE_EPOCH + 1))
     assert hear(borrower, grant()) == []
-    assert hear(borrower, grant(epoch=EPOCH + 1)) == []
+    assert hear(borrower, grant(lease_epoch=LEASE_EPOCH + 1)) == []
 
 
 def test_revoke_asks_the_session_once_and_final_progress_answers_each_copy() -> None:
     borrower = connected(grant())
-    assert hear(borrower, revoke()) == [StreamRevoking(STREAM, EPOCH)]
+    assert hear(borrower, revoke()) == [StreamRevoking(STREAM, LEASE_EPOCH)]
     (report,) = sent(hear(borrower, revoke()), UpdateProgress)
     assert report.progress[0].final is False
     (final,) = sent(borrower.step(progressed(12, final=True), 0), UpdateProgress)
-    assert final.progress == (Progress(stream=STREAM, lease_epoch=EPOCH, offset=12, final=True),)
+    assert final.progress == (Progress(stream=STREAM, lease_epoch=LEASE_EPOCH, offset=12, final=True),)
     assert sent(hear(borrower, revoke()), UpdateProgress) == [final]
 
 
@@ -251,14 +251,14 @@ def test_progress_that_is_not_final_keeps_a_stream_revoking() -> None:
     assert borrower.streams[STREAM].final is False
 
 
-@pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
-def test_revoke_and_revoked_of_another_epoch_do_not_touch_the_lease(epoch: int) -> None:
+@pytest.mark.parametrize("lease_epoch", [LEASE_EPOCH - 1, LEASE_EPOCH + 1])
+def test_revoke_and_revoked_of_another_lease_epoch_do_not_touch_the_lease(lease_epoch: int) -> None:
     borrower = connected(grant())
     held = frozen(borrower).streams
-    assert hear(borrower, revoke(epoch=epoch)) == []
-    effects = hear(borrower, revoked(epoch=epoch))
+    assert hear(borrower, revoke(lease_epoch=lease_epoch)) == []
+    effects = hear(borrower, revoked(lease_epoch=lease_epoch))
     assert borrower.streams == held
-    assert [m.lease_epoch for m in sent(effects, RevokeFinished)] == [epoch]
+    assert [m.lease_epoch for m in sent(effects, RevokeFinished)] == [lease_epoch]
 
 
 def test_revoked_is_answered_by_the_end_of_the_stream() -> None:
@@ -267,8 +267,8 @@ def test_revoked_is_answered_by_the_end_of_the_stream() -> None:
     borrower.step(progressed(12, final=True), 0)
     effects = hear(borrower, revoked())
     # `Revoked` says that the final progress is durable, even if `ProgressCommitted` was lost.
-    assert effects[:2] == [ProgressAcknowledged(STREAM, EPOCH, 12), StreamGone(STREAM, EPOCH)]
-    finished = RevokeFinished(group=GROUP, borrower=ME, stream=STREAM, lease_epoch=EPOCH)
+    assert effects[:2] == [ProgressAcknowledged(STREAM, LEASE_EPOCH, 12), StreamGone(STREAM, LEASE_EPOCH)]
+    finished = RevokeFinished(group=GROUP, borrower=ME, stream=STREAM, lease_epoch=LEASE_EPOCH)
     assert sent(effects) == [finished]
     assert sent(hear(borrower, revoked())) == [finished]  # the first answer may be lost
 
@@ -278,7 +278,7 @@ def test_what_was_acknowledged_before_revoked_is_not_acknowledged_again() -> Non
     hear(borrower, revoke())
     borrower.step(progressed(12, final=True), 0)
     hear(borrower, committed(12, final=True))
-    assert hear(borrower, revoked())[0] == StreamGone(STREAM, EPOCH)
+    assert hear(borrower, revoked())[0] == StreamGone(STREAM, LEASE_EPOCH)
 
 
 def test_revoked_of_an_unknown_stream_is_answered() -> None:
@@ -314,7 +314,9 @@ def test_nothing_follows_final_progress() -> None:
     assert borrower.refused == 1
 
 
-@pytest.mark.parametrize("event", [progressed(11, stream="s.0.9"), progressed(11, epoch=EPOCH - 1)])
+@pytest.mark.parametrize(
+    "event", [progressed(11, stream="s.0.9"), progressed(11, lease_epoch=LEASE_EPOCH - 1)]
+)
 def test_progress_of_what_is_not_held_is_refused(event: object) -> None:
     borrower = connected(grant())
     assert borrower.step(event, 0) == []  # type: ignore[arg-type]
@@ -330,7 +332,7 @@ def test_progress_is_reported_again_on_schedule_until_it_is_acknowledged() -> No
         assert borrower.step(Tick(), n * every - 1) == []
         (report,) = sent(borrower.step(Tick(), n * every), UpdateProgress)
         assert report.progress[0].offset == 10
-    assert hear(borrower, committed(10), 3 * every) == [ProgressAcknowledged(STREAM, EPOCH, 10)]
+    assert hear(borrower, committed(10), 3 * every) == [ProgressAcknowledged(STREAM, LEASE_EPOCH, 10)]
     assert borrower.step(Tick(), 20 * every) == []
 
 
@@ -381,7 +383,7 @@ def test_a_silent_leader_ends_it_and_another_one_follows() -> None:
     borrower.step(Tick(), 500 + CONFIG.ping_timeout - 1)
     assert borrower.state is BorrowerState.CONNECTED
     effects = borrower.step(Tick(), 500 + CONFIG.ping_timeout)
-    assert effects == [StreamGone(STREAM, EPOCH), Ended("the leader is silent", again=True)]
+    assert effects == [StreamGone(STREAM, LEASE_EPOCH), Ended("the leader is silent", again=True)]
 
 
 def test_a_process_that_stood_still_hears_what_came_before_it_gives_its_leader_up() -> None:
@@ -405,7 +407,7 @@ def test_a_process_that_was_away_for_its_session_holds_nothing_from_then_on() ->
     for now in range(100, 1100, 100):
         borrower.step(Tick(), now)
     effects = borrower.step(Tick(), 1000 + CONFIG.session_timeout)
-    assert effects == [StreamGone(STREAM, EPOCH), Ended("the leader is silent", again=True)]
+    assert effects == [StreamGone(STREAM, LEASE_EPOCH), Ended("the leader is silent", again=True)]
 
 
 def test_only_answers_to_pings_keep_it_alive() -> None:
@@ -451,7 +453,7 @@ def test_an_invalidated_borrower_is_followed_by_another_unless_its_session_is_ov
     reason: str, again: bool
 ) -> None:
     assert hear(connected(grant()), invalidate(reason)) == [
-        StreamGone(STREAM, EPOCH),
+        StreamGone(STREAM, LEASE_EPOCH),
         Ended(reason, again),
     ]
 
@@ -468,10 +470,10 @@ def test_unsubscribing_without_streams_ends_at_once() -> None:
 def test_unsubscribing_waits_for_final_progress_of_every_stream() -> None:
     borrower = connected(grant("s.0.0", 1), grant("s.0.1", 2))
     assert borrower.step(Unsubscribed(), 0) == [StreamRevoking("s.0.0", 1), StreamRevoking("s.0.1", 2)]
-    first = borrower.step(progressed(20, final=True, stream="s.0.0", epoch=1), 1)
+    first = borrower.step(progressed(20, final=True, stream="s.0.0", lease_epoch=1), 1)
     assert sent(first, UpdateProgress)[0].progress[0].final
     assert borrower.state is BorrowerState.UNSUBSCRIBING
-    effects = borrower.step(progressed(30, final=True, stream="s.0.1", epoch=2), 2)
+    effects = borrower.step(progressed(30, final=True, stream="s.0.1", lease_epoch=2), 2)
     (goodbye,) = sent(effects, Disconnect)
     assert {entry.stream: entry.offset for entry in goodbye.progress} == {"s.0.0": 20, "s.0.1": 30}
     assert only(effects, Ended) == Ended("unsubscribed", again=False)
@@ -480,7 +482,7 @@ def test_unsubscribing_waits_for_final_progress_of_every_stream() -> None:
 def test_the_unsubscribe_timeout_gives_back_what_was_reached() -> None:
     borrower = connected(grant("s.0.0", 1), grant("s.0.1", 2))
     borrower.step(Unsubscribed(), 0)
-    borrower.step(progressed(20, stream="s.0.0", epoch=1), 1)
+    borrower.step(progressed(20, stream="s.0.0", lease_epoch=1), 1)
     for now in range(0, CONFIG.unsubscribe_timeout, 500):
         hear(borrower, pong(), now)
         assert not sent(borrower.step(Tick(), now), Disconnect)
@@ -502,7 +504,7 @@ def test_disconnecting_gives_all_streams_back_at_once() -> None:
     borrower.step(progressed(15), 0)
     effects = borrower.step(Disconnected(), 1)
     assert sent(effects, Disconnect)[0].progress[0].offset == 15
-    assert effects[1:] == [StreamGone(STREAM, EPOCH), Ended("disconnected", again=False)]
+    assert effects[1:] == [StreamGone(STREAM, LEASE_EPOCH), Ended("disconnected", again=False)]
 
 
 # ---------------------------------------------------------------- configuration
@@ -529,7 +531,7 @@ def test_a_stream_that_an_operator_took_is_gone_and_nothing_of_it_is_durable_by_
     borrower.step(progressed(11), 0)
     forced = revoked().model_copy(update={"forced": True})
     effects = hear(borrower, forced)
-    assert StreamGone(STREAM, EPOCH) in effects
+    assert StreamGone(STREAM, LEASE_EPOCH) in effects
     assert not any(isinstance(effect, ProgressAcknowledged) for effect in effects)
     borrower = connected(grant())
     hear(borrower, revoke())

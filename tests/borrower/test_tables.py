@@ -32,7 +32,7 @@ from streamlease.borrower.state import (
 from streamlease.protocol.messages import LeaderToBorrower
 from tests.borrower.make import (
     CONFIG,
-    EPOCH,
+    LEASE_EPOCH,
     STREAM,
     TERM,
     committed,
@@ -101,7 +101,7 @@ S, V = StreamState, StreamEvent
 STREAM_CAUSES: dict[StreamEvent, LeaderToBorrower] = {
     V.REVOKE: revoke(),
     V.REVOKED: revoked(),
-    V.REPLACED: grant(epoch=EPOCH + 1, progress=12),
+    V.REPLACED: grant(lease_epoch=LEASE_EPOCH + 1, progress=12),
 }
 
 
@@ -121,7 +121,7 @@ def test_every_event_of_a_held_stream(state: StreamState, event: StreamEvent) ->
     before = frozen(borrower)
     effects = hear(borrower, STREAM_CAUSES[event])
     target = STREAM_TRANSITIONS.get((state, event))
-    gone = StreamGone(STREAM, EPOCH) in effects
+    gone = StreamGone(STREAM, LEASE_EPOCH) in effects
     granted = any(isinstance(effect, StreamGranted) for effect in effects)
     if target is S.REVOKING:
         assert borrower.streams[STREAM].state is S.REVOKING
@@ -146,7 +146,7 @@ MESSAGES: dict[str, LeaderToBorrower] = {
     "not leader": not_leader(),
     "ping response": pong(),
     "grant": grant(),
-    "grant again": grant(epoch=EPOCH + 1, progress=12),
+    "grant again": grant(lease_epoch=LEASE_EPOCH + 1, progress=12),
     "grant of another": grant("s.0.1", 1),
     "revoke": revoke(),
     "revoked": revoked(),
@@ -227,7 +227,7 @@ def test_a_message_of_a_later_term_ends_it(name: str, state: BorrowerState) -> N
     borrower = in_state(state, [grant()])
     effects = hear(borrower, MESSAGES[name].model_copy(update={"term": TERM + 1}), now=1)
     assert borrower.state is B.ENDED
-    assert effects[0] == StreamGone(STREAM, EPOCH)
+    assert effects[0] == StreamGone(STREAM, LEASE_EPOCH)
     assert getattr(effects[-1], "again", None) is True
 
 
@@ -237,7 +237,7 @@ EVENTS: list[Event] = [
     Started(),
     LeaderFound("elsewhere", TERM + 1),
     *(Received(message) for message in MESSAGES.values()),
-    Progressed(STREAM, EPOCH, 99),
+    Progressed(STREAM, LEASE_EPOCH, 99),
     Unsubscribed(),
     Disconnected(),
     Tick(),

@@ -58,7 +58,7 @@ async def consume(reader: SharedReader, leaving: asyncio.Event) -> None:
     while not leaving.is_set() and (batch := await take(reader, leaving)) is not None:
         ids = [message.payload.decode() for message in batch.messages]
         where = {"stream": str(batch.stream), "start": batch.start, "end": batch.end}
-        say(event="got", **where, epoch=batch.held.lease_epoch, ids=ids)
+        say(event="got", **where, lease_epoch=batch.held.lease_epoch, ids=ids)
         await asyncio.sleep(WORK_SECONDS)
         try:
             await batch.commit()

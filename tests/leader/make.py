@@ -69,23 +69,25 @@ def ping(borrower: str, term: int = 1) -> Ping:
     return Ping(group=GROUP, borrower=borrower, term=term)
 
 
-def progress(borrower: str, stream: str, epoch: int, offset: int, *, final: bool = False) -> UpdateProgress:
-    entry = Progress(stream=stream, lease_epoch=epoch, offset=offset, final=final)
+def progress(
+    borrower: str, stream: str, lease_epoch: int, offset: int, *, final: bool = False
+) -> UpdateProgress:
+    entry = Progress(stream=stream, lease_epoch=lease_epoch, offset=offset, final=final)
     return UpdateProgress(group=GROUP, borrower=borrower, progress=(entry,))
 
 
-def finished(borrower: str, stream: str, epoch: int) -> RevokeFinished:
-    return RevokeFinished(group=GROUP, borrower=borrower, stream=stream, lease_epoch=epoch)
+def finished(borrower: str, stream: str, lease_epoch: int) -> RevokeFinished:
+    return RevokeFinished(group=GROUP, borrower=borrower, stream=stream, lease_epoch=lease_epoch)
 
 
 def failed(
-    borrower: str, stream: str, epoch: int, offset: int, failure: str = "f1", cause: str = "bad"
+    borrower: str, stream: str, lease_epoch: int, offset: int, failure: str = "f1", cause: str = "bad"
 ) -> MessageFailed:
     return MessageFailed(
         group=GROUP,
         borrower=borrower,
         stream=stream,
-        lease_epoch=epoch,
+        lease_epoch=lease_epoch,
         offset=offset,
         failure=failure,
         cause=cause,
@@ -97,8 +99,8 @@ def goodbye(borrower: str, *entries: tuple[str, int, int]) -> Disconnect:
     return Disconnect(group=GROUP, borrower=borrower, progress=said)
 
 
-def part(stream: str, epoch: int, start: int, end: int) -> CutRange:
-    return CutRange(stream=stream, lease_epoch=epoch, start=start, end=end)
+def part(stream: str, lease_epoch: int, start: int, end: int) -> CutRange:
+    return CutRange(stream=stream, lease_epoch=lease_epoch, start=start, end=end)
 
 
 def fix(session: str, cut: int, *ranges: CutRange, finished: int | None = None, arrival: int = 1) -> FixCut:
@@ -163,9 +165,9 @@ class Rig:
 
     def give_back(self, stream: str, offset: int) -> None:
         """Answer the revocation of `stream` to its end."""
-        owner, epoch = self.owners[stream], self.epoch(stream)
-        self.hear(progress(owner, stream, epoch, offset, final=True), f"box-{owner}")
-        self.hear(finished(owner, stream, epoch), f"box-{owner}")
+        owner, lease_epoch = self.owners[stream], self.lease_epoch(stream)
+        self.hear(progress(owner, stream, lease_epoch, offset, final=True), f"box-{owner}")
+        self.hear(finished(owner, stream, lease_epoch), f"box-{owner}")
 
     def tick(self, milliseconds: int = 0) -> list[Effect]:
         self.now += milliseconds
@@ -192,7 +194,7 @@ class Rig:
         leases = self.leader.leases
         return {stream: self.leader.peers[lease.name].borrower for stream, lease in sorted(leases.items())}
 
-    def epoch(self, stream: str) -> int:
+    def lease_epoch(self, stream: str) -> int:
         return self.leader.leases[stream].lease_epoch
 
     def lease_state(self, stream: str) -> str:

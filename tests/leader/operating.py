@@ -28,7 +28,7 @@ def in_state(state: str) -> Rig:
         rig.hear(command("drain", borrower="n-b1", request="before"))
         assert rig.lease_state(S0) == "revoking"
         if state == "revoked":
-            rig.hear(progress("b1", S0, rig.epoch(S0), 0, final=True), "box-b1")
+            rig.hear(progress("b1", S0, rig.lease_epoch(S0), 0, final=True), "box-b1")
         rig.hear(command("undrain", borrower="n-b1", request="before too"))
     elif state == "absent":
         rig = successor(rig)

@@ -50,7 +50,7 @@ def test_the_only_borrower_gets_a_released_stream_anew() -> None:
     assert (grant.borrower, grant.lease_epoch, grant.resumes) == ("b1", 2, None)
 
 
-def test_a_reset_begins_a_new_line_of_progress_under_a_new_epoch() -> None:
+def test_a_reset_begins_a_new_line_of_progress_under_a_new_lease_epoch() -> None:
     rig = led((S0, S1), ("b1",))
     rig.hear(progress("b1", S0, 1, 50), "box-b1")
     ok, body = answer(rig, "reset", offsets={S0: 20})
@@ -63,7 +63,7 @@ def test_a_reset_begins_a_new_line_of_progress_under_a_new_epoch() -> None:
     assert grant.lease_epoch > 2, "one epoch is the reset's own: nothing of before can resume or attest"
     assert sent(rig.hear(progress("b1", S0, 1, 70), "box-b1"), ProgressCommitted) == []
     assert rig.committed(S0) == 20
-    rig.hear(progress("b1", S0, rig.epoch(S0), 21), "box-b1")
+    rig.hear(progress("b1", S0, rig.lease_epoch(S0), 21), "box-b1")
     assert rig.committed(S0) == 21
     assert rig.leader.take_moved()[S0] == 21
     kept = json.loads(rig.replayed().operated.history[-1].body)
@@ -80,7 +80,7 @@ def test_a_reset_takes_its_streams_out_of_open_cuts_and_leaves_the_others() -> N
     late = only(rig.hear(fix("s-n-b1", 2, part(S0, 1, 5, 9))), CutFixed)
     assert late.ranges == ()
     rig.accept()
-    new = part(S0, rig.epoch(S0), 5, 9)
+    new = part(S0, rig.lease_epoch(S0), 5, 9)
     assert only(rig.hear(fix("s-n-b1", 2, new)), CutFixed).ranges is None  # just as asked for
 
 
@@ -91,13 +91,13 @@ def test_a_reset_of_a_consumed_generation_lets_the_next_one_wait_again() -> None
     rig.give_back(S0, 10)
     alive(rig, 1000, "b1")
     assert (rig.owners, rig.leader.durable.streams[S0].finished) == ({S1: "b1"}, True)
-    rig.hear(progress("b1", S1, rig.epoch(S1), 7), "box-b1")
+    rig.hear(progress("b1", S1, rig.lease_epoch(S1), 7), "box-b1")
     ok, body = answer(rig, "reset", offsets={S0: 4})
     assert (ok, body["wait_again"]) == (True, [S1])
     assert S1 in {message.stream for message in sent(rig.effects, Revoked)}
     alive(rig, 1000, "b1")
     assert rig.owners == {S0: "b1"}
-    rig.hear(progress("b1", S0, rig.epoch(S0), 10), "box-b1")
+    rig.hear(progress("b1", S0, rig.lease_epoch(S0), 10), "box-b1")
     alive(rig, 1000, "b1")
     assert (rig.owners, rig.committed(S1)) == ({S1: "b1"}, 7), "it goes on where it was"
 

@@ -76,7 +76,9 @@ def test_after_an_act_the_group_comes_to_rest(act: str, state: str) -> None:
 @pytest.mark.parametrize("act", ["pause", "drain", "move", "release", "reset"])
 def test_the_leader_may_die_after_any_record_of_an_act(act: str) -> None:
     rig = led((S0, S1), ("b1", "b2"))
-    rig.hear(fix("s-n-b1", 1, *(part(s, rig.epoch(s), 0, 5) for s, o in rig.owners.items() if o == "b1")))
+    rig.hear(
+        fix("s-n-b1", 1, *(part(s, rig.lease_epoch(s), 0, 5) for s, o in rig.owners.items() if o == "b1"))
+    )
     before = len(rig.journal)
     stream = next(s for s, owner in rig.owners.items() if owner == "b1")
     more = {**ACTS[act], **({"stream": stream} if "stream" in ACTS[act] else {})}
@@ -162,7 +164,7 @@ def test_the_journal_gives_the_state_after_any_acts_among_any_events(events: lis
     rig.streams(S0, S1)
     for number, event in enumerate(events):
         committed = {stream: rig.committed(stream) for stream in rig.leader.durable.streams}
-        epochs = {stream: held.lease_epoch for stream, held in rig.leader.durable.streams.items()}
+        lease_epochs = {stream: held.lease_epoch for stream, held in rig.leader.durable.streams.items()}
         if event[0] == "act":
             rig.hear(command(event[1], request=f"r{number}", at=number + 1, **event[2]), "op")
         else:
@@ -174,7 +176,7 @@ def test_the_journal_gives_the_state_after_any_acts_among_any_events(events: lis
             continue
         reset = event[2]["offsets"] if event[:2] == ("act", "reset") else {}
         for stream, durable in rig.leader.durable.streams.items():
-            assert durable.lease_epoch >= epochs.get(stream, 0)
+            assert durable.lease_epoch >= lease_epochs.get(stream, 0)
             if stream in committed and stream not in reset:
                 assert durable.committed >= committed[stream]
 

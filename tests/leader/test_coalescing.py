@@ -15,7 +15,7 @@ def revoked(streams: int) -> tuple[Rig, list[str]]:
     rig.settle()
     going = [stream for stream, lease in rig.leader.leases.items() if lease.state.value == "revoking"]
     for stream in going:
-        rig.hear(progress("b1", stream, rig.epoch(stream), 0, final=True), "box-b1")
+        rig.hear(progress("b1", stream, rig.lease_epoch(stream), 0, final=True), "box-b1")
     rig.effects.clear()
     return rig, going
 
@@ -23,7 +23,7 @@ def revoked(streams: int) -> tuple[Rig, list[str]]:
 def test_one_turn_makes_one_plan() -> None:
     rig, going = revoked(40)
     plans = rig.leader.plans
-    events = [Received("box-b1", finished("b1", stream, rig.epoch(stream))) for stream in going]
+    events = [Received("box-b1", finished("b1", stream, rig.lease_epoch(stream))) for stream in going]
     effects = []
     for event in events[:-1]:
         effects += rig.leader.step(event, rig.now, more=True)
@@ -44,7 +44,7 @@ def test_a_burst_over_many_turns_makes_few_plans_in_a_large_group() -> None:
     rig.now += 1000
     plans = rig.leader.plans
     for stream in going:
-        rig.hear(finished("b1", stream, rig.epoch(stream)), "box-b1")
+        rig.hear(finished("b1", stream, rig.lease_epoch(stream)), "box-b1")
     assert rig.leader.plans == plans + 1, "the first one, and the pause of 4 ms after it is not over"
     rig.tick(5)
     assert rig.leader.plans == plans + 2

@@ -64,7 +64,7 @@ def test_2_not_even_when_the_same_borrower_got_the_stream_again() -> None:
     rig.hear(goodbye("b2"))
     rig.settle()
     rig.accept("b1")
-    assert (rig.owners[S1], rig.epoch(S1)) == ("b1", 3)
+    assert (rig.owners[S1], rig.lease_epoch(S1)) == ("b1", 3)
     before = rig.frozen()
     rig.hear(finished("b1", S1, 1))
     rig.hear(progress("b1", S1, 1, 99, final=True))
@@ -78,7 +78,7 @@ def test_3_every_message_of_a_hand_over_may_come_twice() -> None:
         rig.hear(message)
         rig.hear(message)
     assert rig.owners[S1] == "b2"
-    assert rig.epoch(S1) == 2
+    assert rig.lease_epoch(S1) == 2
     for _ in range(2):
         rig.hear(progress("b2", S1, 2, 8))
     assert rig.lease_state(S1) == "granted"
@@ -120,7 +120,7 @@ def test_5_the_term_is_in_every_message_so_a_stale_leader_is_found_out() -> None
         assert terms == {term}
 
 
-def test_5_the_next_leader_grants_under_higher_epochs_only() -> None:
+def test_5_the_next_leader_grants_under_higher_lease_epochs_only() -> None:
     stale = led()
     fresh = stale.crash()
     fresh.join("b1", attempt=2)

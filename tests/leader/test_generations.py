@@ -38,7 +38,7 @@ def sealed(ends: dict[str, int] | None = None) -> Rig:
 
 def consume(rig: Rig, stream: str, offset: int) -> None:
     owner = rig.owners[stream]
-    rig.hear(progress(owner, stream, rig.epoch(stream), offset), f"box-{owner}")
+    rig.hear(progress(owner, stream, rig.lease_epoch(stream), offset), f"box-{owner}")
 
 
 def test_a_stream_waits_until_all_its_predecessors_are_consumed_to_their_end() -> None:
@@ -292,8 +292,8 @@ def test_a_successor_keeps_the_order_wherever_the_leader_died(
                     consume(rig, stream, max(ends.get(stream, 4), rig.committed(stream)))
                 case "revoking" | "revoked":
                     end = rig.committed(stream)
-                    rig.hear(progress("new", stream, rig.epoch(stream), end, final=True), "box-new")
-                    rig.hear(finished("new", stream, rig.epoch(stream)), "box-new")
+                    rig.hear(progress("new", stream, rig.lease_epoch(stream), end, final=True), "box-new")
+                    rig.hear(finished("new", stream, rig.lease_epoch(stream)), "box-new")
     assert over.isdisjoint(granted)
     assert set(rig.owners) == {M0}
     assert all(rig.leader.durable.streams[stream].finished for stream in ends)
@@ -308,7 +308,7 @@ def test_streams_of_a_damaged_space_stay_as_they_are() -> None:
     rig.step(StreamsListed(dict.fromkeys(before, 0), {}, {S0: 7}, before))
     rig.settle()
     rig.accept()
-    rig.hear(progress("b1", S0, rig.epoch(S0), 3), "box-b1")
+    rig.hear(progress("b1", S0, rig.lease_epoch(S0), 3), "box-b1")
     for _ in range(2):  # also by a leader that has never seen the definition
         rig.step(StreamsListed({"t.0.0": 0}, {}, {}, {"t.0.0": ()}, frozenset({"s"})))
         assert rig.committed(S0) == 3

@@ -1,4 +1,4 @@
-"""After Redis lost writes: epochs are not issued again, and the leader learns from those who come back."""
+"""After Redis lost writes: no lease epoch is issued twice, and the leader learns from those who come back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.leader.make import S0, S1, S2, Rig, finish, fix, led, only, part, pro
 TERM = 1 + LEAST_LEAP
 
 
-def seen(stream: str, epoch: int, offset: int) -> Progress:
-    return Progress(stream=stream, lease_epoch=epoch, offset=offset)
+def seen(stream: str, lease_epoch: int, offset: int) -> Progress:
+    return Progress(stream=stream, lease_epoch=lease_epoch, offset=offset)
 
 
 def after_a_loss(before: Rig) -> Rig:
@@ -40,12 +40,12 @@ def test_a_later_leader_of_the_same_history_goes_on_counting() -> None:
     assert {grant.lease_epoch for grant in sent(successor.effects, Grant)} == {TERM + 2}
 
 
-def test_the_first_leader_of_a_group_begins_with_epoch_1_whatever_the_history_is_called() -> None:
-    assert led(history="any").epoch(S0) == 1
+def test_the_first_leader_of_a_group_begins_with_lease_epoch_1_whatever_the_history_is_called() -> None:
+    assert led(history="any").lease_epoch(S0) == 1
 
 
 def test_a_group_that_begins_with_a_leap_may_have_existed_before() -> None:
-    assert led(term=TERM, history="any").epoch(S0) == TERM + 1
+    assert led(term=TERM, history="any").lease_epoch(S0) == TERM + 1
 
 
 def test_the_highest_committed_offset_that_anybody_has_seen_wins() -> None:
@@ -70,7 +70,7 @@ def test_what_was_seen_under_a_lease_older_than_the_journal_knows_is_refused() -
     """An operator may have reset the stream since then."""
     before = led()
     before.hear(wanted("b2", name="n-b1", arrival=2), "box-b2")
-    assert before.epoch(S0) == 2
+    assert before.lease_epoch(S0) == 2
     rig = after_a_loss(before)
     rig.hear(wanted("b7", attested=(seen(S0, 1, 30),)))
     assert rig.committed(S0) == 0
@@ -79,15 +79,15 @@ def test_what_was_seen_under_a_lease_older_than_the_journal_knows_is_refused() -
 def test_what_was_seen_in_this_history_is_refused() -> None:
     rig = after_a_loss(led())
     rig.join("b9", name="n-b1")
-    rig.hear(wanted("b7", attested=(seen(S0, rig.epoch(S0), 30),)))
+    rig.hear(wanted("b7", attested=(seen(S0, rig.lease_epoch(S0), 30),)))
     assert rig.committed(S0) == 0
 
 
-def test_an_epoch_above_all_that_are_known_raises_those_to_come() -> None:
+def test_a_lease_epoch_above_all_that_are_known_raises_those_to_come() -> None:
     rig = after_a_loss(led())
     rig.hear(wanted("b7", attested=(seen(S0, TERM + 500, 3),)))
     rig.join("b9", name="n-b1")
-    assert (rig.epoch(S0), rig.epoch(S1), rig.committed(S0)) == (TERM + 501, TERM + 1, 3)
+    assert (rig.lease_epoch(S0), rig.lease_epoch(S1), rig.committed(S0)) == (TERM + 501, TERM + 1, 3)
 
 
 def test_streams_of_which_the_journal_has_lost_even_the_names_are_healed_once_they_are_listed() -> None:
@@ -113,14 +113,14 @@ def test_what_was_committed_before_a_reset_that_the_journal_knows_is_refused() -
     assert rig.committed(S0) == 4
 
 
-def test_a_stream_that_was_forgotten_and_comes_back_has_higher_epochs_and_no_past() -> None:
+def test_a_stream_that_was_forgotten_and_comes_back_has_higher_lease_epochs_and_no_past() -> None:
     rig = led()
     rig.streams(S1)
     rig.streams(S0, S1)
     rig.tick(rig.leader.config.rebalance_delay)
     rig.hear(wanted("b2", name="n-b1", arrival=2))
     rig.settle()
-    assert rig.epoch(S0) > 1
+    assert rig.lease_epoch(S0) > 1
     rig = after_a_loss(rig)
     rig.hear(wanted("b7", attested=(seen(S0, 1, 30),)))
     assert rig.committed(S0) == 0
@@ -181,7 +181,7 @@ def test_a_cut_of_a_checkpoint_is_not_fixed_again_if_it_may_be_past(known: str) 
     rig.settle()
     rig.accept()
     if known == "another cut is open":
-        rig.hear(fix("s-n-b1", 5, part(S0, rig.epoch(S0), 0, 3), arrival=2))
+        rig.hear(fix("s-n-b1", 5, part(S0, rig.lease_epoch(S0), 0, 3), arrival=2))
     resumed = only(rig.hear(resume("s-n-b1", 4, part(S0, 1, 0, 12), arrival=2)), CutResumed)
     assert resumed.ranges == ()
 
@@ -189,5 +189,5 @@ def test_a_cut_of_a_checkpoint_is_not_fixed_again_if_it_may_be_past(known: str) 
 def test_progress_of_the_present_owner_counts_as_ever() -> None:
     rig = after_a_loss(led())
     rig.join("b9", name="n-b1")
-    rig.hear(progress("b9", S0, rig.epoch(S0), 7), "box-b9")
+    rig.hear(progress("b9", S0, rig.lease_epoch(S0), 7), "box-b9")
     assert rig.committed(S0) == 7

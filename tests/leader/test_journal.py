@@ -58,8 +58,8 @@ async def commit(journal: Journal, *records: Record) -> Commit:
     return numbered
 
 
-def lease(epoch: int) -> Leased:
-    return Leased(stream=S0, lease_epoch=epoch, name=f"n{epoch}", session=f"s{epoch}")
+def lease(lease_epoch: int) -> Leased:
+    return Leased(stream=S0, lease_epoch=lease_epoch, name=f"n{lease_epoch}", session=f"s{lease_epoch}")
 
 
 ADDED = StreamsAdded(starts={S0: 0})
@@ -122,7 +122,7 @@ async def test_a_snapshot_by_another_leader_amid_the_recovery_is_read_instead(
 
 
 def counted(state: GroupState) -> tuple[int, int]:
-    """What would tell that a record was applied twice: the number of moves, and the present epoch."""
+    """What would tell that a record was applied twice: the number of moves, and the present lease epoch."""
     return state.moves, state.streams[S0].lease_epoch
 
 

@@ -579,10 +579,10 @@ def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
 
 def test_a_hole_is_counted_once_and_what_stands_before_it_is_not() -> None:
     rig = led([S0])
-    epoch = rig.epoch(S0)
+    lease_epoch = rig.lease_epoch(S0)
 
     def report(offset: int, *holes: tuple[int, int]) -> None:
-        entry = Progress(stream=S0, lease_epoch=epoch, offset=offset, holes=holes)
+        entry = Progress(stream=S0, lease_epoch=lease_epoch, offset=offset, holes=holes)
         rig.hear(UpdateProgress(group=GROUP, borrower="b1", progress=(entry,)), "box-b1")
 
     for _ in range(2):  # the acknowledgement was lost
@@ -593,7 +593,7 @@ def test_a_hole_is_counted_once_and_what_stands_before_it_is_not() -> None:
     report(21, (20, 30))  # not passed yet
     assert (rig.committed(S0), rig.leader.durable.streams[S0].truncated) == (21, 9)
     assert rig.replayed().streams[S0].truncated == 9
-    epoch += 1  # somebody else's lease
+    lease_epoch += 1  # somebody else's lease
     report(40, (21, 40))
     assert rig.committed(S0) == 21
 

@@ -39,7 +39,7 @@ def crashed(rig: Rig) -> Rig:
 
 
 def fail(rig: Rig, failure: str, offset: int = 7, borrower: str = "b1") -> list[Effect]:
-    return rig.hear(failed(borrower, S0, rig.epoch(S0), offset, failure), f"box-{borrower}")
+    return rig.hear(failed(borrower, S0, rig.lease_epoch(S0), offset, failure), f"box-{borrower}")
 
 
 def verdicts(effects: list[Effect]) -> list[str]:

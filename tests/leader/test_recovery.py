@@ -58,19 +58,21 @@ def do(rig: Rig, event: tuple[Any, ...]) -> Rig:
     match event:
         case ("join", borrower, name, session, arrival):
             rig.hear(wanted(borrower, name=name, session=session, arrival=arrival), f"box-{borrower}")
-        case ("progress", borrower, stream, epoch, offset, final):
-            rig.hear(progress(borrower, stream, epoch, offset, final=final))
+        case ("progress", borrower, stream, lease_epoch, offset, final):
+            rig.hear(progress(borrower, stream, lease_epoch, offset, final=final))
         case ("own progress", stream, offset, final) if stream in rig.leader.leases:
-            rig.hear(progress(rig.owners[stream] or "nobody", stream, rig.epoch(stream), offset, final=final))
+            rig.hear(
+                progress(rig.owners[stream] or "nobody", stream, rig.lease_epoch(stream), offset, final=final)
+            )
         case ("finished", stream) if stream in rig.leader.leases:
-            rig.hear(finished(rig.owners[stream] or "nobody", stream, rig.epoch(stream)))
+            rig.hear(finished(rig.owners[stream] or "nobody", stream, rig.lease_epoch(stream)))
         case ("goodbye", borrower):
             rig.hear(goodbye(borrower, (S0, 1, 9)))
         case ("ping", borrower):
             rig.hear(ping(borrower))
         case ("fix", session, cut, stream, size) if stream in rig.leader.leases:
             start = rig.committed(stream)
-            wish = part(stream, rig.epoch(stream), start, start + size)
+            wish = part(stream, rig.lease_epoch(stream), start, start + size)
             rig.hear(fix(session, cut, wish, arrival=9))
         case ("finish", session, cut):
             rig.hear(finish(session, cut, arrival=9))
@@ -115,7 +117,7 @@ def test_the_journal_gives_the_state_after_any_events(events: list[tuple[Any, ..
     rig.streams(S0, S1)
     for event in events:
         committed = {stream: rig.committed(stream) for stream in rig.leader.durable.streams}
-        epochs = {stream: held.lease_epoch for stream, held in rig.leader.durable.streams.items()}
+        lease_epochs = {stream: held.lease_epoch for stream, held in rig.leader.durable.streams.items()}
         listed = event[0] == "streams"
         rig = do(rig, event)
         assert rig.replayed() == rig.leader.durable
@@ -124,7 +126,7 @@ def test_the_journal_gives_the_state_after_any_events(events: list[tuple[Any, ..
         for stream, durable in rig.leader.durable.streams.items():
             if not listed and stream in committed:
                 assert durable.committed >= committed[stream]
-                assert durable.lease_epoch >= epochs[stream]
+                assert durable.lease_epoch >= lease_epochs[stream]
 
 
 def life() -> Rig:
@@ -180,5 +182,5 @@ def test_a_successor_begins_wherever_the_leader_died(journal: list[Record]) -> N
     assert rig.owners == {S0: "back", S1: "back"}
     for stream, progress_before in before.streams.items():
         assert rig.committed(stream) == progress_before.committed
-        assert rig.epoch(stream) > progress_before.lease_epoch
+        assert rig.lease_epoch(stream) > progress_before.lease_epoch
     consistent(rig)

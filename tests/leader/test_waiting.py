@@ -52,9 +52,14 @@ from tests.leader.test_host import GROUP, QUICK, SUBSCRIPTION, until
 
 
 def on(
-    stream: str, offset: int, epoch: int = 1, *, final: bool = False, holes: tuple[tuple[int, int], ...] = ()
+    stream: str,
+    offset: int,
+    lease_epoch: int = 1,
+    *,
+    final: bool = False,
+    holes: tuple[tuple[int, int], ...] = (),
 ) -> Progress:
-    return Progress(stream=stream, lease_epoch=epoch, offset=offset, final=final, holes=holes)
+    return Progress(stream=stream, lease_epoch=lease_epoch, offset=offset, final=final, holes=holes)
 
 
 def update(*progress: Progress, borrower: str = "b") -> UpdateProgress:
@@ -103,8 +108,8 @@ async def test_progress_is_joined_at_its_place_and_pings_are_one() -> None:
 
 async def test_nothing_that_was_said_of_a_lease_is_forgotten() -> None:
     older = on("s0", 9, final=True, holes=((2, 4), (6, 7)))
-    assert await taken(update(older), update(on("s0", 8, holes=((1, 2),)), on("s0", 0, epoch=2))) == [
-        update(on("s0", 9, final=True, holes=((1, 2), (2, 4), (6, 7))), on("s0", 0, epoch=2))
+    assert await taken(update(older), update(on("s0", 8, holes=((1, 2),)), on("s0", 0, lease_epoch=2))) == [
+        update(on("s0", 9, final=True, holes=((1, 2), (2, 4), (6, 7))), on("s0", 0, lease_epoch=2))
     ]
 
 
@@ -239,12 +244,16 @@ async def test_a_leader_that_cannot_commit_gathers_no_more_than_its_borrowers_ar
     await until(granted)
     streams = {one.stream: one.lease_epoch for one in sent if isinstance(one, Grant)}
     durable.clear()
-    runner.post(Received("box", update(*(on(stream, 1, epoch) for stream, epoch in streams.items()))))
+    runner.post(
+        Received("box", update(*(on(stream, 1, lease_epoch) for stream, lease_epoch in streams.items())))
+    )
     await refused.wait()
     for offset in range(2, 5000):
         runner.renewed_at = now_ms()
         runner.post(
-            Received("box", update(*(on(stream, offset, epoch) for stream, epoch in streams.items())))
+            Received(
+                "box", update(*(on(stream, offset, lease_epoch) for stream, lease_epoch in streams.items()))
+            )
         )
         runner.post(Received("box", ping()))
         runner.post(Received("box", wanted("b", name="n", session="s")))

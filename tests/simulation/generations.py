@@ -127,10 +127,10 @@ def forgotten(judge: Judge, streams: tuple[str, ...]) -> None:
         judge.demand(stream not in judge.store.streams, stream, "is forgotten, but there")
 
 
-def delivered(judge: Judge, session: str, stream: str, epoch: int) -> None:
+def delivered(judge: Judge, session: str, stream: str, lease_epoch: int) -> None:
     """[6] Messages come out under the present lease: all of what they follow came out before."""
     lease = judge.truth.streams.get(stream)
-    if lease is None or lease.owner is None or lease.lease_epoch != epoch:
+    if lease is None or lease.owner is None or lease.lease_epoch != lease_epoch:
         return
     for former in judge.store.space.order.get(stream, ()):
         end, passed = judge.store.streams.get(former, 0), judge.passed.get(former, 0)

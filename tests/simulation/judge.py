@@ -100,10 +100,10 @@ class Judge:
         self.steps = 0
         self.said_committed: dict[str, int] = {}
         """The highest offset of each stream that was ever committed, also in a tail that is lost."""
-        self.lost_epochs: dict[str, int] = {}
+        self.lost_lease_epochs: dict[str, int] = {}
         """The highest lease epoch of each stream when a failover last lost writes: what was read or committed
         under it, and under all before it, may be unknown to the store. Nothing else is excused by a loss."""
-        self.line_epochs: dict[tuple[str, str], int] = {}
+        self.line_lease_epochs: dict[tuple[str, str], int] = {}
         """Request of a reset and stream -> the lease epoch that it spent."""
         store.on_commit = self.appended
         store.on_snapshot = self.snapshot_taken
@@ -221,7 +221,7 @@ class Judge:
             state = self._replay()
             operators.lost(self, state)
             self.truth = state
-            self.lost_epochs |= self.newest
+            self.lost_lease_epochs |= self.newest
             self.committed = {stream: progress.committed for stream, progress in state.streams.items()}
             kept, journal = self.store.kept, self.store.journal
             self.last = (
@@ -302,12 +302,12 @@ class Judge:
             about = [(message.stream, message.lease_epoch)]
             name = machine.names.get(message.borrower)
         found: dict[str, tuple[int, int]] = {}
-        for stream, epoch in about:
+        for stream, lease_epoch in about:
             progress = machine.durable.streams.get(stream)
             lease = machine.leases.get(stream)
             if progress is None:
                 continue
-            mine = lease is not None and (lease.name, lease.lease_epoch) == (name, epoch)
+            mine = lease is not None and (lease.name, lease.lease_epoch) == (name, lease_epoch)
             if not mine and not (isinstance(message, Disconnect) and name is not None):
                 found[stream] = (progress.committed, progress.lease_epoch)
         return found
@@ -321,10 +321,10 @@ class Judge:
                 self.broken.setdefault(record.stream, set()).add(record.lease_epoch)
                 self.sometimes["a lease is ended without its owner"] += 1
             elif isinstance(record, Leased) and isinstance(message, LeaderWanted):
-                epoch = self.newest.get(record.stream, 0)
-                former = self.issued.get((record.stream, epoch))
+                lease_epoch = self.newest.get(record.stream, 0)
+                former = self.issued.get((record.stream, lease_epoch))
                 if former is not None and former[1] != record.session:
-                    self.broken.setdefault(record.stream, set()).add(epoch)
+                    self.broken.setdefault(record.stream, set()).add(lease_epoch)
                     self.sometimes["a take-over by name"] += 1
                 else:
                     self.sometimes["a session takes its streams back"] += 1
@@ -351,10 +351,12 @@ class Judge:
 
     # ------------------------------------------------------------ at the consumers
 
-    def believes(self, session: str, stream: str, epoch: int) -> None:
+    def believes(self, session: str, stream: str, lease_epoch: int) -> None:
         """[1] A session has been granted a stream."""
-        holder = self.holders.setdefault((stream, epoch), session)
-        self.demand(holder == session, holder, "and", session, "both hold", stream, "under epoch", epoch)
+        holder = self.holders.setdefault((stream, lease_epoch), session)
+        self.demand(
+            holder == session, holder, "and", session, "both hold", stream, "under lease epoch", lease_epoch
+        )
 
     def session_ended(self, session: str) -> None:
         """A session's process is gone."""
@@ -369,12 +371,12 @@ class Judge:
             "but said to be",
         )
 
-    def skipped(self, stream: str, epoch: int, start: int, end: int) -> None:
+    def skipped(self, stream: str, lease_epoch: int, start: int, end: int) -> None:
         """Nothing of these offsets is for the group, says who has that lease."""
         seen = self.seen.setdefault(stream, {})
         for offset in range(start, end):
             if offset not in seen or seen[offset][0] == "nobody":
-                seen[offset] = ("nobody", epoch)
+                seen[offset] = ("nobody", lease_epoch)
 
     def cut_read(self, session: str, cut: CutOffset, ranges: tuple[SlotRange, ...]) -> None:
         """[8] A cut is read: the same rows as ever, without those that others took over."""
@@ -391,54 +393,59 @@ class Judge:
                     seen[offset] = ("nobody", part.lease_epoch)
 
     def delivered(
-        self, session: str, stream: str, epoch: int, start: int, end: int, *, whole: bool = False
+        self, session: str, stream: str, lease_epoch: int, start: int, end: int, *, whole: bool = False
     ) -> None:
         """[5, 6, 8] Messages came out, under that lease; `whole`: as one range of a cut."""
         if whole and self.only_queries:
             for former in self.ranges.setdefault(stream, []):
                 apart = former[1] <= start or end <= former[0]
                 same = former[:2] == (start, end)
-                older = min(epoch, former[2])
+                older = min(lease_epoch, former[2])
                 excused = self._may_be_lost(stream, older) or older < self.reset.get(stream, 0)
                 self.demand(
                     apart or same or excused,
                     stream, (start, end), "comes after", former, "though a range must stay one range",
                 )  # fmt: skip
                 self.sometimes["a range comes again whole"] += same
-            self.ranges[stream].append((start, end, epoch))
-        self.kernel.note(session, "got", f"{stream}[{start},{end})", "epoch", epoch)
-        base = self.bases.get((stream, epoch))
-        self.demand(base is not None, session, "reads", stream, "under epoch", epoch, "which nobody gave")
+            self.ranges[stream].append((start, end, lease_epoch))
+        self.kernel.note(session, "got", f"{stream}[{start},{end})", "lease epoch", lease_epoch)
+        base = self.bases.get((stream, lease_epoch))
+        self.demand(
+            base is not None, session, "reads", stream, "under lease epoch", lease_epoch, "which nobody gave"
+        )
         self.demand(
             base is None or start >= base, session, "reads", stream, start, "below its lease's", base
         )  # fmt: skip
-        generations.delivered(self, session, stream, epoch)
+        generations.delivered(self, session, stream, lease_epoch)
         seen = self.seen.setdefault(stream, {})
         for offset in range(start, end):
             self.deliveries += 1
             former = seen.get(offset)
             if former is not None:
-                self._twice(session, stream, epoch, offset, former)
-            if former is None or former[1] <= epoch:
-                seen[offset] = (session, epoch)
+                self._twice(session, stream, lease_epoch, offset, former)
+            if former is None or former[1] <= lease_epoch:
+                seen[offset] = (session, lease_epoch)
 
-    def _may_be_lost(self, stream: str, epoch: int) -> bool:
+    def _may_be_lost(self, stream: str, lease_epoch: int) -> bool:
         """Whether what was done under that lease may be unknown because a failover has lost writes."""
-        return epoch <= self.lost_epochs.get(stream, 0)
+        return lease_epoch <= self.lost_lease_epochs.get(stream, 0)
 
-    def _twice(self, session: str, stream: str, epoch: int, offset: int, former: tuple[str, int]) -> None:
+    def _twice(
+        self, session: str, stream: str, lease_epoch: int, offset: int, former: tuple[str, int]
+    ) -> None:
         if former[0] == "nobody":
             return
         self.duplicates += 1
         self.sometimes["a message comes twice"] += 1
-        low, high = sorted((epoch, former[1]))
+        low, high = sorted((lease_epoch, former[1]))
         ended = self.broken.get(stream, set())
         explained = any(low <= number < high for number in ended)
         lost = low < high and self._may_be_lost(stream, low)
         self.sometimes["a message comes twice because a failover lost writes"] += lost and not explained
         self.demand(
             explained or lost,
-            stream, offset, "comes twice, to", former, "and", (session, epoch), "and no fault explains it",
+            stream, offset, "comes twice, to", former, "and", (session, lease_epoch),
+            "and no fault explains it",
         )  # fmt: skip
 
     # ------------------------------------------------------------ at the end

@@ -130,21 +130,21 @@ def _new_line(judge: Judge, request: str, stream: str, offset: int) -> None:
     seen = judge.seen.setdefault(stream, {})
     judge.sometimes["progress is reset back"] += offset < judge.committed.get(stream, 0)
     judge.sometimes["progress is reset on"] += offset > judge.committed.get(stream, 0)
-    # One that was lost with a failover and comes back has an epoch already: what came out under it counts.
+    # A reset lost in a failover that comes back has its lease epoch already: what came out under it counts.
     progress = judge.truth.streams.get(stream)
     spent = progress.lease_epoch + 1 if progress is not None else 1 << 60
-    epoch = judge.line_epochs.setdefault((request, stream), spent)
-    before = {n: seen.pop(n) for n, (_, under) in list(seen.items()) if n >= offset and under < epoch}
+    lease_epoch = judge.line_lease_epochs.setdefault((request, stream), spent)
+    before = {n: seen.pop(n) for n, (_, under) in list(seen.items()) if n >= offset and under < lease_epoch}
     judge.lines.append((request, stream, before, judge.passed.get(stream, 0)))
     for number in range(judge.passed.get(stream, 0), offset):
         seen.setdefault(number, ("nobody", 0))
     judge.committed[stream] = judge.passed[stream] = offset
     judge.said_committed[stream] = max(offset, judge.said_committed.get(stream, 0))
-    judge.reset[stream] = max(epoch, judge.reset.get(stream, 0))
+    judge.reset[stream] = max(lease_epoch, judge.reset.get(stream, 0))
 
 
 def _broken(judge: Judge, stream: str) -> None:
-    """The lease of now ends without a word of its owner; a reset spends the next epoch as well."""
+    """The lease of now ends without a word of its owner; a reset spends the next lease epoch as well."""
     progress = judge.truth.streams.get(stream)
-    epoch = progress.lease_epoch if progress is not None else 0
-    judge.broken.setdefault(stream, set()).update((epoch, epoch + 1))
+    lease_epoch = progress.lease_epoch if progress is not None else 0
+    judge.broken.setdefault(stream, set()).update((lease_epoch, lease_epoch + 1))

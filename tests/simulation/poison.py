@@ -67,8 +67,8 @@ def dead_lettered(judge: Judge, record: DeadLettered) -> None:
     """A message counts as consumed because it is a dead letter: it is one."""
     key = (record.stream, record.offset)
     judge.demand(key in judge.store.dead, *key, "counts as a dead letter, but was not written")
-    epoch = judge.truth.streams[record.stream].lease_epoch
-    judge.seen.setdefault(record.stream, {})[record.offset] = ("nobody", epoch)
+    lease_epoch = judge.truth.streams[record.stream].lease_epoch
+    judge.seen.setdefault(record.stream, {})[record.offset] = ("nobody", lease_epoch)
 
 
 def granted(judge: Judge, record: Leased) -> None:

@@ -322,9 +322,9 @@ class Query:
     def _wait_until_leased_again(self, lost: list[SlotRange]) -> Routine:
         give_up = self.process.clock() + RESUME_MS
         while lost and self.process.clock() < give_up:
-            epochs = self.world.lease_epochs()
-            if epochs is not None:
-                lost = [part for part in lost if epochs.get(part.stream, 1 << 60) <= part.lease_epoch]
+            lease_epochs = self.world.lease_epochs()
+            if lease_epochs is not None:
+                lost = [part for part in lost if lease_epochs.get(part.stream, 1 << 60) <= part.lease_epoch]
             yield 50
             self._raise_error()
         if lost:

@@ -41,7 +41,7 @@ def once_each(world: World) -> Counter[tuple[str, int]]:
 
 
 def leases(world: World) -> dict[str, int]:
-    """The epoch of each stream's lease: a rebalance would raise it."""
+    """The lease epoch of each stream: a rebalance would raise it."""
     return {stream: progress.lease_epoch for stream, progress in world.state().streams.items()}
 
 

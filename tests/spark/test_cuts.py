@@ -20,16 +20,18 @@ class Query:
         self.cuts = QueryCuts("g/a", lambda slot, event: self.reported.append(event))
         self.cuts.session, self.cuts.arrival = "q", 1
 
-    def grant(self, epoch: int, progress: int, pinned: int | None = None, resumes: int | None = None) -> None:
-        self.cuts.granted(0, StreamGranted(S0, epoch, progress, pinned, resumes))
+    def grant(
+        self, lease_epoch: int, progress: int, pinned: int | None = None, resumes: int | None = None
+    ) -> None:
+        self.cuts.granted(0, StreamGranted(S0, lease_epoch, progress, pinned, resumes))
 
     def propose(self, end: int) -> FixCut | None:
         self.cuts.streams.ends_at(S0, end)
         return self.cuts.propose(self.cuts.streams.waiting(), Limits())
 
-    def open(self, number: int, start: int, end: int, epoch: int) -> CutOffset:
+    def open(self, number: int, start: int, end: int, lease_epoch: int) -> CutOffset:
         assert self.propose(end) is not None
-        part = CutRange(stream=S0, lease_epoch=epoch, start=start, end=end)
+        part = CutRange(stream=S0, lease_epoch=lease_epoch, start=start, end=end)
         cut = self.cuts.fixed(
             CutFixed(group="g/a", session="q", term=1, cut=number, ranges=Ranges.of((part,)))
         )
@@ -71,7 +73,7 @@ def test_a_stream_that_somebody_else_had_is_no_part_of_the_open_cut_any_more() -
     query = Query()
     query.grant(1, 0)
     query.open(1, 0, 5, 1)
-    query.grant(4, 2, resumes=3)  # the grant of epoch 3 was lost; epoch 2 was another query's
+    query.grant(4, 2, resumes=3)  # the grant of lease epoch 3 was lost; lease epoch 2 was another query's
     assert query.cuts.open_streams == set()
     assert query.cuts.held[S0].committed == 2
 

@@ -18,7 +18,9 @@ from tests.spark.refusals import one_line
 NOTHING = SlotRanges.of(())
 number = st.integers(0, 2**62)
 ranges = st.builds(
-    lambda stream, start, count, epoch, slot: SlotRange(str(stream), start, start + count, epoch, slot),
+    lambda stream, start, count, lease_epoch, slot: SlotRange(
+        str(stream), start, start + count, lease_epoch, slot
+    ),
     st.builds(StreamId, st.sampled_from(["s", "other-space"]), st.integers(0, 3), st.integers(0, 20_000)),
     number,
     number,

@@ -28,9 +28,9 @@ def test_a_query_goes_on_from_where_its_streams_were_reset_to(world: World) -> N
     query.run(lambda: world.all_committed)
     back, on = world.streams[0], world.streams[1]
     world.publish({on: 4})
-    epochs = query.held
+    lease_epochs = query.held
     act(world, "reset", offsets={back: 2, on: 10})
-    wait_for(lambda: query.held.get(back, 0) > epochs[back])
+    wait_for(lambda: query.held.get(back, 0) > lease_epochs[back])
     world.publish(3)
     query.run(lambda: world.all_committed)
     assert times(query.checkpoint, back) == [1, 1, 2, 2, 2, 2, 1, 1, 1]
