@@ -296,7 +296,7 @@ class LeaderHost:
                         return  # somebody leads and is alive
                 candidacy.floor = self._seen.get(group, 0)
                 if ready and (term := await candidacy.attempt(self._redis)) is not None:
-                    self._begin(group, term, candidacy.history)
+                    self._begin(group, term, candidacy.lineage)
                     return
             except UnknownGroup as error:
                 log.info("candidate for %s: %s", group, error, extra={"group": group})
@@ -385,7 +385,7 @@ class LeaderHost:
             )
             self.lead(wanted.group, wanted.above)
 
-    def _begin(self, group: str, term: int, history: str) -> None:
+    def _begin(self, group: str, term: int, lineage: str) -> None:
         self._seen[group] = max(term, self._seen.get(group, 0))
         runner = Runner(
             self._redis,
@@ -396,7 +396,7 @@ class LeaderHost:
             self.config.leader,
             self.config.leadership,
             self._upkeep.look_soon,
-            history,
+            lineage,
         )
         self._runners[group] = runner
         task = self._single.start(f"leader of {group}", runner.run())

@@ -106,12 +106,12 @@ class Upkeep:
     async def _renew(self, groups: Sequence[str]) -> None:
         led = {group: runner for group in groups if (runner := self._runners.get(group)) is not None}
         terms = {group: runner.term for group, runner in led.items()}
-        histories = {group: runner.history for group, runner in led.items()}
+        lineages = {group: runner.lineage for group, runner in led.items()}
         for page in _pages(list(terms)):
             began = now_ms()
             try:
                 lost = await leadership.renew_all(
-                    self._redis, self._host, {g: terms[g] for g in page}, histories
+                    self._redis, self._host, {g: terms[g] for g in page}, lineages
                 )
             except StreamleaseError as error:
                 self._not_renewed(page, error)
@@ -121,7 +121,7 @@ class Upkeep:
                 if runner is None or runner.term != terms[group]:
                     continue
                 if group in lost and lost[group] is None:
-                    runner.leave_history()
+                    runner.leave_lineage()
                 elif group in lost:
                     runner.end(
                         f"host {self._host} leads {group} no more: its term {runner.term} was followed by "

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from streamlease.leader.core.records import GroupState, Record, decode_records, encode_records
 from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
 from streamlease.registry import keys
-from streamlease.registry.leadership import HistoryChanged
+from streamlease.registry.leadership import LineageChanged
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.durability import Durability
 from streamlease.streams.redis.durable import run_durably
@@ -28,10 +28,10 @@ _SNAPSHOT = load_script("streamlease.leader", "journal_snapshot")
 PAGE = 1000
 """Journal entries read at once during recovery."""
 
-HISTORY = 1000
+ENTRIES_KEPT = 1000
 """Journal entries kept behind the newest snapshot."""
 
-HISTORY_BYTES = 8 * 1024 * 1024
+BYTES_KEPT = 8 * 1024 * 1024
 """About how many bytes of them are kept at most: one cut of 10,000 streams takes 300 kB."""
 
 SNAPSHOT_EVERY = 500
@@ -124,13 +124,13 @@ class Journal:
         term: int,
         last_id: bytes,
         durability: tuple[Durability, ...] = (),
-        history: str = "",
+        lineage: str = "",
     ) -> None:
         self._redis = redis
         self._group = group
         self._host = host
         self._term = term
-        self._history = history
+        self._lineage = lineage
         self._number = 0
         self.durability = durability
         """What every write must satisfy before it counts."""
@@ -140,7 +140,7 @@ class Journal:
         """Entries written since the newest snapshot."""
         self._bytes = 0
         """Their bytes."""
-        self._sizes: deque[int] = deque(maxlen=HISTORY)
+        self._sizes: deque[int] = deque(maxlen=ENTRIES_KEPT)
         """Bytes of the newest entries."""
 
     @property
@@ -179,7 +179,7 @@ class Journal:
         """
         call = _APPEND.call(
             [keys.leader(self._group), keys.journal(self._group), keys.progress(self._group)],
-            [self._host, self._term, number, payload, self.last_id, self._history, *fields],
+            [self._host, self._term, number, payload, self.last_id, self._lineage, *fields],
         )
         self.last_id = await self._run(call)
         self.since_snapshot += 1
@@ -202,18 +202,18 @@ class Journal:
         self.since_snapshot = self._bytes = 0
 
     def _kept(self) -> int:
-        """How many of the newest entries stay as history; the newest in any case: there the journal ends."""
-        left = HISTORY_BYTES
+        """How many of the newest entries stay; the newest in any case: there the journal ends."""
+        left = BYTES_KEPT
         for number, size in enumerate(reversed(self._sizes)):
             left -= size
             if left < 0:
                 return max(1, number)
-        return HISTORY
+        return ENTRIES_KEPT
 
     async def heal(self, state: bytes) -> None:
         """Put a snapshot of all that the leader knows behind what is left of the journal.
 
-        For `TailLost` and `HistoryChanged`. An empty entry goes with it: if the snapshot is lost in its turn,
+        For `TailLost` and `LineageChanged`. An empty entry goes with it: if the snapshot is lost in its turn,
         that is noticed at the next write.
 
         Raises: as `write`.
@@ -230,7 +230,7 @@ class Journal:
                 f"was followed by term {result.decode()}"
             )
         if outcome == 3:
-            raise HistoryChanged(
+            raise LineageChanged(
                 f"term {self._term} of {self._group} was issued before Redis was restarted or replaced"
             )
         if outcome == 2:

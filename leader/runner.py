@@ -55,7 +55,7 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.dead_letters import DeadLetters, Poisoned
 from streamlease.registry.groups import Declaration, Groups, Listing, Shape, shape_of
-from streamlease.registry.leadership import HistoryChanged, LeadershipConfig
+from streamlease.registry.leadership import LeadershipConfig, LineageChanged
 from streamlease.streams.publish.traces import active_tracer
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Known
@@ -94,10 +94,10 @@ class Runner:
     leadership: LeadershipConfig
     ready: Callable[[], None] = lambda: None
     """Called once it knows the journal, and is to be told which streams there are."""
-    history: str = ""
+    lineage: str = ""
     """Of the data in which the term was issued."""
     over: bool = False
-    """Whether the term is of another history than the data: then the next one may be claimed at once."""
+    """Whether the term is of another lineage than the data: then the next one may be claimed at once."""
     waiting: Waiting = field(default_factory=Waiting)
     """What it takes next."""
     renewed_at: int = 0
@@ -139,8 +139,8 @@ class Runner:
             self.ticking = True
             self.post(Tick(wall, heard))
 
-    def leave_history(self) -> None:
-        """The data have another history than the term: the leader is to give it up."""
+    def leave_lineage(self) -> None:
+        """The data have another lineage than the term: the leader is to give it up."""
         self.over = True
         self.post(Tick())
 
@@ -210,7 +210,7 @@ class Runner:
             self.term,
             recovery.last_id,
             await groups.durability(declaration.shared),
-            self.history,
+            self.lineage,
         )
         if recovery.state.term >= self.term:
             # The record was removed or lost, and the journal was not.
@@ -224,7 +224,7 @@ class Runner:
             self.config,
             recovery.state,
             known_options(declaration),
-            history=self.history,
+            lineage=self.lineage,
         )
         log.info(
             "leader of %s began term %d with %d streams", self.group, self.term, len(machine.durable.streams)
@@ -263,7 +263,7 @@ class Runner:
             began = time.time_ns() if self._tracer is not None else 0
             try:
                 await self._written(machine, journal, lambda: journal.write(*commit))
-            except HistoryChanged:
+            except LineageChanged:
                 return await self._give_up_term(machine, journal)
             metrics.count_commit(records, len(commit[1]))
             if self._tracer is not None:
@@ -292,7 +292,7 @@ class Runner:
             machine.moved = None  # the mirror of the progress lost its newest fields as well
 
     async def _give_up_term(self, machine: Leader, journal: Journal) -> str:
-        """The data have another history: leave all that is known for the next term, and let it begin."""
+        """The data have another lineage: leave all that is known for the next term, and let it begin."""
         self.over = True
         log.warning("leader of %s gives up term %d: Redis was restarted or replaced", self.group, self.term)
         await self._until_answered(lambda: journal.heal(machine.durable.snapshot()))

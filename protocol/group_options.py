@@ -33,9 +33,9 @@ class GroupOptions(BaseModel):
     strategy: str | None = None
     """Name of the assignment strategy; None: that of the leader host (`count`)."""
     revocation_timeout_ms: int | None = None
-    """How long a borrower may take to give a stream back before it is taken by force under a new
-    lease epoch, also out of an open cut; None: that of the leader host (30 s), and open cuts are waited for as
-    long as their sessions live."""
+    """How long a borrower may take to give a stream back before it is taken by force under a new lease epoch,
+    also out of an open cut; None: that of the leader host (30 s), and open cuts are waited for as long as
+    their sessions live."""
     on_poison: OnPoison = "dead-letter"
     """What becomes of a message that failed `max_failures` times: it goes to the dead letters, or its stream
     stops until an operator decides."""

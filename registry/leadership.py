@@ -10,16 +10,17 @@ The term is the fencing token. It rises with every new leadership and stays in t
 resigns; every durable write of a leader compares it in the same script as the write. So two hosts may both
 believe that they lead, but only the one with the newest term can write: clocks cost liveness, never safety.
 
-**A term belongs to one history of the data.** A Redis that was restarted, or a replica that was promoted,
-may lack writes that were acknowledged, terms among them. Such a server has another replication id
-(``master_replid``), which no server had before. So the record names the id under which its term was issued,
-and a claim that finds another one, or that hears of a higher term than the record has, does not add 1 but a
-*leap*: a random number from 2^20 up to 2^36. Between two leaps the numbers are dense; so a term that was
-lost is not issued again even if nobody alive has seen it, unless two histories draw almost the same number.
-Every write of a leader compares the id; one that finds itself in another history heals the journal from its
-memory and gives up its term. Lease epochs begin above the term of their history
-(`streamlease.leader.core.healing`), so the same holds for them. A server that does not tell its replication
-id (none of those that are supported) gives plain terms: then only what somebody has seen is not issued again.
+**A term belongs to one lineage of the data.** A lineage is one unbroken past of what a server holds. A Redis
+that was restarted, or a replica that was promoted, may lack writes that were acknowledged, terms among them:
+it begins another lineage, which it names by a replication id (``master_replid``) that no server had before.
+So the record names the id under which its term was issued, and a claim that finds another one, or that hears
+of a higher term than the record has, does not add 1 but a *leap*: a random number from 2^20 up to 2^36.
+Between two leaps the numbers are dense; so a term that was lost is not issued again even if nobody alive has
+seen it, unless two lineages draw almost the same number. Every write of a leader compares the id; one that
+finds itself in another lineage heals the journal from its memory and gives up its term. Lease epochs begin
+above the term of their lineage (`streamlease.leader.core.healing`), so the same holds for them. A server that
+does not tell its replication id (none of those that are supported) gives plain terms: then only what somebody
+has seen is not issued again.
 
 A candidate takes over only when the record is expired by the clock of Redis *and* has not changed for a
 whole ttl of the candidate's own clock (`Candidacy`), so a jump of either clock alone deposes nobody. A record
@@ -48,12 +49,12 @@ _RESIGN = load_script("streamlease.registry", "resign")
 _WITNESS = load_script("streamlease.registry", "witness")
 
 
-class HistoryChanged(StreamleaseError):
-    """Redis goes on with another history of the data: the term that was issued before is over."""
+class LineageChanged(StreamleaseError):
+    """Redis goes on with another lineage of the data: the term that was issued before is over."""
 
 
 def leap() -> int:
-    """By how much a term rises in a new history."""
+    """By how much a term rises in a new lineage."""
     return random.randrange(LEAST_LEAP, LONGEST_LEAP)
 
 
@@ -164,7 +165,7 @@ class Candidacy:
     config: LeadershipConfig
     floor: int = 0
     """The new term must be above this one: the highest that anybody is known to have seen."""
-    history: str = ""
+    lineage: str = ""
     """Of the data in which the new term was issued; empty if the server does not tell."""
     watched: LeaderRecord = NOBODY
     watched_since: int | None = None
@@ -199,50 +200,50 @@ class Candidacy:
         else:
             script = _CLAIM
             of_group += [keys.definition(self.group)] if self.declared else []
-        done, term, *history = await script.run(redis, of_group, [*arguments, leap()])
+        done, term, *lineage = await script.run(redis, of_group, [*arguments, leap()])
         if done == 2:
             raise UnknownGroup(f"group {self.group} is not declared, or was deleted: nobody leads it")
         if not done:
             return None
-        self.history = history[0].decode()
+        self.lineage = lineage[0].decode()
         return int(term)
 
 
-async def renew(redis: AsyncRedis, group: str, host: str, term: int, history: str = "") -> None:
+async def renew(redis: AsyncRedis, group: str, host: str, term: int, lineage: str = "") -> None:
     """Stay leader for another ttl.
 
     Args:
-        history: of the data in which the term was issued; empty: not compared.
+        lineage: of the data in which the term was issued; empty: not compared.
 
     Raises:
         Fenced: another host or term stands in the record.
-        HistoryChanged: the data have another history.
+        LineageChanged: the data have another lineage.
         StoreUnavailable, Indefinite: Redis does not answer.
     """
-    done, other = await _RENEW.run(redis, [keys.leader(group)], [host, term, history])
+    done, other = await _RENEW.run(redis, [keys.leader(group)], [host, term, lineage])
     if done == 2:
-        raise HistoryChanged(f"term {term} of {group} was issued before Redis was restarted or replaced")
+        raise LineageChanged(f"term {term} of {group} was issued before Redis was restarted or replaced")
     if not done:
         raise Fenced(f"host {host} leads {group} no more: its term {term} was followed by term {other}")
 
 
 async def renew_all(
-    redis: AsyncRedis, host: str, terms: Mapping[str, int], histories: Mapping[str, str] | None = None
+    redis: AsyncRedis, host: str, terms: Mapping[str, int], lineages: Mapping[str, str] | None = None
 ) -> dict[str, int | None]:
     """Stay leader of many groups for another ttl, in one write.
 
     Args:
         terms: group -> term in which `host` leads it.
-        histories: group -> history of the data in which that term was issued.
+        lineages: group -> lineage of the data in which that term was issued.
 
     Returns:
         group -> the term that stands in its record, for those that `host` leads no more; None for those whose
-        term is of another history than the data.
+        term is of another lineage than the data.
 
     Raises:
         StoreUnavailable, StoreRefused, Indefinite: Redis does not answer; some may be renewed.
     """
-    of = histories or {}
+    of = lineages or {}
     calls = [
         _RENEW.call([keys.leader(group)], [host, term, of.get(group, "")]) for group, term in terms.items()
     ]

@@ -324,7 +324,7 @@ def history(
                 "request": done.request,
                 "details": json.loads(done.body),
             }
-            for done in state.operated.history[-limit:]
+            for done in state.operated.acts[-limit:]
         ]
         return {"subscription": str(shared), "acts": acts}
 

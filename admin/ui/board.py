@@ -49,7 +49,7 @@ that one slow look, such as the first, makes no pause."""
 SILENT_SECONDS = 30.0
 """After so long without the end of a look, what is shown counts as out of date."""
 
-HISTORY = 1200
+LAG_POINTS = 1200
 """Points of the lag of a group that are kept."""
 
 EVENTS = 200
@@ -65,7 +65,7 @@ class GroupBoard:
 
     subscription: SharedSubscription
     rows: dict[str, Row] = field(default_factory=dict)
-    lag: deque[tuple[int, int | None]] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    lag: deque[tuple[int, int | None]] = field(default_factory=lambda: deque(maxlen=LAG_POINTS))
     """Time (ms since 1970) and lag of all streams."""
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS))
     summary: dict[str, Any] = field(default_factory=dict)

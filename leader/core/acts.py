@@ -33,7 +33,7 @@ from streamlease.protocol.nearest import nearest
 from streamlease.protocol.quantities import LATEST
 
 MOVES_KEPT = 100
-"""Of how many streams history keeps from where to where a reset moved them."""
+"""Of how many streams an act keeps from where to where a reset moved them."""
 
 
 class Refused(Exception):

@@ -135,7 +135,7 @@ class Book:
     """Events that no transition allows, and late messages: counted, without any other effect."""
     rebalances: int = 0
     """Plans that gave or took streams, in this term."""
-    history: str = ""
+    lineage: str = ""
     """Of the data in which the term was issued (`registry/leadership.py`)."""
     attested: dict[tuple[str, int], Progress] = field(default_factory=dict)
     """(Stream, lease epoch) -> what was attested of streams before the first listing named them."""

@@ -2,9 +2,9 @@
 
 A Redis that was restarted, or a replica that was promoted, may lack the newest writes although they were
 acknowledged: leases, commits and cuts of which the next leader cannot know. It knows *that* something may be
-missing, because the history of the data has changed (`streamlease.registry.leadership`), and then
+missing, because the lineage of the data has changed (`streamlease.registry.leadership`), and then
 
-* it issues lease epochs above the term that began the history. Such a term is a leap away from all before
+* it issues lease epochs above the term that began the lineage. Such a term is a leap away from all before
   it, so no lease epoch of the lost tail is issued again, whether anybody remembers it or not;
 * it believes those who come back: everybody who connects attests, of each stream that it has had, the newest
   lease epoch, and the committed offset with the epoch of its lease. The highest wins, provided that the
@@ -29,12 +29,12 @@ from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.messages import Progress, ResumeCut
 
 DELAY = 1500
-"""How much later (ms) the first plan in a new history is made."""
+"""How much later (ms) the first plan in a new lineage is made."""
 
 
 def begins(state: GroupState, term: int) -> bool:
-    """Whether the data have another history since `term` began, and there is something to be lost."""
-    return state.history_term == term and any(one.lost_from is not None for one in state.streams.values())
+    """Whether the data have another lineage since `term` began, and there is something to be lost."""
+    return state.lineage_term == term and any(one.lost_from is not None for one in state.streams.values())
 
 
 def news(state: GroupState, attested: Iterable[Progress]) -> Attested | None:
@@ -58,7 +58,7 @@ def _is_lost(state: GroupState, stream: str, lease_epoch: int) -> bool:
     progress = state.streams[stream]
     if progress.lost_from is None:
         return False
-    return progress.lost_from <= lease_epoch <= state.history_term or lease_epoch > progress.lease_epoch
+    return progress.lost_from <= lease_epoch <= state.lineage_term or lease_epoch > progress.lease_epoch
 
 
 def reopened(state: GroupState, leases: Mapping[str, Lease], message: ResumeCut) -> CutOpened | None:
@@ -80,6 +80,6 @@ def reopened(state: GroupState, leases: Mapping[str, Lease], message: ResumeCut)
         and part.start == progress.committed < part.end
         and progress.pinned_end in (None, part.end)
         and progress.lost_from is not None
-        and progress.lost_from <= part.lease_epoch <= state.history_term
+        and progress.lost_from <= part.lease_epoch <= state.lineage_term
     )
     return CutOpened(session=message.session, cut=message.cut, ranges=ranges) if ranges else None

@@ -103,7 +103,7 @@ class Leader(Acts):
     # ------------------------------------------------------------ life
 
     def _recovered(self, now: int) -> None:
-        self._record(TermStarted(term=self.term, host=self.host, history=self.history))
+        self._record(TermStarted(term=self.term, host=self.host, lineage=self.lineage))
         if healing.begins(self.durable, self.term):
             self.rebalance_at = now + healing.DELAY
         self.idle_since = now

@@ -2,7 +2,7 @@
 
 One act is one record (`Acted`), answer included, so it is done wholly or not at all (invariant 9), and a
 command that comes a second time, because its answer was lost, finds the first answer. The newest
-`HISTORY_KEPT` acts are kept in the state of the group, and with it in every snapshot, however far the journal
+`ACTS_KEPT` acts are kept in the state of the group, and with it in every snapshot, however far the journal
 is trimmed.
 """
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-HISTORY_KEPT = 200
+ACTS_KEPT = 200
 """How many acts a group remembers."""
 
 
@@ -67,7 +67,7 @@ class Pause(BaseModel):
 
 
 class Act(BaseModel):
-    """An act as history keeps it."""
+    """An act as the state of its group keeps it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,12 +90,12 @@ class Operated(BaseModel):
     """Name of a borrower that gets no streams -> since when."""
     pins: dict[str, str] = Field(default_factory=dict)
     """Stream -> name of the borrower that it was moved to."""
-    history: list[Act] = Field(default_factory=list)
+    acts: list[Act] = Field(default_factory=list)
     """Oldest first."""
 
     def answered(self, request: str) -> Act | None:
         """The act that was done, or refused, for that command."""
-        return next((act for act in reversed(self.history) if act.request == request), None)
+        return next((act for act in reversed(self.acts) if act.request == request), None)
 
     def apply(self, record: Acted | BorrowerLeft) -> None:
         """Take over what the record says."""
@@ -108,9 +108,9 @@ class Operated(BaseModel):
             self._do(record)
 
     def remember(self, record: Acted) -> None:
-        """Keep the act in history."""
-        self.history.append(Act.model_validate(record.model_dump(include=set(Act.model_fields))))
-        del self.history[:-HISTORY_KEPT]
+        """Keep the act."""
+        self.acts.append(Act.model_validate(record.model_dump(include=set(Act.model_fields))))
+        del self.acts[:-ACTS_KEPT]
 
     def _do(self, record: Acted) -> None:
         match record.act:

@@ -32,7 +32,7 @@ class TermStarted(_Record):
     type: Literal["term"] = "term"
     term: int
     host: str
-    history: str = ""
+    lineage: str = ""
     """Of the data in which the term was issued (`registry/leadership.py`)."""
 
 
@@ -240,7 +240,7 @@ class StreamProgress:
     lease_epoch: int = 0
     """The epoch of the newest lease that is known."""
     lost_from: int | None = None
-    """Leases from this epoch up to the term of the history may be unknown; None: all are known."""
+    """Leases from this epoch up to the term of the lineage may be unknown; None: all are known."""
     owner: str | None = None
     """Name of the borrower that holds the lease of that epoch."""
     session: str | None = None
@@ -288,10 +288,10 @@ class GroupState(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     term: int = 0
-    history: str = ""
+    lineage: str = ""
     """Of the data in which the newest term was issued."""
-    history_term: int = 0
-    """The first term of that history that is known."""
+    lineage_term: int = 0
+    """The first term of that lineage that is known."""
     epoch_floor: int = 0
     """Lease epochs are issued above this one."""
     lost_from: int | None = None
@@ -305,7 +305,7 @@ class GroupState(BaseModel):
     longest_hand_over_ms: int = 0
     """Longest clean hand-over between live borrowers."""
     operated: Operated = Field(default_factory=Operated)
-    """What operators have set, and the history of their acts."""
+    """What operators have set, and their newest acts."""
     longest_take_over_ms: int = 0
     """Longest time from a lost owner's last sign of life to its successor's first word."""
 
@@ -408,10 +408,10 @@ class GroupState(BaseModel):
         progress.owner = progress.session = None
 
     def _begin_term(self, record: TermStarted) -> None:
-        """In another history than before, what the journal does not say may have happened all the same."""
+        """In another lineage than before, what the journal does not say may have happened all the same."""
         began = self.term == 0 and record.term < LEAST_LEAP
-        if record.history != self.history:
-            self.history, self.history_term = record.history, record.term
+        if record.lineage != self.lineage:
+            self.lineage, self.lineage_term = record.lineage, record.term
             if not began:
                 self.lost_from = self.epoch_floor + 1
                 self.epoch_floor = max(self.epoch_floor, record.term)

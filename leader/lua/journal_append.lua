@@ -3,20 +3,20 @@
 -- KEYS[1] leadership record  KEYS[2] journal  KEYS[3] progress (hash: stream -> committed, and @fields)
 -- ARGV[1] host  ARGV[2] term  ARGV[3] number of this commit in the term  ARGV[4] records (JSON array)
 -- ARGV[5] id of the newest entry that the leader knows, 0-0 for none
--- ARGV[6] history of the data in which the term was issued; empty: not compared
+-- ARGV[6] lineage of the data in which the term was issued; empty: not compared
 -- ARGV[7] how many fields are to leave the progress hash  ARGV[8...] their names, then field, value, ... for it
 -- Replies: {1, entry id} appended, now or by an attempt before; {0, term} another term or host: stop;
 --          {2, entry id} the journal ends here, with an entry that the leader did not write last: its tail was lost;
---          {3, history} Redis goes on with another history: heal the journal and give up the term
+--          {3, lineage} Redis goes on with another lineage: heal the journal and give up the term
 local held = redis.call('HMGET', KEYS[1], 'term', 'host')
 if held[1] ~= ARGV[2] or held[2] ~= ARGV[1] then
   return {0, held[1] or '0'}
 end
 local info = ARGV[6] ~= '' and redis.pcall('INFO', 'replication')
 if type(info) == 'string' then
-  local history = string.match(info, 'master_replid:(%x+)') or ''
-  if history ~= ARGV[6] then
-    return {3, history}
+  local lineage = string.match(info, 'master_replid:(%x+)') or ''
+  if lineage ~= ARGV[6] then
+    return {3, lineage}
   end
 end
 redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py

@@ -2,7 +2,7 @@
 -- journal ends where the leader knows.
 -- KEYS[1] leadership record  KEYS[2] journal  KEYS[3] snapshot (hash: id, state, t, n)
 -- ARGV[1] host  ARGV[2] term  ARGV[3] id of the last journal entry in the snapshot  ARGV[4] state (JSON)
--- ARGV[5] how many entries to keep as history, at least the newest  ARGV[6] number in the term of the last commit in it
+-- ARGV[5] how many entries to keep, at least the newest  ARGV[6] number in the term of the last commit in it
 -- ARGV[7] '1': put an empty entry behind the rest, so that the journal does not end where it ended before
 -- Replies: {1, id of the newest entry}; {0, term} another term or host stands there: stop;
 --          {2, entry id} the journal ends here and not where the leader knows: its tail was lost

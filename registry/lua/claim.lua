@@ -1,12 +1,12 @@
 -- Become the leader of a shared subscription that has none: nobody ever led it, or the last one resigned.
--- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, history)
+-- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, lineage)
 -- KEYS[2] declaration of the group (string); left out for what is no group, such as the claim on retention
 -- ARGV[1] host  ARGV[2] mailbox  ARGV[3] ttl in ms  ARGV[4] the new term must be above this one
 -- ARGV[5] by how much the term rises if Redis may have lost terms that were issued (see registry/leadership.py)
--- Replies: {1, term, history} claimed; {0, term} somebody leads, or led and did not resign: see take_over;
+-- Replies: {1, term, lineage} claimed; {0, term} somebody leads, or led and did not resign: see take_over;
 --          {2, term} it is not declared, and nothing was changed: what is forgotten gets no record again
 -- include: streamlease.registry/term
-local held = redis.call('HMGET', KEYS[1], 'term', 'host', 'history')
+local held = redis.call('HMGET', KEYS[1], 'term', 'host', 'lineage')
 local term = tonumber(held[1] or '0')
 if not term then
   return {0, 0}  -- damaged: nobody knows which terms were issued
@@ -17,6 +17,6 @@ end
 if KEYS[2] and redis.call('EXISTS', KEYS[2]) == 0 then
   return {2, term}
 end
-local history, promoted = history_here()
-local lost = held[1] and history ~= (held[3] or '') or not held[1] and promoted
-return lead(term, lost, ARGV[5], now_ms(), history)
+local lineage, promoted = lineage_here()
+local lost = held[1] and lineage ~= (held[3] or '') or not held[1] and promoted
+return lead(term, lost, ARGV[5], now_ms(), lineage)

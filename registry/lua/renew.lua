@@ -1,7 +1,7 @@
 -- Stay the leader for another ttl.
 -- KEYS[1] leadership record
--- ARGV[1] host  ARGV[2] term  ARGV[3] history of the data in which the term was issued; empty: not compared
--- Replies: {1, renewed_at} renewed; {2, history} Redis goes on with another history, nothing was changed;
+-- ARGV[1] host  ARGV[2] term  ARGV[3] lineage of the data in which the term was issued; empty: not compared
+-- Replies: {1, renewed_at} renewed; {2, lineage} Redis goes on with another lineage, nothing was changed;
 --          {0, term} another term or host stands there: stop
 local held = redis.call('HMGET', KEYS[1], 'term', 'host')
 if held[1] ~= ARGV[2] or held[2] ~= ARGV[1] then
@@ -9,9 +9,9 @@ if held[1] ~= ARGV[2] or held[2] ~= ARGV[1] then
 end
 local info = ARGV[3] ~= '' and redis.pcall('INFO', 'replication')
 if type(info) == 'string' then
-  local history = string.match(info, 'master_replid:(%x+)') or ''
-  if history ~= ARGV[3] then
-    return {2, history}
+  local lineage = string.match(info, 'master_replid:(%x+)') or ''
+  if lineage ~= ARGV[3] then
+    return {2, lineage}
   end
 end
 local time = redis.call('TIME')

@@ -5,9 +5,9 @@
 -- ARGV[1] host  ARGV[2] mailbox  ARGV[3] ttl in ms  ARGV[4] the new term must be above this one
 -- ARGV[5] term that was watched  ARGV[6] renewed_at that was watched
 -- ARGV[7] by how much the term rises if Redis may have lost terms that were issued (see registry/leadership.py)
--- Replies: {1, term, history} taken over; {0, term} the record changed or has not expired
+-- Replies: {1, term, lineage} taken over; {0, term} the record changed or has not expired
 -- include: streamlease.registry/term
-local held = redis.call('HMGET', KEYS[1], 'term', 'renewed_at', 'ttl', 'history')
+local held = redis.call('HMGET', KEYS[1], 'term', 'renewed_at', 'ttl', 'lineage')
 local term = tonumber(held[1] or '0') or 0
 if held[1] ~= ARGV[5] or held[2] ~= ARGV[6] then
   return {0, term}
@@ -16,5 +16,5 @@ local now = now_ms()
 if math.abs(now - tonumber(held[2])) < tonumber(held[3]) then
   return {0, term}
 end
-local history = history_here()
-return lead(term, history ~= (held[4] or ''), ARGV[7], now, history)
+local lineage = lineage_here()
+return lead(term, lineage ~= (held[4] or ''), ARGV[7], now, lineage)

@@ -1,15 +1,15 @@
 -- A new term of a leader: what claim.lua and take_over.lua do alike. They include this file.
--- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, history)
+-- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, lineage)
 -- ARGV[1] host  ARGV[2] mailbox  ARGV[3] ttl in ms  ARGV[4] the new term must be above this one
--- Replies: that of `lead` is {1, term, history}
+-- Replies: that of `lead` is {1, term, lineage}
 
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The history of the data that this server has, and whether it was a replica before; '' if it does not tell.
-local function history_here()
+-- The lineage of the data that this server has, and whether it was a replica before; '' if it does not tell.
+local function lineage_here()
   local info = redis.pcall('INFO', 'replication')
   if type(info) ~= 'string' then
     return '', false
@@ -19,7 +19,7 @@ local function history_here()
 end
 
 -- Lead with the term after `term`, or by `step` above all that was issued if some of it may be `lost`.
-local function lead(term, lost, step, now, history)
+local function lead(term, lost, step, now, lineage)
   local floor = tonumber(ARGV[4])
   if lost or floor > term then
     term = math.max(term, floor) + tonumber(step)
@@ -28,6 +28,6 @@ local function lead(term, lost, step, now, history)
   end
   redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
   redis.call('HSET', KEYS[1], 'term', string.format('%.0f', term), 'host', ARGV[1], 'mailbox', ARGV[2],
-    'renewed_at', string.format('%.0f', now), 'ttl', ARGV[3], 'history', history)
-  return {1, term, history}
+    'renewed_at', string.format('%.0f', now), 'ttl', ARGV[3], 'lineage', lineage)
+  return {1, term, lineage}
 end

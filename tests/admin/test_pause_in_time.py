@@ -89,12 +89,12 @@ async def test_a_pause_ends_by_itself_under_the_next_leader(embedded_redis_url: 
                 assert sorted(await take(reader, 20)) == list(range(10, 30))
                 kept = (await state(client)).operated
     assert kept.paused is None
-    assert [(act.act, act.who) for act in kept.history] == [
+    assert [(act.act, act.who) for act in kept.acts] == [
         ("pause", "ann@host"),
         ("pause", "ann@host"),
         ("resume", ""),
     ]
-    assert kept.history[-1].at >= moment
+    assert kept.acts[-1].at >= moment
     told = await asyncio.to_thread(history, tmp_path, embedded_redis_url)
     assert [(act["act"], act["who"], act["outcome"]) for act in told] == [
         ("pause", "ann@host", "done"),

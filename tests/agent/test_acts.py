@@ -145,4 +145,4 @@ async def test_an_act_that_is_asked_for_again_is_done_once(
     left = iter([True, True])
     losing(host, lambda message: isinstance(message, CommandReply) and next(left, False))
     assert (await agent.act(pause(), 10.0)).ok
-    assert [act.act for act in (await recover(redis, SHARED.id)).state.operated.history] == ["pause"]
+    assert [act.act for act in (await recover(redis, SHARED.id)).state.operated.acts] == ["pause"]

@@ -113,7 +113,7 @@ async def test_acts_at_once_from_two_shells_are_each_done_once(embedded_redis_ur
                         break
                     await asyncio.sleep(0.05)
             state = (await recover(home.redis, SHARED.id)).state
-            acts = [act for act in state.operated.history if act.who in ("one", "two")]
+            acts = [act for act in state.operated.acts if act.who in ("one", "two")]
             assert len({act.request for act in acts}) == len(acts)
             assert Counter("refused" if act.error else "done" for act in acts) == {
                 kind: said[kind] for kind in ("done", "refused")

@@ -132,11 +132,11 @@ class Rig:
         term: int = 1,
         state: GroupState | None = None,
         config: LeaderConfig = CONFIG,
-        history: str = "",
+        lineage: str = "",
         options: GroupOptions = OPTIONS,
     ) -> None:
         begin = state if state is not None else GroupState()
-        self.leader = Leader(GROUP, "host", term, config, begin, options, history=history)
+        self.leader = Leader(GROUP, "host", term, config, begin, options, lineage=lineage)
         self.now = 0
         self.effects: list[Effect] = []
         self.journal: list[Record] = []

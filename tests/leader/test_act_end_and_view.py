@@ -1,4 +1,4 @@
-"""Groups that expire or are deleted, the history of acts, and the view that says why a stream waits."""
+"""Groups that expire or are deleted, the acts that are kept, and the view that says why a stream waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from streamlease.leader.core.events import Describe, Stop
-from streamlease.leader.core.operated import HISTORY_KEPT
+from streamlease.leader.core.operated import ACTS_KEPT
 from streamlease.leader.core.records import GroupState
 from streamlease.leader.core.view import of_leader
 from streamlease.protocol.messages import CommandReply, Invalidate
@@ -53,12 +53,12 @@ def test_the_mirror_of_the_progress_says_since_when_a_group_is_paused() -> None:
     assert rig.leader.take_moved()["@paused"] is None
 
 
-def test_history_is_bounded_and_survives_snapshots() -> None:
+def test_the_acts_kept_are_bounded_and_survives_snapshots() -> None:
     rig = led()
-    for number in range(HISTORY_KEPT + 20):
+    for number in range(ACTS_KEPT + 20):
         rig.hear(command("rebalance", request=f"r{number}"))
     state = GroupState.restore(rig.leader.durable.snapshot())
-    assert [act.request for act in state.operated.history] == [f"r{n}" for n in range(20, HISTORY_KEPT + 20)]
+    assert [act.request for act in state.operated.acts] == [f"r{n}" for n in range(20, ACTS_KEPT + 20)]
 
 
 def why(rig: Rig, stream: str) -> str:

@@ -69,7 +69,7 @@ def test_a_pause_ends_at_its_time_by_itself() -> None:
     rig.now += 1
     effects = rig.step(Tick(wall=1_000_500))
     assert {m.stream for m in sent(effects, Grant)} == {S0, S1}
-    last = rig.leader.durable.operated.history[-1]
+    last = rig.leader.durable.operated.acts[-1]
     assert (last.act, last.who, last.at) == ("resume", "", 1_000_500)
 
 

@@ -41,7 +41,7 @@ def test_every_act_in_every_state(act: str, state: str) -> None:
         rig.hear(command(act, request="once", who="ann@host", at=7, **ACTS[act]), "op"), CommandReply
     )
     assert (reply.ok, reply.error, reply.body) == (trial.ok, trial.error, trial.body)
-    kept = rig.leader.durable.operated.history[-1]
+    kept = rig.leader.durable.operated.acts[-1]
     assert (kept.act, kept.who, kept.at, kept.request) == (act, "ann@host", 7, "once")
     assert (kept.error == "") == reply.ok
     assert rig.replayed() == rig.leader.durable
@@ -135,7 +135,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason_and_recorded(
     ok, said = answer(rig, act, **more)
     assert not ok
     assert said.startswith(why)
-    assert rig.leader.durable.operated.history.pop().error == said
+    assert rig.leader.durable.operated.acts.pop().error == said
     assert rig.leader.durable == before
     assert not rig.leader.stopped
 

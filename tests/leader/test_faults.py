@@ -134,7 +134,7 @@ def test_the_faults_are_real() -> None:
     assert any(world.leader is not None and world.leader.refused for world in worlds)
 
 
-def test_a_seed_gives_the_same_history_each_time() -> None:
+def test_a_seed_gives_the_same_run_each_time() -> None:
     one, two = survive(7), survive(7)
     assert one.journal == two.journal
     assert one.now == two.now

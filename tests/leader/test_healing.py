@@ -18,34 +18,34 @@ def seen(stream: str, lease_epoch: int, offset: int) -> Progress:
 
 
 def after_a_loss(before: Rig) -> Rig:
-    """The first leader in a new history, with what is left of the journal."""
-    rig = Rig(TERM, before.replayed(), before.leader.config, history="new")
+    """The first leader in a new lineage, with what is left of the journal."""
+    rig = Rig(TERM, before.replayed(), before.leader.config, lineage="new")
     rig.journal[:0] = before.journal
     rig.streams(*before.leader.durable.streams)
     rig.effects.clear()
     return rig
 
 
-def test_lease_epochs_of_a_new_history_are_above_the_term_that_began_it() -> None:
+def test_lease_epochs_of_a_new_lineage_are_above_the_term_that_began_it() -> None:
     rig = after_a_loss(led())
     rig.join("b9", name="n-b1", session="s-n-b1")
     assert {grant.lease_epoch for grant in sent(rig.effects, Grant)} == {TERM + 1}
 
 
-def test_a_later_leader_of_the_same_history_goes_on_counting() -> None:
+def test_a_later_leader_of_the_same_lineage_goes_on_counting() -> None:
     rig = after_a_loss(led())
     rig.join("b9", name="n-b1")
-    successor = Rig(TERM + 1, rig.replayed(), history="new")
+    successor = Rig(TERM + 1, rig.replayed(), lineage="new")
     successor.join("b10", name="n-b1", arrival=2)
     assert {grant.lease_epoch for grant in sent(successor.effects, Grant)} == {TERM + 2}
 
 
-def test_the_first_leader_of_a_group_begins_with_lease_epoch_1_whatever_the_history_is_called() -> None:
-    assert led(history="any").lease_epoch(S0) == 1
+def test_the_first_leader_of_a_group_begins_with_lease_epoch_1_whatever_the_lineage_is_called() -> None:
+    assert led(lineage="any").lease_epoch(S0) == 1
 
 
 def test_a_group_that_begins_with_a_leap_may_have_existed_before() -> None:
-    assert led(term=TERM, history="any").lease_epoch(S0) == TERM + 1
+    assert led(term=TERM, lineage="any").lease_epoch(S0) == TERM + 1
 
 
 def test_the_highest_committed_offset_that_anybody_has_seen_wins() -> None:
@@ -76,7 +76,7 @@ def test_what_was_seen_under_a_lease_older_than_the_journal_knows_is_refused() -
     assert rig.committed(S0) == 0
 
 
-def test_what_was_seen_in_this_history_is_refused() -> None:
+def test_what_was_seen_in_this_lineage_is_refused() -> None:
     rig = after_a_loss(led())
     rig.join("b9", name="n-b1")
     rig.hear(wanted("b7", attested=(seen(S0, rig.lease_epoch(S0), 30),)))
@@ -91,14 +91,14 @@ def test_a_lease_epoch_above_all_that_are_known_raises_those_to_come() -> None:
 
 
 def test_streams_of_which_the_journal_has_lost_even_the_names_are_healed_once_they_are_listed() -> None:
-    rig = Rig(TERM, history="new")
+    rig = Rig(TERM, lineage="new")
     rig.hear(wanted("b7", attested=(seen(S0, 3, 30), seen(S2, 3, 9))))
     rig.streams(S0, S1)
     assert (rig.committed(S0), rig.committed(S1)) == (30, 0)
 
 
 def test_of_a_stream_that_is_not_listed_yet_every_lease_is_remembered() -> None:
-    rig = Rig(TERM, history="new")
+    rig = Rig(TERM, lineage="new")
     rig.hear(wanted("b7", attested=(seen(S0, 3, 30), seen(S0, 5, 4))))
     rig.hear(wanted("b8", attested=(seen(S0, 3, 20),)))
     rig.streams(S0)

@@ -45,7 +45,7 @@ async def until_it_leads(host: LeaderHost, groups: list[str]) -> None:
 
 
 async def acts(redis: AsyncRedis) -> list[list[str]]:
-    return [[act.act for act in (await recover(redis, group)).state.operated.history] for group in ALL]
+    return [[act.act for act in (await recover(redis, group)).state.operated.acts] for group in ALL]
 
 
 async def test_an_unanswered_question_does_not_end_the_drain(

@@ -105,7 +105,7 @@ async def test_more_than_a_page_is_recovered(redis: AsyncRedis, monkeypatch: pyt
 async def test_a_snapshot_by_another_leader_amid_the_recovery_is_read_instead(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "HISTORY", 1)
+    monkeypatch.setattr(journal_module, "ENTRIES_KEPT", 1)
     journal = await opened(redis)
     await commit(journal, ADDED)
     await commit(journal, Committed(offsets={S0: 7}))
@@ -188,10 +188,10 @@ async def test_a_snapshot_alone_is_enough(redis: AsyncRedis) -> None:
     assert recovery.last_id == journal.last_id
 
 
-async def test_trimming_keeps_history_and_everything_after_the_snapshot(
+async def test_trimming_keeps_the_newest_entries_and_everything_after_the_snapshot(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "HISTORY", 5)
+    monkeypatch.setattr(journal_module, "ENTRIES_KEPT", 5)
     journal = await opened(redis)
     await commit(journal, ADDED)
     for n in range(1, 20):
@@ -211,7 +211,7 @@ async def test_the_newest_commit_stays_where_the_journal_ends_however_large_it_i
 
     The simulation cannot see it: the snapshots of `tests/simulation/store.py` trim by a rule of its own.
     """
-    monkeypatch.setattr(journal_module, "HISTORY_BYTES", 10)
+    monkeypatch.setattr(journal_module, "BYTES_KEPT", 10)
     journal = await opened(redis)
     await commit(journal, ADDED)
     await journal.snapshot(state_of(ADDED).snapshot())
@@ -372,7 +372,7 @@ async def test_a_journal_of_large_cuts_stays_small(
 ) -> None:
     size = len(encode_records([cut_of(100, 10)]))
     monkeypatch.setattr(journal_module, "SNAPSHOT_BYTES", 5 * size)
-    monkeypatch.setattr(journal_module, "HISTORY_BYTES", 3 * size)
+    monkeypatch.setattr(journal_module, "BYTES_KEPT", 3 * size)
     journal = await opened(redis)
     longest = 0
     for number in range(10, 40):

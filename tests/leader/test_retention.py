@@ -282,7 +282,7 @@ async def test_a_group_whose_journal_lost_its_tail_lets_go_all_the_same(rig: Rig
     assert await rig.floor() == 8
     found = (await journal.recover(redis, SHARED.id)).state
     assert found.expired_at is not None
-    assert (found.streams[str(STREAM)].committed, len(found.operated.history)) == (1, 1)
+    assert (found.streams[str(STREAM)].committed, len(found.operated.acts)) == (1, 1)
 
 
 async def test_damaged_numbers_hold_what_they_may_need(rig: Rig) -> None:

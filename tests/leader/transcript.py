@@ -169,7 +169,7 @@ def _value(value: object) -> str:
 
 
 def _fields(pairs: Iterable[tuple[str, object]], *without: str) -> str:
-    hidden = (*without, "history", "attested", "follows")
+    hidden = (*without, "lineage", "attested", "follows")
     kept = [
         (name, value)
         for name, value in pairs

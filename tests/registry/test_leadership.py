@@ -15,9 +15,9 @@ from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import (
     NOBODY,
     Candidacy,
-    HistoryChanged,
     LeaderRecord,
     LeadershipConfig,
+    LineageChanged,
 )
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from tests.servers import RedisServer
@@ -263,15 +263,15 @@ async def test_a_restarted_redis_gives_terms_far_away_from_those_before(
         first = Candidacy(GROUP, "h1", "box", CONFIG)
         first.observe(await leadership.read(redis, GROUP), 0)
         assert await first.attempt(redis) == 1
-        await leadership.renew(redis, GROUP, "h1", 1, first.history)
-        journal = Journal(redis, GROUP, "h1", 1, b"0-0", history=first.history)
+        await leadership.renew(redis, GROUP, "h1", 1, first.lineage)
+        journal = Journal(redis, GROUP, "h1", 1, b"0-0", lineage=first.lineage)
         commit = journal.next_commit([TermStarted(term=1, host="h1")])
         await journal.write(*commit)
         server.restart()
         await _until_it_answers(redis)
-        with pytest.raises(HistoryChanged):
-            await leadership.renew(redis, GROUP, "h1", 1, first.history)
-        with pytest.raises(HistoryChanged):
+        with pytest.raises(LineageChanged):
+            await leadership.renew(redis, GROUP, "h1", 1, first.lineage)
+        with pytest.raises(LineageChanged):
             await journal.write(*journal.next_commit([TermStarted(term=1, host="h1")]))
         await journal.heal(GroupState(term=1).snapshot())
         assert (await recover(redis, GROUP)).state.term == 1
@@ -281,9 +281,9 @@ async def test_a_restarted_redis_gives_terms_far_away_from_those_before(
         term = await second.attempt(redis)
         assert term is not None
         assert 1 + LEAST_LEAP <= term < 1 + LONGEST_LEAP
-        assert second.history != first.history
+        assert second.lineage != first.lineage
         await leadership.resign(redis, GROUP, "h2", term)
-        assert await claim(redis, "h3") == term + 1  # the same history: no leap
+        assert await claim(redis, "h3") == term + 1  # the same lineage: no leap
     finally:
         await redis.aclose()
 

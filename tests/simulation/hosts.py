@@ -45,7 +45,7 @@ from streamlease.protocol.messages import (
     RevokeFinished,
     UpdateProgress,
 )
-from streamlease.registry.leadership import Candidacy, HistoryChanged
+from streamlease.registry.leadership import Candidacy, LineageChanged
 from tests.simulation.kernel import Process, Routine, Task
 from tests.simulation.net import Postbox
 from tests.simulation.store import replayed
@@ -136,26 +136,26 @@ class SimHost:
                 if ready:
                     leap = self.world.random.randrange(LEAST_LEAP, LONGEST_LEAP)
                     candidacy.floor = self.floor
-                    done, term, history = yield self._call(
+                    done, term, lineage = yield self._call(
                         lambda store, leap=leap: attempt(store, candidacy, self.id, leap), fatal=True
                     )
                     if done:
-                        self._begin(term, history)
+                        self._begin(term, lineage)
                         return
             except GONE:
                 pass  # injected by `Faults`: the next round asks again
             yield WATCH_MS
 
-    def _begin(self, term: int, history: int) -> None:
+    def _begin(self, term: int, lineage: int) -> None:
         self.floor = max(self.floor, term)
-        self.runner = SimRunner(self, term, history)
+        self.runner = SimRunner(self, term, lineage)
         self.runner.start()
 
     def ended(self, runner: SimRunner) -> None:
         """The leader is over."""
         if self.runner is runner:
             self.runner = None
-            if runner.leaves_history:
+            if runner.leaves_lineage:
                 self.lead()
 
     # ------------------------------------------------------------ letters
@@ -235,10 +235,10 @@ def attempt(store: Any, candidacy: Candidacy, host: str, leap: int) -> tuple[boo
 class SimRunner:
     """One leader in one term."""
 
-    def __init__(self, host: SimHost, term: int, history: int) -> None:
+    def __init__(self, host: SimHost, term: int, lineage: int) -> None:
         self.host = host
-        self.history = history
-        self.leaves_history = False
+        self.lineage = lineage
+        self.leaves_lineage = False
         self.world = host.world
         self.term = term
         self.machine: Leader | None = None
@@ -291,12 +291,12 @@ class SimRunner:
         kept, entries = yield from self._recover()
         state = replayed(kept, entries)
         if state.term >= self.term:
-            self.leaves_history = yield self.host._call(lambda store: store.witness(state.term + 1))
+            self.leaves_lineage = yield self.host._call(lambda store: store.witness(state.term + 1))
             return f"the journal is of term {state.term} already"
         self.last_id = entries[-1].id if entries else kept[0] if kept else (0, 0)
         options = self.world.poison.options
         machine = Leader(
-            "g", self.host.id, self.term, self.world.config, state, options, history=str(self.history)
+            "g", self.host.id, self.term, self.world.config, state, options, lineage=str(self.lineage)
         )
         self.machine = machine
         self.world.judge.recovered(self)
@@ -315,7 +315,7 @@ class SimRunner:
                     self._ticking = False
                 effects.extend(self._step(machine, event))
             reason = yield from self._carry_out(effects)
-            if reason is None and self.leaves_history:
+            if reason is None and self.leaves_lineage:
                 reason = yield from self._give_up_term()
             if reason is not None:
                 return reason
@@ -348,7 +348,7 @@ class SimRunner:
             self.world.kernel.note(self.host.id, "writes", number, payload.decode())
             try:
                 yield from self._written(lambda: self._append(number, payload))
-            except HistoryChanged:
+            except LineageChanged:
                 return (yield from self._give_up_term())
             self.world.judge.written(self)
         for effect in effects:
@@ -382,18 +382,18 @@ class SimRunner:
     def _give_up_term(self) -> Routine:
         """See `Runner._give_up_term`."""
         assert self.machine is not None
-        self.leaves_history = True
-        self.world.sometimes["a leader gives up a term of another history"] += 1
+        self.leaves_lineage = True
+        self.world.sometimes["a leader gives up a term of another lineage"] += 1
         yield from self._until_answered(self._heal)
         for effect in self._step(self.machine, StepDownWanted()):
             if isinstance(effect, Send):
                 self.host.post(effect.mailbox, effect.message)
-        return "the store has another history"
+        return "the store has another lineage"
 
     def _append(self, number: int, payload: bytes) -> Routine:
         after = self.last_id
         outcome, result = yield self.host._call(
-            lambda store: store.journal_append(self.host.id, self.term, number, payload, after, self.history),
+            lambda store: store.journal_append(self.host.id, self.term, number, payload, after, self.lineage),
             fatal=True,
         )
         self._judge(outcome, result)
@@ -421,7 +421,7 @@ class SimRunner:
         if outcome == 2:
             raise TailLost
         if outcome == 3:
-            raise HistoryChanged("the store was restarted or replaced")
+            raise LineageChanged("the store was restarted or replaced")
 
     def _until_answered(self, write: Callable[[], Routine]) -> Routine:
         while True:
@@ -439,12 +439,12 @@ class SimRunner:
             began = self._clock()
             try:
                 done, other = yield self.host._call(
-                    lambda store: store.renew(self.host.id, self.term, self.history), fatal=True
+                    lambda store: store.renew(self.host.id, self.term, self.lineage), fatal=True
                 )
                 if not done:
                     raise Fenced(f"term {self.term} was followed by {other}")
                 if done == 2:
-                    self.leaves_history = True
+                    self.leaves_lineage = True
                 else:
                     self.renewed_at = began
             except GONE:

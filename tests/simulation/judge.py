@@ -195,7 +195,7 @@ class Judge:
         assert self.store.kept is not None
         state = self._replay()
         if state != self.truth:
-            anew = self.store.incarnation != self.store.record_history
+            anew = self.store.incarnation != self.store.record_lineage
             self.demand(anew, "the snapshot of", host, "is not what the journal says")
             operators.healed(self, state)
             self.truth = state
@@ -246,7 +246,7 @@ class Judge:
         assert runner.machine is not None
         if self.store.record.term == runner.term:
             self.demand(
-                runner.machine.durable == self.truth or runner.history != self.store.incarnation,
+                runner.machine.durable == self.truth or runner.lineage != self.store.incarnation,
                 runner.host.id, "did not recover what the journal says",
             )  # fmt: skip
         self.sometimes["a recovery"] += 1

@@ -101,8 +101,8 @@ def acted(judge: Judge, record: Acted) -> None:
 
 def healed(judge: Judge, state: GroupState) -> None:
     """A snapshot takes the place of a lost tail: it may hold resets whose records are lost."""
-    known = {act.request for act in judge.truth.operated.history}
-    for act in state.operated.history:
+    known = {act.request for act in judge.truth.operated.acts}
+    for act in state.operated.acts:
         if act.error or act.request in known:
             continue
         if act.act == "release":
@@ -115,8 +115,8 @@ def healed(judge: Judge, state: GroupState) -> None:
 
 def lost(judge: Judge, state: GroupState) -> None:
     """A failover has lost resets: what came out before them counts again, beside what came out since."""
-    kept = {act.request for act in state.operated.history}
-    known = {act.request for act in judge.truth.operated.history}
+    kept = {act.request for act in state.operated.acts}
+    known = {act.request for act in judge.truth.operated.acts}
     for line in reversed(judge.lines):
         request, stream, before, passed = line
         if request in known - kept:

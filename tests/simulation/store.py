@@ -23,7 +23,7 @@ KEPT_MS = 5000
 MAX_ENTRIES = 150
 LIFETIME_MS = 20_000
 HOST_SILENCE_MS = 6000
-HISTORY = 20
+ENTRIES_KEPT = 20
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Store:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.incarnation = 0
-        """Rises when its process ends: what was on its way to it never arrives. It names the history of the
+        """Rises when its process ends: what was on its way to it never arrives. It names the lineage of the
         data too: every server that was restarted or promoted has another replication id."""
         self.promoted = False
         """Whether it was a replica once."""
@@ -62,8 +62,8 @@ class Store:
         self.dead: dict[tuple[str, int], int] = {}
         """Stream and offset of each dead letter -> its own offset."""
         self.record: LeaderRecord = NOBODY
-        self.record_history = -1
-        """In which history the term of the record was issued."""
+        self.record_lineage = -1
+        """In which lineage the term of the record was issued."""
         self.journal: list[Entry] = []
         self.last_entry = (0, 0)
         self.kept: tuple[tuple[int, int], bytes, int, int] | None = None
@@ -156,13 +156,13 @@ class Store:
 
     def _lead(self, host: str, ttl: int, floor: int, leap: int) -> int:
         known = self.record.term
-        if floor > known or (self.incarnation != self.record_history if known else self.promoted):
+        if floor > known or (self.incarnation != self.record_lineage if known else self.promoted):
             term = max(floor, known) + leap
         else:
             term = known + 1
         now = self.time()
         self._set("record", LeaderRecord(term, host, host, now, ttl, now))
-        self._set("record_history", self.incarnation)
+        self._set("record_lineage", self.incarnation)
         self.on_claim(host, term)
         return term
 
@@ -176,11 +176,11 @@ class Store:
     def _leads(self, host: str, term: int) -> bool:
         return (self.record.term, self.record.host) == (term, host)
 
-    def renew(self, host: str, term: int, history: int) -> tuple[int, int]:
+    def renew(self, host: str, term: int, lineage: int) -> tuple[int, int]:
         """renew.lua"""
         if not self._leads(host, term):
             return 0, self.record.term
-        if history != self.incarnation:
+        if lineage != self.incarnation:
             return 2, self.incarnation
         self._set("record", replace(self.record, renewed_at=self.time()))
         return 1, self.record.term
@@ -195,12 +195,12 @@ class Store:
     # ------------------------------------------------------------ journal (leader/lua)
 
     def journal_append(
-        self, host: str, term: int, number: int, payload: bytes, after: tuple[int, int], history: int
+        self, host: str, term: int, number: int, payload: bytes, after: tuple[int, int], lineage: int
     ) -> tuple[int, Any]:
         """journal_append.lua"""
         if not self._leads(host, term):
             return 0, self.record.term
-        if history != self.incarnation:
+        if lineage != self.incarnation:
             return 3, self.incarnation
         newest = self.journal[-1] if self.journal else None
         last = newest.id if newest is not None else (0, 0)
@@ -228,7 +228,7 @@ class Store:
             self._set("last_entry", last)
             self._set("journal", [*self.journal, Entry(last, term, number, b"[]")])
         self._set("kept", (last, state, term, number))
-        self._set("journal", self.journal[-HISTORY:])
+        self._set("journal", self.journal[-ENTRIES_KEPT:])
         self.on_snapshot(host)
         return 1, last
 

@@ -15,7 +15,7 @@ from streamlease.registry.leadership import NOBODY, LeaderRecord
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.redis.scripts import load_script
 from tests.simulation.kernel import Kernel
-from tests.simulation.store import HISTORY, Store
+from tests.simulation.store import ENTRIES_KEPT, Store
 
 SEQUENCES = 12
 COMMANDS = 60
@@ -37,11 +37,11 @@ async def redis(redis_url: str) -> AsyncIterator[AsyncRedis]:
 class Both:
     """The same group in the store of the simulation and in Redis."""
 
-    def __init__(self, redis: AsyncRedis, seed: int, history: str) -> None:
+    def __init__(self, redis: AsyncRedis, seed: int, lineage: str) -> None:
         self.redis = redis
         self.random = random.Random(seed)
         self.group = f"g{seed}/a"
-        self.history = history
+        self.lineage = lineage
         """Of the server; empty if it does not tell."""
         self.store = Store(Kernel(seed))
         self.ids: dict[bytes, Id] = {b"0-0": (0, 0)}
@@ -87,11 +87,11 @@ class Both:
             return record.host or "h1", record.term
         return self.random.choice(HOSTS), max(0, record.term + self.random.randint(-1, 1))
 
-    def histories(self) -> tuple[int, str]:
+    def lineages(self) -> tuple[int, str]:
         """The one that the caller believes in, for both."""
-        if self.history and self.random.random() < 0.2:
+        if self.lineage and self.random.random() < 0.2:
             return -5, ELSEWHERE
-        return self.store.incarnation, self.history
+        return self.store.incarnation, self.lineage
 
     async def do_watch(self) -> tuple[Any, Any]:
         self.watched = self.store.record, await leadership.read(self.redis, self.group)
@@ -119,14 +119,14 @@ class Both:
         return self.random.choice((0, 0, self.store.record.term, self.store.record.term + 3))
 
     def leap(self) -> int:
-        # A server that does not tell of its history cannot know when to leap.
-        return LEAST_LEAP + self.random.randrange(2**35) if self.history else 1
+        # A server that does not tell of its lineage cannot know when to leap.
+        return LEAST_LEAP + self.random.randrange(2**35) if self.lineage else 1
 
     async def do_renew(self) -> tuple[Any, Any]:
-        (host, term), (simulated_history, history) = self.host_and_term(), self.histories()
+        (host, term), (simulated_lineage, lineage) = self.host_and_term(), self.lineages()
         before = self.store.record
-        simulated = self.store.renew(host, term, simulated_history)[0]
-        real = (await self.script("registry", "renew", ["leader"], host, term, history))[0]
+        simulated = self.store.renew(host, term, simulated_lineage)[0]
+        real = (await self.script("registry", "renew", ["leader"], host, term, lineage))[0]
         if simulated == 1:
             self.store.record = replace(
                 self.store.record, renewed_at=max(before.renewed_at + 1, self.store.time())
@@ -150,13 +150,13 @@ class Both:
         return None, None
 
     async def do_append(self) -> tuple[Any, Any]:
-        (host, term), (simulated_history, history) = self.host_and_term(), self.histories()
+        (host, term), (simulated_lineage, lineage) = self.host_and_term(), self.lineages()
         number, payload = self.random.randint(1, 3), self.random.choice((b"[]", b'[{"a":1}]'))
         after = self.after()
-        simulated = self.store.journal_append(host, term, number, payload, after, simulated_history)
+        simulated = self.store.journal_append(host, term, number, payload, after, simulated_lineage)
         real = await self.script(
             "leader", "journal_append", ["leader", "journal", "progress"],
-            host, term, number, payload, self.real_id(after), history, 1, "s.0.1", "s.0.0", number,
+            host, term, number, payload, self.real_id(after), lineage, 1, "s.0.1", "s.0.0", number,
         )  # fmt: skip
         return simulated, self.of(simulated, real)
 
@@ -166,7 +166,7 @@ class Both:
         simulated = self.store.journal_snapshot(host, term, after, b"{}", 7, mark)
         real = await self.script(
             "leader", "journal_snapshot", ["leader", "journal", "snapshot"],
-            host, term, self.real_id(after), b"{}", HISTORY, 7, int(mark),
+            host, term, self.real_id(after), b"{}", ENTRIES_KEPT, 7, int(mark),
         )  # fmt: skip
         return simulated, self.of(simulated, real)
 
@@ -181,7 +181,7 @@ class Both:
         if outcome == 0:
             return outcome, int(result)
         if outcome == 3:
-            assert result.decode() == self.history
+            assert result.decode() == self.lineage
             return outcome, self.store.incarnation
         if outcome == 1 and simulated[0] == 1:
             self.ids.setdefault(result, simulated[1])
@@ -215,7 +215,7 @@ async def test_the_simulated_store_answers_as_the_scripts_do(redis: AsyncRedis) 
     assert await first.attempt(redis) == 1
     seen: set[str] = set()
     for seed in range(SEQUENCES):
-        both = Both(redis, seed, first.history)
+        both = Both(redis, seed, first.lineage)
         await both.run()
         seen.update(line.split(" ", 1)[0] + line.split(" ", 1)[1].split(",")[0] for line in both.done)
     for act in (
@@ -227,4 +227,4 @@ async def test_the_simulated_store_answers_as_the_scripts_do(redis: AsyncRedis) 
         "append:(2",
     ):
         assert act in seen
-    assert {"append:(3", "renew:2 2"} & seen if first.history else "append:(3" not in seen
+    assert {"append:(3", "renew:2 2"} & seen if first.lineage else "append:(3" not in seen

@@ -39,7 +39,7 @@ MUST_HAPPEN = (
     "a grant is sent again",
     "a host drains",
     "a late letter of somebody who has ended",
-    "a leader gives up a term of another history",
+    "a leader gives up a term of another lineage",
     "a leader in a consumer's own process",
     "a leader is fenced",
     "a leader refuses an event",

@@ -177,9 +177,7 @@ class Model(RuleBasedStateMachine):
             assert places[who, topic, number] == (str(stream), offset)
 
 
-def test_any_history_keeps_the_order_and_loses_nothing(
-    redis_url: str, request: pytest.FixtureRequest
-) -> None:
+def test_any_course_keeps_the_order_and_loses_nothing(redis_url: str, request: pytest.FixtureRequest) -> None:
     fake = request.node.callspec.params["redis_url"] is Kind.FAKE  # its Lua is slower by fifty times
     Model.url = redis_url
     run_state_machine_as_test(

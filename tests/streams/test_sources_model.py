@@ -1,4 +1,4 @@
-"""Any history of an inbox, an import, kills, new generations and new columns brings in each message once."""
+"""Any course of an inbox, an import, kills, new generations and new columns brings in each message once."""
 
 from __future__ import annotations
 
