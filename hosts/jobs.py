@@ -1,13 +1,13 @@
-"""Spawn jobs: the one kind of RQ job that a leader host takes, and the worker that takes it.
+"""Spawn jobs: the only RQ jobs that a leader host takes, and the worker that takes them.
 
 RQ by itself runs whatever a job names: it unpickles the job, imports its function, its callbacks and its
 dependents' functions, sends its webhooks, and obeys commands that come over a channel. Whoever may write the
 keys of RQ could so run any code on every host. Here nothing of that is left. A job is JSON, and is compared
-with the one form that it may have *before* anything is done with it::
+with the forms that it may have *before* anything is done with it (``registry.spawn_jobs``, a closed union)::
 
     ["streamlease.lead", null, [GROUP, ABOVE], {}]      and no callback, webhook, repetition, dependency, ...
 
-No name is ever looked up: a job that has this form is handed to the host, as text and a number. All else is
+No function is ever looked up by name: what has this form is handed to the host as a value. All else is
 refused: it is logged as an error, counted (``streamlease_refused_jobs_total``, and as failed in RQ's own
 registry, where `streamlease doctor` sees it), and removed. The worker performs no job in RQ's way, listens on
 no channel, and minds no ``rq suspend``, which belongs to other applications of RQ.
@@ -35,10 +35,8 @@ from rq.serializers import JSONSerializer
 from rq.utils import now as rq_now
 
 from streamlease.leader.metrics import REFUSED_JOBS
-from streamlease.protocol.errors import InvalidTopic
-from streamlease.protocol.ids import HIGHEST_TOLD
-from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry.keys import FAILED_JOBS, JOB, JOB_ID, QUEUE
+from streamlease.registry.keys import FAILED_JOBS, QUEUE
+from streamlease.registry.spawn_jobs import KINDS, JobRefused, SpawnJob, spawn_job
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +46,13 @@ AGAIN_SECONDS = 1.0
 LONGEST_DATA = 256 * 1024
 """Bytes of the data of a job, unpacked. A group and its filter are shorter."""
 
-_ID = re.compile(rb"%s[0-9a-f]{32}-[0-9]{1,20}-[0-9]{1,20}" % JOB_ID.encode())
+_PREFIX = "|".join(re.escape(kind.id_prefix) for kind in KINDS.values())
+_ID = re.compile(f"(?:{_PREFIX})[0-9a-f]{{32}}-[0-9]{{1,20}}-[0-9]{{1,20}}".encode())
 REMEMBERED_SECONDS = 3600
 """How long a job that was refused counts as failed."""
 
-Lead = Callable[[str, int], None]
-"""What a job does: `lead(group, above)`."""
+RunJob = Callable[[SpawnJob], None]
+"""Has the host run what a job asks for; called in the worker's thread."""
 
 _FIELDS = frozenset(
     {
@@ -64,12 +63,8 @@ _FIELDS = frozenset(
 """What a spawn job may tell of itself; of these only `data` and `origin` are read."""
 
 
-class JobRefused(Exception):
-    """A job is not a spawn job. One line: what is wrong with it."""
-
-
-def spawn_request(fields: Mapping[str, bytes]) -> tuple[str, int]:
-    """The group to lead and the term to be above, from the hash of a job. Pure.
+def read_job(fields: Mapping[str, bytes]) -> SpawnJob:
+    """What is asked, from the hash of a job. Pure.
 
     Raises:
         JobRefused: it is not of the one form that is taken.
@@ -79,20 +74,7 @@ def spawn_request(fields: Mapping[str, bytes]) -> tuple[str, int]:
         raise JobRefused(f"it has {', '.join(ascii(name)[1:-1] for name in more)[:200]}")
     if fields.get("origin", b"") != QUEUE.encode():
         raise JobRefused(f"it is of another queue, {ascii(fields.get('origin', b''))[:80]}")
-    match _data(fields.get("data", b"")):
-        case [str(name), None, [str(group), int(above)], {**rest}] if not rest and not isinstance(
-            above, bool
-        ):
-            if name != JOB:
-                raise JobRefused(f"it calls {ascii(name)[:80]}")
-        case _:
-            raise JobRefused("its data is not a call with a group and a term")
-    try:
-        if SharedSubscription.parse(f"$shared/{group}").id != group or not 0 <= above <= HIGHEST_TOLD:
-            raise JobRefused(f"there is no group {ascii(group)[:80]} with a term above {above}")
-    except InvalidTopic as error:
-        raise JobRefused(str(error)) from None
-    return group, above
+    return spawn_job(_data(fields.get("data", b"")))
 
 
 def _data(packed: bytes) -> Any:
@@ -106,11 +88,10 @@ def _data(packed: bytes) -> Any:
         raise JobRefused(f"its data is not JSON ({type(error).__name__})") from None
 
 
-class SpawnJob(Job):
-    """A job that can do one thing: have the host of this process lead a group."""
+class QueuedJob(Job):
+    """RQ's job around a spawn job: it can do nothing but carry it."""
 
-    group = ""
-    above = 0
+    asks: SpawnJob
 
     def restore(self, raw_data: Any) -> None:
         """Take what the hash says, if it is a spawn job.
@@ -119,8 +100,8 @@ class SpawnJob(Job):
             JobRefused: it is not.
         """
         fields = {bytes(name).decode("ascii", "replace"): bytes(value) for name, value in raw_data.items()}
-        self.group, self.above = spawn_request(fields)
-        self.origin, self.description = QUEUE, f"lead {self.group}"
+        self.asks = read_job(fields)
+        self.origin, self.description = QUEUE, str(self.asks)
 
     @property
     def func(self) -> None:
@@ -130,7 +111,7 @@ class SpawnJob(Job):
 class SpawnQueue(Queue):
     """The queue of spawn jobs; what is none is refused as it is taken."""
 
-    job_class = SpawnJob
+    job_class = QueuedJob
 
     @classmethod
     def dequeue_any(
@@ -148,7 +129,7 @@ class SpawnQueue(Queue):
             try:
                 if not _ID.fullmatch(id):
                     raise JobRefused("its id is not that of a spawn job")
-                job = SpawnJob.fetch(id.decode("ascii"), connection=connection, serializer=JSONSerializer)
+                job = QueuedJob.fetch(id.decode("ascii"), connection=connection, serializer=JSONSerializer)
                 return job, queue
             except NoSuchJobError:
                 connection.lrem(queue.intermediate_queue_key, 1, id.decode("ascii"))  # nobody took it in time
@@ -179,14 +160,14 @@ class HostWorker(SimpleWorker):
     """An RQ worker that lives in a thread of the host's process and takes its spawn jobs, nothing else."""
 
     queue_class = SpawnQueue
-    job_class = SpawnJob
+    job_class = QueuedJob
     max_connection_wait_time = 2.0
 
-    def __init__(self, redis: Redis, name: str, lead: Lead) -> None:
+    def __init__(self, redis: Redis, name: str, run_job: RunJob) -> None:
         # RQ waits for jobs in steps of its worker_ttl less 15 s; a name is free again after a while.
-        queue = SpawnQueue(QUEUE, connection=redis, serializer=JSONSerializer, job_class=SpawnJob)
+        queue = SpawnQueue(QUEUE, connection=redis, serializer=JSONSerializer, job_class=QueuedJob)
         super().__init__([queue], connection=redis, name=name, worker_ttl=16, serializer=JSONSerializer)
-        self._lead = lead
+        self._run_job = run_job
 
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
@@ -196,13 +177,13 @@ class HostWorker(SimpleWorker):
             return super().dequeue_job_and_maintain_ttl(timeout, max_idle_time)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Hand the group to the host. The job stays until it expires, so that nobody makes it again."""
-        assert isinstance(job, SpawnJob), job
+        """Hand it to the host. The job stays until it expires, so that nobody makes it again."""
+        assert isinstance(job, QueuedJob), job
         with self._refusals():
             if self._stop_requested:
                 self.connection.rpush(queue.key, job.id)  # another host takes it
             else:
-                self._lead(job.group, job.above)
+                self._run_job(job.asks)
             self.connection.lrem(queue.intermediate_queue_key, 1, job.id)
 
     @contextlib.contextmanager
@@ -262,12 +243,12 @@ class SpawnJobs:
         self,
         redis: Redis,
         name: str,
-        lead: Lead,
+        run_job: RunJob,
         failed: Callable[[str, BaseException], None] = lambda name, error: None,
     ) -> None:
         self._redis = redis
         self._name = name
-        self._lead = lead
+        self._run_job = run_job
         self._stopped = threading.Event()
         self._worker: HostWorker | None = None
         self._thread = threading.Thread(target=self._run, name="spawn-jobs", daemon=True)
@@ -298,7 +279,7 @@ class SpawnJobs:
     def _work(self) -> None:
         for number in itertools.count(1):
             try:
-                self._worker = HostWorker(self._redis, f"streamlease-{self._name}.{number}", self._lead)
+                self._worker = HostWorker(self._redis, f"streamlease-{self._name}.{number}", self._run_job)
                 if not self._stopped.is_set():
                     self._worker.work(logging_level="WARNING")
             except (RedisError, OSError) as error:

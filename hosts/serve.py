@@ -25,7 +25,7 @@ import threading
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, assert_never
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -36,6 +36,7 @@ from streamlease.leader.runner import now_ms
 from streamlease.protocol.errors import InvalidOption
 from streamlease.registry import hosts
 from streamlease.registry.spawn import queue_client, spawn
+from streamlease.registry.spawn_jobs import LeadGroup, SpawnJob
 from streamlease.streams.redis.connection import (
     check_server,
     connect,
@@ -86,8 +87,13 @@ class _Serving:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody serves any more
             self.loop.call_soon_threadsafe(self.host.fail, name, failure)
 
-    def lead(self, group: str, above: int) -> None:
-        self.loop.call_soon_threadsafe(self.host.lead, group, above)
+    def run_job(self, job: SpawnJob) -> None:
+        """Have the host run what a spawn job asks for."""
+        match job:
+            case LeadGroup():
+                self.loop.call_soon_threadsafe(self.host.lead, job.group, job.above)
+            case _:
+                assert_never(job)
 
     async def _look(self) -> bool:
         beaten_at = self.host.beaten_at
@@ -183,7 +189,7 @@ async def serve(config: ServeConfig) -> None:
             loop.add_signal_handler(number, stop.set)
         jobs = None
         if queue_redis is not None:
-            jobs = SpawnJobs(queue_redis, host.id, serving.lead, serving.fail)
+            jobs = SpawnJobs(queue_redis, host.id, serving.run_job, serving.fail)
         try:
             await host.start()
             if jobs is not None:

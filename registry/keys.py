@@ -43,12 +43,6 @@ QUEUE = "streamlease-leaders"
 WAITING_JOBS = f"rq:queue:{QUEUE}"
 FAILED_JOBS = f"rq:failed:{QUEUE}"
 
-JOB = "streamlease.lead"
-"""What a spawn job calls, by name; no function is ever looked up by it."""
-
-JOB_ID = "streamlease-leader-"
-"""How the id of every spawn job begins."""
-
 _ESCAPES = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 

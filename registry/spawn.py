@@ -8,7 +8,7 @@ a job that runs twice, late or never does no harm.
 The job's id is deterministic: the group, the term that would follow, and the current window of time. All
 that miss the same leader at once, and all hosts that they ask, make one job, and a job that a dying host took
 is followed by another in the next window. Only hosts need rights to the keys of RQ
-(`docs/decisions/0120-only-hosts-touch-the-queue.md`). What a job may say is fixed in `hosts/jobs.py`.
+(`docs/decisions/0120-only-hosts-touch-the-queue.md`). What a job may say is fixed in `spawn_jobs`.
 
 A Redis Cluster has no RQ, whose keys lie in many slots: there the one host that is asked leads by itself.
 """
@@ -28,8 +28,9 @@ from rq.serializers import JSONSerializer
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import SpawnWanted
 from streamlease.registry import hosts, leadership, mailbox
-from streamlease.registry.keys import JOB, JOB_ID, QUEUE
+from streamlease.registry.keys import QUEUE
 from streamlease.registry.leadership import LeaderRecord
+from streamlease.registry.spawn_jobs import LeadGroup
 from streamlease.streams.redis.connection import (
     AsyncRedis,
     BlockingCluster,
@@ -91,7 +92,7 @@ def queue_client(url: str) -> redis_py.Redis:
 def job_id(group: str, term: int, now_ms: int) -> str:
     """The id of the job that spawns the leader of `term` in the window of time around `now_ms`."""
     digest = hashlib.sha256(group.encode("utf-8")).hexdigest()[:32]
-    return f"{JOB_ID}{digest}-{term}-{now_ms // WINDOW_MS}"
+    return f"{LeadGroup.id_prefix}{digest}-{term}-{now_ms // WINDOW_MS}"
 
 
 async def ask_hosts(redis: AsyncRedis, sender: str, group: str, found: Found, above: int = 0) -> bool:
@@ -136,17 +137,18 @@ async def spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: 
 def _spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: int) -> bool:
     queue = Queue(QUEUE, connection=redis, serializer=JSONSerializer)
     now = record.read_at or _redis_ms(redis)
+    job = LeadGroup(group, above)
     try:
         queue.enqueue_call(
-            JOB,
-            args=(group, above),
+            job.kind,
+            args=job.arguments,
             job_id=job_id(group, record.term + 1, now),
             unique=True,
             result_ttl=0,
             failure_ttl=60,
             ttl=10,
             timeout=10,
-            description=f"lead {group}",
+            description=str(job),
         )
     except DuplicateJobError:
         return False

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlease.registry.keys import FAILED_JOBS, JOB_ID, QUEUE, WAITING_JOBS
+from streamlease.registry.keys import FAILED_JOBS, QUEUE, WAITING_JOBS
+from streamlease.registry.spawn_jobs import KINDS
 
 OURS = "sl:*"
 
@@ -91,7 +92,7 @@ HOST = Role(
     (
         OURS,
         f"{WAITING_JOBS}*",
-        f"rq:job:{JOB_ID}*",
+        *(f"rq:job:{kind.id_prefix}*" for kind in KINDS.values()),
         FAILED_JOBS,
         "rq:queues",
         "rq:workers",

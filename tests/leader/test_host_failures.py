@@ -155,7 +155,7 @@ async def test_a_thread_that_ends_ends_the_host(
         await asyncio.wait_for(serve(ServeConfig(embedded_redis_url, HostConfig(), http_port=0)), 60)
     told = threading.Event()
     with queue_client(embedded_redis_url) as queue:
-        jobs = SpawnJobs(queue, "h", lambda group, above: None, lambda name, error: told.set())
+        jobs = SpawnJobs(queue, "h", lambda job: None, lambda name, error: told.set())
         jobs.start()
         assert await asyncio.to_thread(told.wait, 30)
         jobs.join(10)

@@ -25,14 +25,17 @@ from rq.suspension import suspend
 from rq.webhook import Webhook
 
 from streamlease.hosts import jobs as jobs_room
-from streamlease.hosts.jobs import HostWorker, JobRefused, SpawnJobs, SpawnQueue, spawn_request
+from streamlease.hosts.jobs import HostWorker, SpawnJobs, SpawnQueue, read_job
 from streamlease.leader.metrics import REFUSED_JOBS
-from streamlease.registry.keys import FAILED_JOBS, JOB, JOB_ID, QUEUE, WAITING_JOBS
+from streamlease.registry.keys import FAILED_JOBS, QUEUE, WAITING_JOBS
 from streamlease.registry.leadership import NOBODY
 from streamlease.registry.spawn import _spawn
+from streamlease.registry.spawn_jobs import JobRefused, LeadGroup, SpawnJob
 from streamlease.streams.redis.connection import connect_blocking
 
 GROUP = "g/a"
+JOB = LeadGroup.kind
+JOB_ID = LeadGroup.id_prefix
 
 
 @pytest.fixture
@@ -47,10 +50,10 @@ class Host:
     """A worker, and the groups that it was asked to lead."""
 
     def __init__(self, client: redis.Redis) -> None:
-        self._asked: threads.Queue[tuple[str, int]] = threads.Queue()
-        self.jobs = SpawnJobs(client, "h", lambda group, above: self._asked.put((group, above)))
+        self._asked: threads.Queue[SpawnJob] = threads.Queue()
+        self.jobs = SpawnJobs(client, "h", self._asked.put)
 
-    def asked(self) -> tuple[str, int]:
+    def asked(self) -> SpawnJob:
         return self._asked.get(timeout=60)
 
     @property
@@ -125,6 +128,8 @@ ATTACKS: dict[str, Attack] = {
     "a pickle as meta": lambda t: t.raw(mine(4), meta=explode(t)),
     "a pickle as result": lambda t: t.raw(mine(5), result=explode(t)),
     "a pickle as an argument": lambda t: t.pickled.enqueue_call(JOB, (Explosive(t.command),), job_id=mine(6)),
+    "an unknown kind": lambda t: t.raw(mine(29), data=call(GROUP, 0, name="streamlease.keep")),
+    "a kind that is no text": lambda t: t.raw(mine(30), data=call(GROUP, 0, name=[JOB])),  # type: ignore[arg-type]
     "a method": lambda t: t.raw(mine(7), data=call(t.command, name="system", instance="os")),
     "an instance": lambda t: t.raw(mine(8), data=call(GROUP, 0, instance={})),
     "a callback of success": lambda t: t.json.enqueue_call(
@@ -173,7 +178,7 @@ def test_what_is_no_spawn_job_is_refused_loudly_and_nothing_of_it_runs(
     with caplog.at_level(logging.ERROR, "streamlease"):
         attack(theirs)
         ask(client)
-        assert host.asked() == ("g/last", 0)
+        assert host.asked() == LeadGroup("g/last", 0)
     assert host.quiet, "the job of the attacker was done"
     assert not theirs.mark.exists()
     (said,) = [one for one in caplog.records if one.name == "streamlease.hosts.jobs"]
@@ -192,20 +197,20 @@ def test_dependents_of_a_spawn_job_are_not_started(client: redis.Redis, host: Ho
     child.save()
     client.sadd(parent.dependents_key, "child")
     assert Dependency(["child"]).dependencies == ["child"]
-    assert host.asked() == (GROUP, 0)
+    assert host.asked() == LeadGroup(GROUP, 0)
     ask(client)
-    assert host.asked() == ("g/last", 0)
+    assert host.asked() == LeadGroup("g/last", 0)
     assert other.job_ids == []
     assert not theirs.mark.exists()
 
 
 def test_commands_over_the_channel_and_a_suspension_are_not_obeyed(client: redis.Redis, host: Host) -> None:
     ask(client, "g/1")
-    assert host.asked() == ("g/1", 0)
+    assert host.asked() == LeadGroup("g/1", 0)
     send_shutdown_command(client, "streamlease-h.1")  # RQ's own worker would end this process
     suspend(client)
     ask(client, "g/2")
-    assert host.asked() == ("g/2", 0)
+    assert host.asked() == LeadGroup("g/2", 0)
     assert client.pubsub_numsub("rq:pubsub:streamlease-h.1")[0][1] == 0
 
 
@@ -215,7 +220,7 @@ def test_maintenance_reads_no_job_and_forgets_what_is_gone(client: redis.Redis, 
     client.rpush(f"rq:queue:{QUEUE}:intermediate", "stays", "gone", b"\xff")
     client.zadd(FAILED_JOBS, {"old": 1, "new": 2**40})
     client.sadd("rq:groups", "theirs")
-    HostWorker(client, "h", lambda group, above: None).run_maintenance_tasks()
+    HostWorker(client, "h", lambda job: None).run_maintenance_tasks()
     assert client.lrange(f"rq:queue:{QUEUE}:intermediate", 0, -1) == [b"stays"]
     assert client.zrange(FAILED_JOBS, 0, -1) == [b"new"]
     assert not theirs.mark.exists()
@@ -226,7 +231,7 @@ def test_a_job_that_was_done_keeps_others_from_making_it_again_and_expires(
 ) -> None:
     record = replace(NOBODY, read_at=1)
     assert _spawn(client, GROUP, record, 0)
-    assert host.asked() == (GROUP, 0)
+    assert host.asked() == LeadGroup(GROUP, 0)
     assert not _spawn(client, GROUP, record, 0)
     host.jobs.stop()
     host.jobs.join(20)
@@ -238,8 +243,8 @@ def test_a_job_that_was_done_keeps_others_from_making_it_again_and_expires(
 
 
 def test_a_host_that_ends_puts_back_what_it_took(client: redis.Redis) -> None:
-    led: list[str] = []
-    worker = HostWorker(client, "streamlease-h", lambda group, above: led.append(group))
+    led: list[SpawnJob] = []
+    worker = HostWorker(client, "streamlease-h", led.append)
     ask(client)
     taken = SpawnQueue.dequeue_any(worker.queues, None, client)
     assert taken is not None
@@ -250,9 +255,9 @@ def test_a_host_that_ends_puts_back_what_it_took(client: redis.Redis) -> None:
 
 def test_a_request_is_read_without_a_server() -> None:
     fields = {"data": call(GROUP, 7), "origin": QUEUE.encode(), "status": b"queued", "group_id": b""}
-    assert spawn_request(fields) == (GROUP, 7)
+    assert read_job(fields) == LeadGroup(GROUP, 7)
     with pytest.raises(JobRefused, match="webhooks"):
-        spawn_request(fields | {"webhooks": b"[]"})
+        read_job(fields | {"webhooks": b"[]"})
 
 
 def test_a_redis_that_takes_no_writes_is_told_in_one_line(
@@ -260,7 +265,7 @@ def test_a_redis_that_takes_no_writes_is_told_in_one_line(
 ) -> None:
     """As with a full disk: RQ wrote a traceback for each try."""
     ask(client, "g/first")
-    assert host.asked() == ("g/first", 0)
+    assert host.asked() == LeadGroup("g/first", 0)
     client.config_set("min-replicas-to-write", 1)
     try:
         deadline = time.monotonic() + 15
@@ -270,7 +275,7 @@ def test_a_redis_that_takes_no_writes_is_told_in_one_line(
     finally:
         client.config_set("min-replicas-to-write", 0)
     ask(client)
-    assert host.asked() == ("g/last", 0)
+    assert host.asked() == LeadGroup("g/last", 0)
     assert [record for record in caplog.records if record.exc_info] == []
 
 
@@ -290,7 +295,7 @@ def test_a_worker_that_loses_redis_is_followed_by_another(
 
     monkeypatch.setattr(HostWorker, "work", work)
     monkeypatch.setattr(jobs_room, "AGAIN_SECONDS", 0.01)
-    jobs = SpawnJobs(client, "h", lambda group, above: None)
+    jobs = SpawnJobs(client, "h", lambda job: None)
     jobs.start()
     try:
         assert again.wait(30)

@@ -13,10 +13,11 @@ from streamlease.protocol.errors import StoreRefused, StoreUnavailable
 from streamlease.protocol.messages import SpawnWanted
 from streamlease.registry import hosts, keys, spawn
 from streamlease.registry.hosts import SILENCE_MS, HostInfo
-from streamlease.registry.keys import JOB, QUEUE
+from streamlease.registry.keys import QUEUE
 from streamlease.registry.leadership import NOBODY, Candidacy, LeadershipConfig
 from streamlease.registry.mailbox import Mailbox
 from streamlease.registry.spawn import WINDOW_MS, job_id
+from streamlease.registry.spawn_jobs import LeadGroup
 from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask, connect_blocking
 from tests.conftest import MakeServer
 
@@ -106,7 +107,7 @@ async def test_all_that_miss_the_same_leader_make_one_job(blocking: BlockingRedi
     assert not await spawn.spawn(blocking, GROUP, record)
     assert not await spawn.spawn(blocking, GROUP, replace(record, read_at=record.read_at + 1))
     (job,) = Queue(QUEUE, connection=blocking, serializer=JSONSerializer).jobs
-    assert (job.func_name, job.args) == (JOB, [GROUP, 0])
+    assert (job.func_name, job.args) == (LeadGroup.kind, [GROUP, 0])
     assert job.id == job_id(GROUP, 1, record.read_at)
 
 
