@@ -24,6 +24,7 @@ COPY leader/ leader/
 COPY borrower/ borrower/
 COPY hosts/ hosts/
 COPY agent/ agent/
+COPY testing/ testing/
 COPY spark/ spark/
 COPY admin/ admin/
 RUN /opt/streamlease/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \

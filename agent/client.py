@@ -65,13 +65,16 @@ def redis_url(url: str | None = None) -> str:
 class Client:
     """A connection to Streamlease: spaces, publishers, subscriptions. Belongs to one event loop."""
 
-    def __init__(self, url: str | None = None, *, embedded: bool = True) -> None:
+    def __init__(
+        self, url: str | None = None, *, embedded: bool = True, redis: AsyncRedis | None = None
+    ) -> None:
         """Args:
         url: URL of the Redis; default as in `redis_url`.
         embedded: lead in this process where no leader host is registered.
+        redis: what is connected to it already, such as an in-memory server's; it is closed with the client.
         """
         self.url = redis_url(url)
-        self.redis: AsyncRedis = connect_redis(self.url)
+        self.redis: AsyncRedis = connect_redis(self.url) if redis is None else redis
         self.spaces = SpaceStore(self.redis)
         self.groups = Groups(self.redis)
         self._embedded = embedded

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -45,6 +44,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, CutRead, LeaderToSession, Verdict
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.streams.clock import seconds
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.entries.messages import filter_batch
 from streamlease.streams.entries.schemas import Schema
@@ -83,7 +83,7 @@ class SharedReader:
         max_batch: int,
         buffered_batches: int,
         schema: Schema | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = seconds,
     ) -> None:
         self._clock = clock
         self._traces = traces.active()

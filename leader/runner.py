@@ -56,6 +56,7 @@ from streamlease.registry import leadership
 from streamlease.registry.dead_letters import DeadLetters, Poisoned
 from streamlease.registry.groups import Declaration, Groups, Listing, Shape, shape_of
 from streamlease.registry.leadership import LeadershipConfig, LineageChanged
+from streamlease.streams import clock
 from streamlease.streams.publish.traces import active_tracer
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Known
@@ -78,7 +79,7 @@ Outbox = Callable[[str, Message], None]
 
 def now_ms() -> int:
     """This process' own clock in milliseconds: it never runs backwards."""
-    return time.monotonic_ns() // 1_000_000
+    return clock.milliseconds()
 
 
 @dataclass(slots=True)

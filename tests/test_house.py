@@ -153,6 +153,7 @@ STOREYS = [
     "leader",
     "hosts",
     "agent",
+    "testing",
     "spark.setup",
     "spark.core",
     "spark",

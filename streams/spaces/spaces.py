@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -37,6 +36,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId, check_name
 from streamlease.protocol.topics import check_filter, check_topic
+from streamlease.streams import clock
 from streamlease.streams.entries.schemas import Schema, SchemaLike, Versions
 from streamlease.streams.log.keys import (
     SPACE_DEFINITIONS,
@@ -252,7 +252,7 @@ class SpaceStore:
         return (await self._read_all()).known
 
     async def _read_all(self) -> _Table:
-        asked_at = time.monotonic()
+        asked_at = clock.seconds()
         (definitions,) = await ask(self._redis, [("HGETALL", SPACE_DEFINITIONS)])
         self._table = _Table(None, read_definitions(definitions), asked_at)
         return self._table
@@ -484,7 +484,7 @@ class SpaceStore:
         if fresh is not None:
             with suppress(UnknownSpace, Unsupported):
                 return fresh.known.for_topic(topic)
-        called = time.monotonic()
+        called = clock.seconds()
         while True:
             table = await self._read_together()
             try:
@@ -510,7 +510,7 @@ class SpaceStore:
 
     def _fresh(self) -> _Table | None:
         table = self._table
-        return table if table is not None and time.monotonic() - table.read_at < CACHE_SECONDS else None
+        return table if table is not None and clock.seconds() - table.read_at < CACHE_SECONDS else None
 
     async def _read_together(self) -> _Table:
         """All definitions; whoever wants them while they are being read gets the same answer, or error."""
@@ -545,7 +545,7 @@ class SpaceStore:
             ("HGETALL", SPACE_DEFINITIONS),
             ("HGET", SPACE_GENERATIONS, name),
         ]
-        asked_at = time.monotonic()
+        asked_at = clock.seconds()
         version, definitions, used = await ask(self._redis, commands)
         self._table = _Table(number(SPACE_VERSION, version), read_definitions(definitions), asked_at)
         return self._table, number(SPACE_GENERATIONS, used, -1)

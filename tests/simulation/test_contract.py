@@ -14,6 +14,9 @@ from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import NOBODY, LeaderRecord
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.redis.scripts import load_script
+from streamlease.testing.connection import connect_redis
+from streamlease.testing.server import MemoryServer
+from tests.servers import ALL_KINDS, ServerPool
 from tests.simulation.kernel import Kernel
 from tests.simulation.store import ENTRIES_KEPT, Store
 
@@ -27,9 +30,14 @@ ELSEWHERE = "0" * 40
 Id = tuple[int, int]
 
 
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[AsyncRedis]:
-    client = connect(redis_url)
+@pytest.fixture(params=[*ALL_KINDS, "memory"], ids=str)
+async def redis(request: pytest.FixtureRequest, redis_servers: ServerPool) -> AsyncIterator[AsyncRedis]:
+    if request.param == "memory":
+        client: AsyncRedis = connect_redis(MemoryServer())
+    else:
+        server = redis_servers.get(request.param)
+        server.flush()
+        client = connect(server.url)
     yield client
     await client.aclose()
 

@@ -1,0 +1,23 @@
+"""The clock of this process: seconds that never run backwards, from any moment on.
+
+On an event loop it is the loop's own clock, so whatever a loop does goes by virtual time where the loop does
+(`streamlease.testing.loops`); in any other thread it is the same clock of the operating system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+
+def seconds() -> float:
+    """Seconds of this process' clock."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
+
+
+def milliseconds() -> int:
+    """The same in milliseconds."""
+    return int(seconds() * 1000)

@@ -1,0 +1,152 @@
+"""A client of redis-py on a `MemoryServer`: its connections, without sockets of the operating system.
+
+Everything above them is the product's own code and redis-py's: the pool, the exchange, pub/sub, and the
+meaning of each failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import hiredis
+import redis.asyncio
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from streamlease.agent.client import Client
+from streamlease.streams.redis.urls import ANSWER_SECONDS, CONNECT_SECONDS, MOST_CONNECTIONS
+from streamlease.streams.redis.wire import AsyncServer
+from streamlease.testing.server import MemoryServer
+from streamlease.testing.sockets import Line, Socket
+
+CLOSED = "Connection closed by server."
+
+
+class MemoryConnection(AbstractConnection):
+    """What redis-py takes for a connection."""
+
+    def __init__(self, *, server: MemoryServer, line: Line, **options: Any) -> None:
+        super().__init__(**options)
+        self._server = server
+        self._line = line
+        self._socket: Socket | None = None
+        self._requests: Any = hiredis.Reader()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def repr_pieces(self) -> list[tuple[str, Any]]:
+        """What is shown of it."""
+        return [("server", "memory")]
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it was made, and not closed here."""
+        return self._socket is not None
+
+    async def connect(self) -> None:
+        """Make the connection, unless it is."""
+        if self._socket is not None:
+            return
+        seconds = self._line.connecting()
+        if seconds:
+            await asyncio.sleep(seconds)
+        self._socket = Socket(self._server, self._line, self._look)
+        self._connect_callbacks = [ref for ref in self._connect_callbacks if ref() is not None]
+        for callback in [ref() for ref in self._connect_callbacks]:
+            called = callback(self) if callback is not None else None
+            if asyncio.iscoroutine(called):
+                await called
+
+    async def _connect(self) -> None:
+        raise NotImplementedError
+
+    def _host_error(self) -> str:
+        return "memory"
+
+    async def disconnect(self, nowait: bool = False, *about: Any, **more: Any) -> None:
+        """Close the connection."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
+            self._look()
+
+    async def can_read(self, *about: Any, **more: Any) -> bool:
+        """Whether something lies there that nobody asked for."""
+        if self._socket is None or self._socket.lost:
+            raise RedisConnectionError(CLOSED)
+        return bool(self._socket.replies)
+
+    async def send_packed_command(
+        self, command: bytes | str | Iterable[bytes], check_health: bool = True
+    ) -> None:
+        """Send commands, as they are written on the wire."""
+        if self._socket is None:
+            await self.connect()
+        socket = self._socket
+        if socket is None or socket.lost:
+            await self.disconnect()
+            raise RedisConnectionError(CLOSED)
+        for part in [command] if isinstance(command, bytes | str) else command:
+            self._requests.feed(part)
+        commands = []
+        while (one := self._requests.gets()) is not False:
+            commands.append(one)
+        socket.send(commands)
+
+    async def read_response(self, *about: Any, timeout: float | None = None, **more: Any) -> Any:  # noqa: ASYNC109
+        """The next reply."""
+        limit = self.socket_timeout if timeout is None else timeout
+        while (socket := self._socket) is None or not socket.replies:
+            if socket is None or socket.lost:
+                await self.disconnect()
+                raise RedisConnectionError(CLOSED)
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(None if limit == math.inf else limit):
+                    await self._waiter
+            except TimeoutError:
+                if timeout is not None:
+                    return None
+                await self.disconnect(nowait=True)
+                raise RedisTimeoutError("Timeout reading from memory") from None
+            finally:
+                self._waiter = None
+        reply = socket.replies.popleft()
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    def _look(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def connect(server: MemoryServer, line: Line | None = None, *, embedded: bool = True) -> Client:
+    """A client of Streamlease on `server`, as of ``streamlease.connect``.
+
+    Args:
+        line: what lies between them; None: nothing that takes time or breaks.
+    """
+    return Client(redis=connect_redis(server, line), embedded=embedded)
+
+
+def connect_redis(server: MemoryServer, line: Line | None = None) -> AsyncServer:
+    """A client of redis-py whose connections lead to `server`."""
+    pool: Any = ConnectionPool(
+        connection_class=MemoryConnection,
+        max_connections=MOST_CONNECTIONS,
+        server=server,
+        line=line or Line(),
+        decode_responses=False,
+        protocol=2,
+        socket_connect_timeout=CONNECT_SECONDS,
+        socket_timeout=ANSWER_SECONDS,
+        retry=Retry(NoBackoff(), 0),
+    )
+    return redis.asyncio.Redis.from_pool(pool)

@@ -1,0 +1,277 @@
+"""Processes with event loops of virtual time, all on one thread: the same seed gives the same run.
+
+::
+
+    with Timeline() as timeline:
+        process = timeline.process("consumer")
+        process.start(main())
+        timeline.run(until=60.0)       # seconds of virtual time; takes as long as the work in them
+
+Each process has an event loop of its own, so it has a clock of its own (with a rate and an offset), can be
+stopped and go on as if nothing had been, and can be killed: from one moment on none of its code runs. Time
+passes only when no loop has anything left to do; then it jumps to the next timer of any of them. What happens
+at one moment happens in a fixed order.
+
+There are no sockets and no threads: what is handed to an executor is done at once, in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from itertools import count
+from typing import Any
+
+RESOLUTION = 1e-6
+AT_ONCE = 20_000
+"""So many turns of loops at one moment are a loop that never waits."""
+
+BURIAL_SECONDS = 60.0
+
+
+class BusyLoop(AssertionError):
+    """Something happens again and again without any time passing."""
+
+
+class Timeline:
+    """The clock of the world, and what happens when."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        """Seconds since the world began."""
+        self.turns = 0
+        self.processes: list[Process] = []
+        self._events: list[tuple[float, int, Event]] = []
+        self._numbers = count()
+
+    def __enter__(self) -> Timeline:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self.end()
+
+    def process(self, name: str, rate: float = 1.0, offset: float = 0.0) -> Process:
+        """A new process; its clock goes `rate` times as fast as the world's, and is `offset` s ahead."""
+        process = Process(self, name, rate, offset)
+        self.processes.append(process)
+        return process
+
+    def after(self, seconds: float, act: Callable[[], None]) -> Event:
+        """Do `act` in so many seconds, whatever becomes of any process."""
+        event = Event(act)
+        heapq.heappush(self._events, (self.now + seconds, next(self._numbers), event))
+        return event
+
+    def run(self, until: float, done: Callable[[], bool] | None = None, every: float = 0.1) -> bool:
+        """Let things happen up to the time `until`; whether `done` came true, which is asked now and then.
+
+        Raises:
+            BusyLoop: time does not pass.
+        """
+        ask_at = self.now
+        at_once, moment = 0, self.now
+        while True:
+            at, process = self._next()
+            if at > until:
+                break
+            if at > moment:
+                at_once, moment = 0, at
+                self.now = at
+            at_once += 1
+            if at_once > AT_ONCE:
+                raise BusyLoop(f"{process.name if process else 'the world'} never waits at {self.now:.3f} s")
+            self.turns += 1
+            if process is not None:
+                process.loop.turn()
+            else:
+                heapq.heappop(self._events)[2].happen()
+            if done is not None and self.now >= ask_at:
+                if done():
+                    return True
+                ask_at = self.now + every
+        self.now = max(self.now, until)
+        return done is not None and done()
+
+    def _next(self) -> tuple[float, Process | None]:
+        """When something happens next, and whose turn it is then."""
+        events = self._events
+        while events and events[0][2].is_cancelled:
+            heapq.heappop(events)
+        best, whose = (events[0][0], None) if events else (float("inf"), None)
+        chosen: Process | None = whose
+        for process in self.processes:
+            if process.alive and (at := process.next_at()) < best:
+                best, chosen = at, process
+        return max(best, self.now), chosen
+
+    def end(self) -> None:
+        """End all that still runs in any process, the killed ones too, and forget it.
+
+        So no coroutine is left that Python would end by itself, at a moment that nobody knows.
+        """
+        for process in self.processes:
+            process.bury()
+        self._events.clear()
+        try:
+            self.run(self.now + BURIAL_SECONDS, lambda: not any(p.loop.tasks for p in self.processes))
+        finally:
+            for process in self.processes:
+                process.loop.forget()
+
+
+class Event:
+    """Something that is to happen."""
+
+    __slots__ = ("_act", "is_cancelled")
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Let it not happen."""
+        self.is_cancelled = True
+
+    def happen(self) -> None:
+        """It happens."""
+        self._act()
+
+
+class Process:
+    """One process of an operating system."""
+
+    def __init__(self, timeline: Timeline, name: str, rate: float, offset: float) -> None:
+        self.timeline = timeline
+        self.name = name
+        self.rate = rate
+        self.offset = offset
+        self.alive = True
+        self.paused_until = 0.0
+        self.ends: list[Callable[[], None]] = []
+        """What happens at its end, whatever ends it."""
+        self.loop = VirtualLoop(self)
+
+    def clock(self) -> float:
+        """Seconds of its own clock."""
+        return self.timeline.now * self.rate + self.offset
+
+    def next_at(self) -> float:
+        """When it has something to do next, in seconds of the world."""
+        due = self.loop.due()
+        if due is None:
+            return float("inf")
+        at = self.timeline.now if due <= 0 else (due - self.offset) / self.rate
+        return max(at, self.paused_until, self.timeline.now)
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str = "main") -> asyncio.Task[Any]:
+        """Let it do `work`, beside what it does already."""
+        return self.loop.create_task(work, name=f"{self.name}: {name}")
+
+    def pause(self, seconds: float) -> None:
+        """Stop it for a while; what waits for it then comes all at once."""
+        self.paused_until = max(self.paused_until, self.timeline.now + seconds)
+
+    def kill(self) -> None:
+        """None of its code runs from now on."""
+        if self.alive:
+            self.alive = False
+            for act in self.ends:
+                act()
+
+    def bury(self) -> None:
+        """Let what it was about end, now that nobody looks any more."""
+        self.alive = True
+        self.paused_until = 0.0
+        for task in list(self.loop.tasks):
+            task.cancel()
+
+
+class _Task(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on where it lies in memory."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _NoSelector:
+    """There is nothing to wait for: time jumps."""
+
+    def select(self, timeout: float | None) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        return None
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """The event loop of one process; the timeline gives it its turns."""
+
+    _selector: Any
+    _ready: Any
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+        self._selector = _NoSelector()
+        self._clock_resolution = RESOLUTION
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        """Those that have not ended, in the order in which they began."""
+        self.troubles: list[dict[str, Any]] = []
+        """What nobody caught."""
+        self.set_task_factory(self._new_task)
+        self.set_exception_handler(lambda loop, context: self.troubles.append(context))
+
+    def time(self) -> float:
+        """Seconds of the process' own clock."""
+        return self._process.clock()
+
+    def due(self) -> float | None:
+        """When its next timer is due, by its own clock; 0: something is to be done now; None: nothing is."""
+        if self._ready:
+            return 0.0
+        return self._scheduled[0].when() if self._scheduled else None
+
+    def turn(self) -> None:
+        """Do what is to be done now."""
+        events._set_running_loop(self)
+        try:
+            self._run_once()  # type: ignore[attr-defined]
+        finally:
+            events._set_running_loop(None)
+
+    def forget(self) -> None:
+        """Nothing is left to be done."""
+        self._ready.clear()
+        self._scheduled.clear()
+        self.close()
+
+    def _new_task(
+        self, loop: asyncio.AbstractEventLoop, work: Any, context: Context | None = None, **options: Any
+    ) -> asyncio.Task[Any]:
+        _Task.number += 1
+        task = _Task(work, loop=self, context=context, **options)
+        task.number = _Task.number
+        self.tasks[task] = None
+        task.add_done_callback(lambda ended: self.tasks.pop(ended, None))
+        return task
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """Do it at once."""
+        done: asyncio.Future[Any] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        return None
+
+    def _write_to_self(self) -> None:
+        return None
