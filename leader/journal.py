@@ -172,7 +172,7 @@ class Journal:
         Raises:
             Fenced: another leader has followed.
             TailLost: entries written before are gone; `heal` before anything else.
-            HistoryChanged: entries written before may be gone; `heal`, and give up the term.
+            LineageChanged: entries written before may be gone; `heal`, and give up the term.
             StoreUnavailable, StoreRefused: not written; repeat.
             NotDurable: written, but not durably; repeat.
             Indefinite: written or not; repeat.
