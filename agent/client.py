@@ -156,8 +156,8 @@ class Client:
 
         return await AsyncLog(self.redis).next_offsets(streams)
 
-    def publisher(self, **options: Any) -> Publisher:
-        """A publisher, to be used as an async context manager; options as of `Publisher`."""
+    def publisher(self, /, **options: Any) -> Publisher:
+        """A publisher, to be used as a context manager; options as of `Publisher`."""
         from streamlease.streams.publish.publisher import Publisher
 
         return Publisher(self.redis, spaces=self.spaces, **options)

@@ -11,16 +11,19 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from datetime import datetime
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from streamlease.agent.loop import LoopThread, ManagerBridge
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME
+from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME, HeadersInput
+from streamlease.streams.publish.publisher import Payload
+from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
 from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from streamlease.streams.publish.publisher import Publisher
 
 MOST_MESSAGES = 1024
 """So many wait at most, beyond what the publisher holds."""
@@ -28,25 +31,33 @@ MOST_MESSAGES = 1024
 MOST_BYTES = 4096
 """Payload and key of a small message."""
 
-_Waiting = tuple[str, bytes, bytes | None, int | None]
+_Waiting = tuple[str, bytes, bytes | None, datetime | int | None]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class LoopLike(Protocol):
-    """The event loop of a blocking client."""
+def _behind(
+    method: Callable[Concatenate[AsyncPublisher, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Publisher, P], T]:
+    """The method that runs `method` on the loop behind what was submitted, and waits for it."""
 
-    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Do `work` in the loop and wait for it."""
+    @wraps(method)
+    def blocking(publisher: Publisher, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async def both() -> T:
+            await publisher._empty()
+            return await publisher._bound(method)(*args, **kwargs)
 
-    def soon(self, callback: Callable[[], object]) -> None:
-        """Have `callback` called in the loop, without waiting."""
+        return publisher._loop.call(both())
+
+    return blocking
 
 
-class Handover:
-    """The queue in front of `publisher`. `submit` may be called by several threads, all else on the loop."""
+class Publisher(ManagerBridge[AsyncPublisher]):
+    """``client.publisher()``; see ``streamlease.streams.publish.publisher.Publisher``."""
 
-    def __init__(self, loop: LoopLike, publisher: Publisher) -> None:
-        self._loop = loop
-        self._publisher = publisher
+    def __init__(self, loop: LoopThread, publisher: AsyncPublisher) -> None:
+        super().__init__(loop, publisher)
         self._waiting: deque[_Waiting] = deque()
         self._emptying = asyncio.Lock()
         self._called = False
@@ -55,10 +66,32 @@ class Handover:
         self._error: Exception | None = None
         self._tasks = Supervisor(f"publisher {publisher.id}", lambda _, error: self._failed(error))
 
-    def submit(self, topic: str, payload: Any, key: Any, headers: Any, timestamp: Any) -> None:
-        """See ``Publisher.submit``; from any thread but the loop's.
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close; an error that comes of it does not hide `error`."""
+        try:
+            self.close()
+        except StreamleaseError:
+            if error is None:
+                raise
+
+    send = _behind(AsyncPublisher.send)
+    send_many = _behind(AsyncPublisher.send_many)
+    send_batch = _behind(AsyncPublisher.send_batch)
+
+    def submit(
+        self,
+        topic: str,
+        payload: Payload,
+        key: bytes | str | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: datetime | int | None = None,
+    ) -> None:
+        """Hand over one message, waiting only while the buffer is full; its error comes out of ``flush``.
 
         Raises:
+            InvalidTopic, InvalidInput, MessageTooLarge, UnknownSpace, SchemaMismatch: it cannot be published.
             StreamleaseError: also what became of an earlier message that was left in the queue.
         """
         if self._error is not None:
@@ -70,7 +103,7 @@ class Handover:
             and (timestamp is None or (type(timestamp) is int and FIRST_TIME <= timestamp < LAST_TIME))
             and len(payload) + len(key or b"") <= MOST_BYTES
             and len(self._waiting) < MOST_MESSAGES
-            and self._publisher.knows(topic)
+            and self._inner.knows(topic)
         ):
             self._waiting.append((topic, payload, key, timestamp))
             with self._calling:
@@ -78,59 +111,49 @@ class Handover:
             if not called:
                 self._loop.soon(self._look)
         else:
-            self._loop.call(self._submit(topic, payload, key, headers, timestamp))
+            self._submit(topic, payload, key, headers, timestamp)
 
-    async def _submit(self, topic: str, payload: Any, key: Any, headers: Any, timestamp: Any) -> None:
-        await self.empty()
-        await self._publisher.submit(topic, payload, key, headers, timestamp)
+    _submit = _behind(AsyncPublisher.submit)
+
+    def flush(self) -> None:
+        """Wait until all that was submitted is written; raises the first error of what was not."""
+        self._flush()
+        self._raise()
+
+    _flush = _behind(AsyncPublisher.flush)
+
+    def close(self) -> None:
+        """Flush, then end."""
+        self._close()
+        self._raise()
+
+    _close = _behind(AsyncPublisher.close)
 
     def _look(self) -> None:
         with self._calling:
             self._called = False
         if self._waiting and not self._emptying.locked():
-            self._tasks.start("taking over what was submitted", self.empty())
+            self._tasks.start("taking over what was submitted", self._empty())
 
     def _failed(self, error: StreamleaseError) -> None:
         """What waits is not handed over any more, and the next call says why."""
         self._error = self._error or error
         self._waiting.clear()
 
-    async def empty(self) -> None:
+    async def _empty(self) -> None:
         """Hand over what is in the queue, in order."""
         async with self._emptying:
             try:
                 while self._waiting:
                     topic, payload, key, timestamp = self._waiting[0]
                     try:
-                        await self._publisher.submit(topic, payload, key, None, timestamp)
+                        await self._inner.submit(topic, payload, key, None, timestamp)
                     except Exception as error:
                         self._error = self._error or error
                     self._waiting.popleft()
             finally:
                 if self._waiting:  # cancelled
                     asyncio.get_running_loop().call_soon(self._look)
-
-    async def flush(self) -> None:
-        """See ``Publisher.flush``."""
-        await self.empty()
-        await self._publisher.flush()
-        self._raise()
-
-    async def close(self) -> None:
-        """See ``Publisher.close``."""
-        await self.empty()
-        await self._publisher.close()
-        self._raise()
-
-    async def leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; an error that comes of it does not hide `error`."""
-        try:
-            await self.close()
-        except StreamleaseError:
-            if error is None:
-                raise
 
     def _raise(self) -> None:
         error, self._error = self._error, None

@@ -1,15 +1,29 @@
-"""An event loop in a thread of its own, for callers that have none."""
+"""An event loop in a thread of its own, and classes that stand before it for callers that have none.
+
+A :class:`Bridge` stands for an asynchronous object. Its methods are made from those of the object's class by
+:func:`waiting`, :func:`at_once` and :func:`opening`, with their parameters, types and docstrings; what is
+written by hand in a bridge is only what the asynchronous class does not have.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
+from streamlease.protocol.errors import InvalidInput
 from streamlease.streams.tasks import stop
 
-_Result = TypeVar("_Result")
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+A = TypeVar("A")
+B = TypeVar("B")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class LoopThread:
@@ -24,18 +38,34 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def call(self, work: Coroutine[Any, Any, _Result], seconds: float | None = None) -> _Result:
+    def call(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Run `work` on the loop and wait for what it returns or raises.
+
+        An interrupted wait, as by Ctrl-C, cancels it.
 
         Raises:
             TimeoutError: it took longer than `seconds`; it was cancelled.
+            InvalidInput: the loop is stopped.
         """
+        if self._loop.is_closed():
+            work.close()
+            raise _closed()
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(seconds)
         except BaseException:
             future.cancel()
             raise
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called on the loop, without waiting.
+
+        Raises:
+            InvalidInput: the loop is stopped.
+        """
+        if self._loop.is_closed():
+            raise _closed()
+        self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
         """End the loop; what still runs on it is cancelled. A second call does nothing."""
@@ -50,3 +80,86 @@ class LoopThread:
     @staticmethod
     async def _cancel_all() -> None:
         await stop(asyncio.all_tasks())
+
+
+def _closed() -> InvalidInput:
+    return InvalidInput("the client is closed: connect again")
+
+
+class Bridge(Generic[A]):
+    """Stands for `inner`, which lives on `loop`."""
+
+    def __init__(self, loop: LoopThread, inner: A) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def _bound(self, method: Callable[Concatenate[A, P], T]) -> Callable[P, T]:
+        """`method` of `inner`, or what overrides it there."""
+        bound: Callable[P, T] = getattr(self._inner, method.__name__)
+        return bound
+
+
+class _Manager(Protocol):
+    """An asynchronous context manager."""
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> Any: ...
+
+
+M = TypeVar("M", bound=_Manager)
+
+
+class ManagerBridge(Bridge[M]):
+    """Stands for an asynchronous context manager, and is a context manager."""
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.call(self._inner.__aexit__(kind, error, traceback))
+
+
+def waiting(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Bridge[A], P], T]:
+    """The method that runs `method` on the loop and waits for it."""
+
+    @wraps(method)
+    def blocking(bridge: Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return bridge._loop.call(bridge._bound(method)(*args, **kwargs))
+
+    return blocking
+
+
+def at_once(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Bridge[A], P], T]:
+    """`method`, which may be called from any thread and never waits."""
+
+    @wraps(method)
+    def direct(bridge: Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return bridge._bound(method)(*args, **kwargs)
+
+    return direct
+
+
+def opening(
+    method: Callable[Concatenate[A, P], B], bridged: Callable[[LoopThread, B], T]
+) -> Callable[Concatenate[Bridge[A], P], T]:
+    """The method that calls `method`, which makes an object of the loop's, and returns a bridge to that."""
+
+    @wraps(method)
+    def blocking(bridge: Bridge[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async def make() -> B:
+            return bridge._bound(method)(*args, **kwargs)
+
+        return bridged(bridge._loop, bridge._loop.call(make()))
+
+    return blocking

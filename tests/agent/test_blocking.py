@@ -11,6 +11,7 @@ import pytest
 from streamlease.agent import blocking
 from streamlease.agent.handover import MOST_BYTES, MOST_MESSAGES
 from streamlease.protocol.errors import InvalidInput, InvalidTopic, StoreUnavailable, UnknownSpace
+from streamlease.streams.publish.publisher import Publisher
 from tests.agent.helpers import SUB
 
 
@@ -156,7 +157,9 @@ def test_several_threads_submit_each_in_its_order(real_redis_url: str) -> None:
         assert [int(number) for one, number in read if int(one) == name] == list(range(500))
 
 
-def test_what_cannot_be_published_is_told_at_once_or_by_flush(real_redis_url: str) -> None:
+def test_what_cannot_be_published_is_told_at_once_or_by_flush(
+    real_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with blocking.connect(real_redis_url) as client:
         client.create_space("s", ["a/#"])
         with client.publisher() as publisher:
@@ -170,19 +173,18 @@ def test_what_cannot_be_published_is_told_at_once_or_by_flush(real_redis_url: st
             async def refuse(*message: object) -> None:
                 raise UnknownSpace("the space was deleted meanwhile")
 
-            inner = publisher._publisher
-            publish, inner.submit = inner.submit, refuse  # type: ignore[assignment,method-assign]
-            publisher.submit("a/b", b"y")
-            with pytest.raises(UnknownSpace, match="meanwhile"):
-                publisher.flush()
-            # Whoever never flushes hears of it too, by a later message, which is not taken.
-            deadline = time.monotonic() + 60
-            with pytest.raises(UnknownSpace, match="meanwhile"):
-                while time.monotonic() < deadline:
-                    publisher.submit("a/b", b"lost")
-            with suppress(UnknownSpace):  # of those that were in the queue by then
-                publisher.flush()
-            inner.submit = publish  # type: ignore[method-assign]
+            with monkeypatch.context() as patched:
+                patched.setattr(Publisher, "submit", refuse)
+                publisher.submit("a/b", b"y")
+                with pytest.raises(UnknownSpace, match="meanwhile"):
+                    publisher.flush()
+                # Whoever never flushes hears of it too, by a later message, which is not taken.
+                deadline = time.monotonic() + 60
+                with pytest.raises(UnknownSpace, match="meanwhile"):
+                    while time.monotonic() < deadline:
+                        publisher.submit("a/b", b"lost")
+                with suppress(UnknownSpace):  # of those that were in the queue by then
+                    publisher.flush()
             publisher.submit("a/b", b"z")
             publisher.flush()
         with pytest.raises(InvalidInput):

@@ -77,7 +77,7 @@ def test_the_blocking_publisher_says_so_too(real_redis_url: str, monkeypatch: py
                 patched.setattr(Publisher, "submit", cancelled)
                 publisher.submit("a/x", b"")  # is left in the queue
                 deadline = time.monotonic() + 30
-                while publisher._handover._error is None:
+                while publisher._error is None:
                     assert time.monotonic() < deadline
                 with pytest.raises(TaskFailed, match="taking over what was submitted"):
                     publisher.submit("a/x", b"")

@@ -149,7 +149,7 @@ import asyncio, sys
 if sys.argv[2] == "missing":
     sys.modules["opentelemetry"] = None  # an import of it fails
 import streamlease
-from streamlease.streams import traces
+from streamlease.streams.publish import traces
 
 async def main():
     async with streamlease.connect(sys.argv[1]) as client:
