@@ -38,7 +38,7 @@ from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
 from streamlease.streams.entries.messages import Message, filter_batch, to_messages
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import MissingOffsets, StreamState
+from streamlease.streams.log.ranges import LogState, MissingOffsets
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import AsyncRedis
@@ -252,7 +252,7 @@ class PlainSubscription:
         """Whether its space has a later generation."""
         return stream.generation < self._newest.get(stream.space, 0)
 
-    async def _add(self, states: Mapping[StreamId, StreamState], start: Start) -> None:
+    async def _add(self, states: Mapping[StreamId, LogState], start: Start) -> None:
         moments: dict[StreamId, int] = {}
         for stream, state in states.items():
             place = _Place(state.floor, None if self._follow else state.next)

@@ -49,7 +49,7 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class JournalNews:
     """What one look found in the journal of a group."""
 
     records: tuple[tuple[int, Record], ...] = ()
@@ -68,7 +68,9 @@ class JournalFollower:
     redis: AsyncRedis
     groups: dict[str, Followed] = field(default_factory=dict)
 
-    async def look(self, wanted: Sequence[str], damaged: dict[str, str] | None = None) -> Mapping[str, News]:
+    async def look(
+        self, wanted: Sequence[str], damaged: dict[str, str] | None = None
+    ) -> Mapping[str, JournalNews]:
         """Bring the groups with the identities `wanted` up to date; forget all others.
 
         Args:
@@ -83,7 +85,7 @@ class JournalFollower:
         """
         for group in self.groups.keys() - set(wanted):
             del self.groups[group]
-        news: dict[str, News] = {}
+        news: dict[str, JournalNews] = {}
         known = [group for group in wanted if group in self.groups]
         unknown = [group for group in wanted if group not in self.groups]
         commands: list[Command] = [
@@ -111,7 +113,7 @@ class JournalFollower:
                 continue
             self.groups[group] = Followed(recovery.state, recovery.last_id, recovery.number)
             if before is None or before.last_id != recovery.last_id:
-                news[group] = News(recent, anew=True)
+                news[group] = JournalNews(recent, anew=True)
         return news
 
     async def _recent(self, group: str, last_id: bytes) -> tuple[tuple[int, Record], ...]:
@@ -123,7 +125,7 @@ class JournalFollower:
         return tuple(found for entry in reversed(entries) for found in _new_records(scratch, entry))
 
 
-def _take(followed: Followed, entries: Sequence[Entry]) -> News | None:
+def _take(followed: Followed, entries: Sequence[Entry]) -> JournalNews | None:
     """Apply the entries behind the newest one known; None if that is not there any more."""
     if followed.last_id != NOTHING_YET:
         if not entries or entries[0][0] != followed.last_id:
@@ -139,7 +141,7 @@ def _take(followed: Followed, entries: Sequence[Entry]) -> News | None:
                 records.append((time, record))
     except DAMAGE:
         return None  # what is wrong with it, `recover` says
-    return News(tuple(records), frozenset(streams))
+    return JournalNews(tuple(records), frozenset(streams))
 
 
 def _new_records(followed: Followed, entry: Entry) -> list[tuple[int, Record]]:

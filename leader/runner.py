@@ -54,7 +54,7 @@ from streamlease.protocol.messages import Message
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.dead_letters import DeadLetters, Poisoned
-from streamlease.registry.groups import Declaration, Groups, Listing, Shape, shape_of
+from streamlease.registry.groups import Declaration, Groups, Shape, StreamListing, shape_of
 from streamlease.registry.leadership import LeadershipConfig, LineageChanged
 from streamlease.streams import clock
 from streamlease.streams.publish.traces import active_tracer
@@ -71,7 +71,7 @@ RETRY_SECONDS = 0.1
 DEAD_LETTER_SECONDS = 1.0
 """How long the leader waits before it tries again to write a dead letter."""
 
-NOTHING = Listing({}, {}, {}, {}, complete=True)
+NOTHING = StreamListing({}, {}, {}, {}, complete=True)
 
 Outbox = Callable[[str, Message], None]
 """Puts a message on its way to a mailbox; in order, without waiting."""

@@ -89,7 +89,7 @@ Shape = frozenset[tuple[str, int, bool]]
 """Space, number of a generation, whether the space is ended."""
 
 
-class Listing(NamedTuple):
+class StreamListing(NamedTuple):
     """The streams of a subscription at one moment."""
 
     starts: dict[str, int]
@@ -396,7 +396,7 @@ class Groups:
         """All spaces, as they are now: what the shapes of all subscriptions are made of."""
         return await self._spaces.look()
 
-    async def listing(self, declaration: Declaration) -> Listing:
+    async def listing(self, declaration: Declaration) -> StreamListing:
         """The streams of the subscription as they are now, and their order.
 
         Raises:
@@ -410,7 +410,7 @@ class Groups:
         order = {stream: before for space in spaces for stream, before in space.predecessors().items()}
         last = {space.name: -1 if space.ended else space.newest.number for space in spaces}
         states = await self._log.states(order)
-        return Listing(
+        return StreamListing(
             {str(s): max(declaration.positions.get(str(s), 0), state.floor) for s, state in states.items()},
             {str(s): state.floor for s, state in states.items()},
             {str(s): state.next for s, state in states.items() if state.sealed},

@@ -1,8 +1,9 @@
 """What a spawn job may ask of the host that takes it: a closed union, one class for each kind. Pure.
 
 A job travels through RQ as JSON that names its kind and its arguments: ``[KIND, null, [ARGUMENT, ...], {}]``.
-`KINDS` is the one table of names; nothing else is ever looked up by a name that came from Redis. A new kind is
-a class here, a member of `SpawnJob`, and a line of `KINDS`; mypy then names the ``match`` in which hosts do it.
+`KINDS` is the one table of names; nothing else is ever looked up by a name that came from Redis. A new kind
+is a class here, a member of `SpawnJob`, and a line of `KINDS`; mypy then names the ``match`` in which hosts
+do it.
 """
 
 from __future__ import annotations

@@ -28,10 +28,17 @@ from streamlease.protocol.topics import intersect
 from streamlease.spark import option_values as read
 from streamlease.spark.columns import message_fields
 from streamlease.spark.connections import connection
-from streamlease.spark.schema import BATCH_NAMES, Columns, check_given, plain_filter, spaces_of, typed_fields
+from streamlease.spark.schema import (
+    BATCH_NAMES,
+    FrameColumns,
+    check_given,
+    plain_filter,
+    spaces_of,
+    typed_fields,
+)
 from streamlease.streams.entries.messages import filter_batch
 from streamlease.streams.log.log import BlockingLog
-from streamlease.streams.log.ranges import StreamState
+from streamlease.streams.log.ranges import LogState
 from streamlease.streams.log.times import offsets_after_blocking
 from streamlease.streams.spaces.definitions import Space
 
@@ -138,7 +145,7 @@ class BatchReader(DataSourceReader):
     """Plans and reads. `spaces` are those that the filter matches, as they were at planning."""
 
     options: BatchOptions
-    columns: Columns
+    columns: FrameColumns
     spaces: tuple[Space, ...]
 
     def partitions(self) -> list[InputPartition]:
@@ -201,7 +208,7 @@ def batch_reader(schema: StructType, given: Mapping[str, str]) -> BatchReader:
     spaces = spaces_of(connection(options.redis), options.filter)
     fields = message_fields(headers=options.include_headers)
     check_given(schema, StructType([*fields, *typed_fields(spaces)]))
-    return BatchReader(options, Columns.of(schema, spaces), tuple(spaces))
+    return BatchReader(options, FrameColumns.of(schema, spaces), tuple(spaces))
 
 
 # ------------------------------------------------------------------------------------------------- ranges
@@ -255,9 +262,7 @@ def _places(topic: str, space: Space) -> Iterable[StreamId]:
     return [space.stream_for(topic, None, generation) for generation in space.generations]
 
 
-def _checked(
-    name: str, given: Mapping[str, int], states: Mapping[StreamId, StreamState]
-) -> dict[StreamId, int]:
+def _checked(name: str, given: Mapping[str, int], states: Mapping[StreamId, LogState]) -> dict[StreamId, int]:
     known = {str(stream): stream for stream in states}
     found = {}
     for text, offset in given.items():
@@ -282,7 +287,7 @@ def _no_stream(option: str, name: str, known: Iterable[str]) -> InvalidOption:
 
 
 def _kept(
-    given: Mapping[StreamId, int], states: Mapping[StreamId, StreamState], *, fail: bool
+    given: Mapping[StreamId, int], states: Mapping[StreamId, LogState], *, fail: bool
 ) -> dict[StreamId, int]:
     wanted = {stream: offset for stream, offset in given.items() if stream in states}
     for stream, offset in wanted.items():
@@ -294,7 +299,7 @@ def _kept(
     return {stream: max(offset, states[stream].floor) for stream, offset in wanted.items()}
 
 
-def _at(reader: BatchReader, states: Mapping[StreamId, StreamState], moment: int) -> dict[StreamId, int]:
+def _at(reader: BatchReader, states: Mapping[StreamId, LogState], moment: int) -> dict[StreamId, int]:
     """The first offset of each stream that was appended at or after `moment` (us)."""
     redis = connection(reader.options.redis)
     try:

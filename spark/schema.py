@@ -78,7 +78,7 @@ def readable(options: Mapping[str, str]) -> StructType:
     return select([*fields, *typed_fields(spaces_of(connection(read.redis_url(given)), filter))], names)
 
 
-def stream_columns(options: SourceOptions, schema: StructType | None = None) -> Columns:
+def stream_columns(options: SourceOptions, schema: StructType | None = None) -> FrameColumns:
     """The columns of a stream's reader.
 
     Args:
@@ -90,10 +90,10 @@ def stream_columns(options: SourceOptions, schema: StructType | None = None) -> 
     """
     fields = message_fields(headers=options.include_headers, cut=options.include_cut)
     if schema is None:
-        return Columns.of(select(fields, options.columns), ())
+        return FrameColumns.of(select(fields, options.columns), ())
     spaces = spaces_of(connection(options.redis), options.subscription.filter)
     check_given(schema, StructType([*fields, *typed_fields(spaces)]))
-    return Columns.of(schema, spaces)
+    return FrameColumns.of(schema, spaces)
 
 
 def spaces_of(redis: BlockingRedis, filter: str) -> list[Space]:
@@ -177,7 +177,7 @@ def check_given(given: StructType, whole: StructType) -> None:
 
 
 @dataclass(frozen=True)
-class Columns:
+class FrameColumns:
     """The columns that a task gives, in Spark's Arrow types; can be pickled."""
 
     arrow: pa.Schema
@@ -185,7 +185,7 @@ class Columns:
     """By space: the typed columns that are wanted of it. A space without a schema is not in here."""
 
     @classmethod
-    def of(cls, schema: StructType, spaces: Iterable[Space]) -> Columns:
+    def of(cls, schema: StructType, spaces: Iterable[Space]) -> FrameColumns:
         """The columns `schema` out of these spaces."""
         arrow = to_arrow_schema(schema, timezone="UTC")
         wanted = [name for name in arrow.names if name not in RESERVED]

@@ -29,7 +29,7 @@ from streamlease.spark.core.pieces import by_slot, pieces
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.ending import leave_at_the_end
 from streamlease.spark.query.twins import admit
-from streamlease.spark.schema import Columns, readable, stream_columns
+from streamlease.spark.schema import FrameColumns, readable, stream_columns
 from streamlease.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from streamlease.spark.task import SlotPartition, read
 
@@ -83,7 +83,7 @@ class StreamleaseSource(DataSource):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What Spark's driver and workers call."""
 
-    def __init__(self, options: SourceOptions, columns: Columns | None = None) -> None:
+    def __init__(self, options: SourceOptions, columns: FrameColumns | None = None) -> None:
         self._options = options
         self._columns = columns if columns is not None else stream_columns(options)
         self._query: QuerySession | None = None

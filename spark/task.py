@@ -24,7 +24,7 @@ from streamlease.protocol.messages import CutRead
 from streamlease.registry.mailbox import send_blocking
 from streamlease.spark.connections import connection
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.schema import Columns
+from streamlease.spark.schema import FrameColumns
 from streamlease.streams.entries.messages import filter_batch
 from streamlease.streams.log.log import BlockingLog
 
@@ -46,7 +46,7 @@ class SlotPartition(InputPartition):
         self.first = first
 
 
-def read(work: SlotWork, options: SourceOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
+def read(work: SlotWork, options: SourceOptions, columns: FrameColumns) -> Iterator[pa.RecordBatch]:
     """All messages of the slot's part of the cut that the filter matches, stream by stream.
 
     Raises:
@@ -90,7 +90,7 @@ def read(work: SlotWork, options: SourceOptions, columns: Columns) -> Iterator[p
 
 
 def _batches(
-    reader: BlockingLog, span: Span, reading: Reading, options: SourceOptions, columns: Columns
+    reader: BlockingLog, span: Span, reading: Reading, options: SourceOptions, columns: FrameColumns
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one span. Waits for a Redis that is away, and skips what is lost if that is allowed."""
     stream = StreamId.parse(span.stream)

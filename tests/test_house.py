@@ -264,6 +264,25 @@ def test_the_rules_find_what_they_forbid(tmp_path: Path) -> None:
     ]
 
 
+SAME_THING = {
+    "Batch", "Client", "PlainSubscription", "Publisher", "Subscription",  # the blocking twins
+    "DeadLetter", "Failed", "NotLeader", "Received", "Tick",  # the event, message or record of the same thing
+    "Held", "Peer", "Process", "Reading",  # these are not: they wait for a name each
+}  # fmt: skip
+"""Names that two modules may give to a class. The documents of ``--json`` are named as what they show."""
+
+
+def test_no_two_rooms_give_one_name_to_two_things() -> None:
+    found: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        if module != "streamlease.admin.documents":
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(module)
+    twice = {name: modules for name, modules in found.items() if len(modules) > 1 and name not in SAME_THING}
+    assert twice == {}, "one name, one meaning: rename one of them, or say above that both are the same thing"
+
+
 # -- what may be committed -----------------------------------------------------------------------------------
 
 # Written in two halves, so that this file does not name them itself.

@@ -19,7 +19,7 @@ PLAIN_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Progress:
+class DemoProgress:
     """Where the demo is."""
 
     total: int = 0
@@ -53,7 +53,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoOutcome:
     """How it went."""
 
     published: int
@@ -82,7 +82,7 @@ class Outcome:
         take_over_seconds: float | None,
         leader_seconds: float | None,
         seconds: float,
-    ) -> Outcome:
+    ) -> DemoOutcome:
         """Compare what Spark found with what was published."""
         by_spark: dict[str, float] = judged["mean_delays"]
         carriers = sorted({*truth, *by_spark})
@@ -138,7 +138,7 @@ class Reporter:
             self._live.stop()
             self._live = None
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: DemoProgress) -> None:
         """Show where the demo is."""
         if self._live is not None:
             table = Table.grid(padding=(0, 2))
@@ -155,7 +155,7 @@ class Reporter:
             self._line_at = time.monotonic() + PLAIN_SECONDS
             self._errors.print(f"{time.monotonic() - progress.began:6.1f} s  {progress.line}", soft_wrap=True)
 
-    def show(self, outcome: Outcome) -> None:
+    def show(self, outcome: DemoOutcome) -> None:
         """The end: one table, or one JSON document."""
         if self._as_json:
             print(json.dumps(asdict(outcome) | {"ok": outcome.good}, indent=2))  # noqa: T201
@@ -178,7 +178,7 @@ class Reporter:
         console.print(f"{verdict}; {outcome.seconds:.0f} s")
 
 
-def _rows(outcome: Outcome) -> list[tuple[str, str]]:
+def _rows(outcome: DemoOutcome) -> list[tuple[str, str]]:
     return [
         ("published", f"{outcome.published:,}"),
         ("delivered", f"{outcome.delivered:,}"),

@@ -29,7 +29,7 @@ from typing import Any
 from streamlease.admin.demo.flights import Flights, event_time, load
 from streamlease.admin.demo.processes import Process
 from streamlease.admin.demo.query import SUBSCRIPTION
-from streamlease.admin.demo.report import Outcome, Progress, Reporter
+from streamlease.admin.demo.report import DemoOutcome, DemoProgress, Reporter
 from streamlease.admin.redis.embedded import EmbeddedRedis
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import InvalidOption, NotLeader, StreamleaseError
@@ -66,7 +66,7 @@ def run(redis_url: str | None, as_json: bool) -> int:
     return 0 if outcome.good else 1
 
 
-async def _play(url: str, directory: Path, reporter: Reporter) -> Outcome:
+async def _play(url: str, directory: Path, reporter: Reporter) -> DemoOutcome:
     flights = load()
     async with Client(url, embedded=False) as client:
         if any(space.name == SPACE for space in (await client.spaces.look()).listed):
@@ -83,7 +83,7 @@ async def _play(url: str, directory: Path, reporter: Reporter) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class DemoAct:
     """Something that happens once `share` of the flights are published and `ready` holds."""
 
     share: float
@@ -105,7 +105,7 @@ class Stage:
     queries: dict[str, Process] = field(default_factory=dict)
     sessions: dict[str, str] = field(default_factory=dict)
     """Session -> name of its query."""
-    progress: Progress = field(default_factory=Progress)
+    progress: DemoProgress = field(default_factory=DemoProgress)
     both_held: bool = False
     take_over_seconds: float | None = None
     leader_seconds: float | None = None
@@ -115,7 +115,7 @@ class Stage:
         """The subscription that both queries share."""
         return SharedSubscription.parse(SUBSCRIPTION)
 
-    async def play(self) -> Outcome:
+    async def play(self) -> DemoOutcome:
         """From the first host to the judgement."""
         began = time.monotonic()
         await self.client.create_space(SPACE, [f"{SPACE}/#"], streams=STREAMS)
@@ -133,7 +133,7 @@ class Stage:
             await asyncio.to_thread(query.stop)
         self._say("asking Spark what arrived")
         judged = await asyncio.to_thread(self._judge)
-        return Outcome.of(
+        return DemoOutcome.of(
             published=len(self.flights),
             judged=judged,
             truth=self.flights.mean_delays(),
@@ -159,12 +159,12 @@ class Stage:
 
     # ------------------------------------------------------------ acts
 
-    def _acts(self) -> list[Act]:
+    def _acts(self) -> list[DemoAct]:
         return [
-            Act(0.10, "the first query to consume", lambda: self._consumes("first"), self._second_joins),
-            Act(0.40, "both queries to hold streams", self._both_hold, self._first_is_killed),
-            Act(0.65, "nothing", _at_once, self._first_returns),
-            Act(0.85, "both queries to hold streams again", self._both_hold, self._leader_is_killed),
+            DemoAct(0.10, "the first query to consume", lambda: self._consumes("first"), self._second_joins),
+            DemoAct(0.40, "both queries to hold streams", self._both_hold, self._first_is_killed),
+            DemoAct(0.65, "nothing", _at_once, self._first_returns),
+            DemoAct(0.85, "both queries to hold streams again", self._both_hold, self._leader_is_killed),
         ]
 
     async def _second_joins(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamlease.protocol.ids import StreamId
     from streamlease.registry.leadership import LeaderRecord
     from streamlease.registry.progress import GroupProgress
-    from streamlease.streams.log.times import Waiting
+    from streamlease.streams.log.times import WaitingMessage
     from streamlease.streams.spaces.spaces import Space
 
 
@@ -138,7 +138,7 @@ async def _summaries(
 
 
 def _behind(
-    one: GroupProgress, seen: Mapping[tuple[StreamId, int], Waiting]
+    one: GroupProgress, seen: Mapping[tuple[StreamId, int], WaitingMessage]
 ) -> list[tuple[int, int | None]] | None:
     """Of each stream: how many messages wait, and since when; None if a stream is not known.
 

@@ -13,7 +13,7 @@ from streamlease.protocol.errors import Indefinite, NotLeader, StoreRefused, Unk
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import leadership
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.times import Waiting, server_time, waiting
+from streamlease.streams.log.times import WaitingMessage, server_time, waiting
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -144,7 +144,7 @@ async def _with_lag(client: Client, streams: list[dict[str, Any]], now: int) -> 
     return rows
 
 
-def _seconds_since(there: Waiting | None, now: int) -> float | None:
+def _seconds_since(there: WaitingMessage | None, now: int) -> float | None:
     if there is None or there.since is None:
         return None
     return max(0.0, round((now - there.since) / 1_000_000, 3))

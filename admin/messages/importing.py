@@ -28,7 +28,7 @@ app = typer.Typer(help="Bring messages in from elsewhere.", no_args_is_help=True
 
 
 @dataclass(slots=True)
-class Counts:
+class ImportProgress:
     """How far an import is."""
 
     imported: int = 0
@@ -70,7 +70,7 @@ def redis_stream(
         check_topic(topic)
     if len(set(keys)) < len(keys):
         raise InvalidOption(f"a key is named twice in {' '.join(keys)[:200]}: name each once")
-    counts = Counts()
+    counts = ImportProgress()
 
     async def work(client: Client) -> None:
         with Bar("importing") as bar:
@@ -111,7 +111,7 @@ class Importer:
         mapping: Mapping,
         follow: bool,
         delete: bool,
-        counts: Counts,
+        counts: ImportProgress,
         bar: Bar,
     ) -> None:
         self._client = client

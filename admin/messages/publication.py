@@ -20,7 +20,7 @@ TopicOf = Callable[[Record], str]
 
 
 @dataclass(slots=True)
-class Counts:
+class PublicationProgress:
     """How far a publication is."""
 
     submitted: int = 0
@@ -38,7 +38,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PublicationPlan:
     """What is to be published, and how its records become messages."""
 
     topic: str

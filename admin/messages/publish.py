@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlease.admin.bar import Bar
-from streamlease.admin.messages.publication import Counts, Plan, topic_of_records
+from streamlease.admin.messages.publication import PublicationPlan, PublicationProgress, topic_of_records
 from streamlease.admin.messages.publish_once import check_resumable, publish_resumably
-from streamlease.admin.messages.sources import SUFFIXES, Form, Meter, lookup, read_ahead, records
+from streamlease.admin.messages.sources import SUFFIXES, Form, InputMeter, lookup, read_ahead, records
 from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line
 from streamlease.admin.running import with_client
@@ -61,10 +61,10 @@ def publish(
     check_batching(linger_ms, max_batch_bytes, compression)
     options = {"linger_ms": linger_ms, "max_batch_bytes": max_batch_bytes, "compression": compression}
     key_of = lookup(key) if key is not None else None
-    plan = Plan(topic, file, chosen, key, topic_of_records(topic, chosen), key_of, options)
+    plan = PublicationPlan(topic, file, chosen, key, topic_of_records(topic, chosen), key_of, options)
     if resume is not None:
         check_resumable(resume, file)
-    counts, began = Counts(), time.monotonic()
+    counts, began = PublicationProgress(), time.monotonic()
 
     async def work(client: Client) -> None:
         if plan.topic_of is None:
@@ -84,7 +84,7 @@ def publish(
     _report(topic, counts, time.monotonic() - began, resume is not None, as_json)
 
 
-def _report(topic: str, counts: Counts, seconds: float, resumable: bool, as_json: bool) -> None:
+def _report(topic: str, counts: PublicationProgress, seconds: float, resumable: bool, as_json: bool) -> None:
     if as_json:
         document(
             {
@@ -100,10 +100,10 @@ def _report(topic: str, counts: Counts, seconds: float, resumable: bool, as_json
     line(f"published {counts.published} messages to {topic}{before}")
 
 
-async def _publish(client: Client, plan: Plan, counts: Counts, bar: Bar) -> None:
+async def _publish(client: Client, plan: PublicationPlan, counts: PublicationProgress, bar: Bar) -> None:
     from streamlease.streams.entries.values import check_values
 
-    meter = Meter()
+    meter = InputMeter()
     source = records(plan.file, plan.form, meter)
     schemas: dict[str, Schema | None] = {}
     async with client.publisher(**plan.options) as publisher, aclosing(read_ahead(source)) as lists:

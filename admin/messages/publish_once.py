@@ -14,14 +14,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamlease.admin.messages.sources import Meter, Record, read_ahead, records
+from streamlease.admin.messages.sources import InputMeter, Record, read_ahead, records
 from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.ids import check_name
 from streamlease.protocol.topics import intersect
 
 if TYPE_CHECKING:
     from streamlease.admin.bar import Bar
-    from streamlease.admin.messages.publication import Counts, Plan
+    from streamlease.admin.messages.publication import PublicationPlan, PublicationProgress
     from streamlease.agent.client import Client
     from streamlease.streams.imports.positions import Resume
     from streamlease.streams.imports.transfer import Item
@@ -44,7 +44,7 @@ def check_resumable(name: str, file: Path | None) -> None:
         raise InvalidOption(f"--resume {name} needs a file that can be read again, and {file} is none")
 
 
-def _identity(plan: Plan, first_record: Record | None) -> dict[str, Any]:
+def _identity(plan: PublicationPlan, first_record: Record | None) -> dict[str, Any]:
     """What the source is, and how it is read."""
     how = {"--format": str(plan.form), "--key": plan.key, "the topic": plan.topic}
     if plan.file is None:
@@ -67,7 +67,9 @@ def _hash(data: bytes) -> str:
     return blake2b(data, digest_size=8).hexdigest()
 
 
-async def publish_resumably(client: Client, name: str, plan: Plan, counts: Counts, bar: Bar) -> None:
+async def publish_resumably(
+    client: Client, name: str, plan: PublicationPlan, counts: PublicationProgress, bar: Bar
+) -> None:
     """Publish what is not there yet.
 
     Raises:
@@ -79,7 +81,7 @@ async def publish_resumably(client: Client, name: str, plan: Plan, counts: Count
     work = _Resumed(client, name, plan, counts, {one.name: one for one in known.listed if _meets(one, plan)})
     if not piped and await work.is_complete():  # then it is not even read
         return
-    meter = Meter()
+    meter = InputMeter()
     async with aclosing(read_ahead(records(plan.file, plan.form, meter))) as lists:
         try:
             async for some in lists:
@@ -95,7 +97,7 @@ async def publish_resumably(client: Client, name: str, plan: Plan, counts: Count
     await work.end(complete=not piped)  # a pipe may bring more the next time
 
 
-def _meets(space: Space, plan: Plan) -> bool:
+def _meets(space: Space, plan: PublicationPlan) -> bool:
     return any(intersect(own, plan.filter) for own in space.topics)
 
 
@@ -106,7 +108,12 @@ class _Resumed:
     """
 
     def __init__(
-        self, client: Client, name: str, plan: Plan, counts: Counts, spaces: dict[str, Space]
+        self,
+        client: Client,
+        name: str,
+        plan: PublicationPlan,
+        counts: PublicationProgress,
+        spaces: dict[str, Space],
     ) -> None:
         from streamlease.streams.imports.transfer import Transfer
 

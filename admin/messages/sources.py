@@ -79,21 +79,21 @@ class Record(NamedTuple):
 
 
 @dataclass(slots=True)
-class Meter:
+class InputMeter:
     """How much of the input was read, in bytes, or rows of a parquet table."""
 
     done: int = 0
     total: int | None = None
 
 
-def records(path: Path | None, form: Form, meter: Meter | None = None) -> Iterator[list[Record]]:
+def records(path: Path | None, form: Form, meter: InputMeter | None = None) -> Iterator[list[Record]]:
     """The records of the file, or of standard input, in lists of what is there.
 
     Raises:
         InvalidOption: the file cannot be read, or the form needs a file.
         InvalidInput: a record is not of the form, with its line.
     """
-    meter = meter or Meter()
+    meter = meter or InputMeter()
     if form is Form.PARQUET:
         yield from _parquet(path, meter)
         return
@@ -125,7 +125,7 @@ def _line(number: int) -> str:
     return f"line {number}"
 
 
-def _lines(fd: int, meter: Meter) -> Iterator[list[tuple[int, bytes]]]:
+def _lines(fd: int, meter: InputMeter) -> Iterator[list[tuple[int, bytes]]]:
     """Numbered lines without their ends, as many as each read brought."""
     number = 0
     rest = b""
@@ -183,7 +183,7 @@ def _json_line(number: int, text: bytes) -> Record:
     return Record(_line(number), text.strip(), value)
 
 
-def _csv(fd: int, meter: Meter) -> Iterator[list[Record]]:
+def _csv(fd: int, meter: InputMeter) -> Iterator[list[Record]]:
     csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader(_text(fd, meter), strict=True)
     try:
@@ -208,7 +208,7 @@ def _csv_row(number: int, titles: list[str], row: list[str]) -> Record:
     return Record(_line(number), json.dumps(fields, ensure_ascii=False).encode(), fields, there)
 
 
-def _text(fd: int, meter: Meter) -> Iterator[str]:
+def _text(fd: int, meter: InputMeter) -> Iterator[str]:
     for some in _lines(fd, meter):
         for number, text in some:
             try:
@@ -217,7 +217,7 @@ def _text(fd: int, meter: Meter) -> Iterator[str]:
                 raise InvalidInput(f"line {number} is not valid UTF-8: convert the file to UTF-8") from None
 
 
-def _parquet(path: Path | None, meter: Meter) -> Iterator[list[Record]]:
+def _parquet(path: Path | None, meter: InputMeter) -> Iterator[list[Record]]:
     if path is None:
         raise InvalidOption("a parquet table cannot come through a pipe: give --file FILE")
     import pyarrow as pa

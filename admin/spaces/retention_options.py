@@ -47,7 +47,7 @@ GroupExpiry = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RetentionOptions:
     """What these options say, as text; None for what is not given."""
 
     age: str | None

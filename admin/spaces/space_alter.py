@@ -13,7 +13,14 @@ from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces import retention_options, schema_option
-from streamlease.admin.spaces.retention_options import Age, Asked, Bytes, Force, GroupExpiry, Messages
+from streamlease.admin.spaces.retention_options import (
+    Age,
+    Bytes,
+    Force,
+    GroupExpiry,
+    Messages,
+    RetentionOptions,
+)
 from streamlease.admin.spaces.schema_option import SchemaFile
 from streamlease.admin.spaces.space_definition import definition
 from streamlease.protocol.errors import InvalidOption
@@ -51,7 +58,7 @@ class _Changes:
     """All that is asked."""
 
     streams: _Streams
-    retention: Asked
+    retention: RetentionOptions
     columns: Schema | None
 
     async def make(self, client: Client, name: str) -> Space:
@@ -109,7 +116,7 @@ def alter(
     A rotation is so with --from-generation. A schema may gain nullable columns, null in older messages.
     """
     new = _Streams(streams, rotate, from_generation)
-    asked = Asked(retention, retention_bytes, retention_messages, retention_force, group_expiry)
+    asked = RetentionOptions(retention, retention_bytes, retention_messages, retention_force, group_expiry)
     if not asked.anything and not new.anything and schema is None:
         raise InvalidOption("nothing to alter: give at least one setting, such as --retention 7d")
     changes = _Changes(new, asked, None if schema is None else schema_option.read(schema))

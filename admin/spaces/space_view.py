@@ -15,7 +15,7 @@ from streamlease.streams.spaces.retention import Kept, Retention, kept
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.protocol.ids import StreamId
-    from streamlease.streams.log.ranges import StreamState
+    from streamlease.streams.log.ranges import LogState
     from streamlease.streams.spaces.spaces import Space
 
 
@@ -81,7 +81,7 @@ async def streams_and_groups(
 
 
 def _stream(
-    space: Space, stream: StreamId, state: StreamState | None, size: Kept | None, holds: Holds
+    space: Space, stream: StreamId, state: LogState | None, size: Kept | None, holds: Holds
 ) -> dict[str, Any]:
     hold = holds.of(stream) if state is not None else Hold(0)
     by = None if hold.group is None or space.retention.force else hold.holder
@@ -100,7 +100,7 @@ def _stream(
     }
 
 
-def _finished_by(stream: StreamId, state: StreamState, holds: Holds) -> list[str]:
+def _finished_by(stream: StreamId, state: LogState, holds: Holds) -> list[str]:
     """The groups that consumed a sealed stream to its end."""
     return [
         str(group.subscription)
@@ -109,7 +109,7 @@ def _finished_by(stream: StreamId, state: StreamState, holds: Holds) -> list[str
     ]
 
 
-def _word(state: StreamState) -> str:
+def _word(state: LogState) -> str:
     return "sealed" if state.sealed else "pending" if state.pending else "open"
 
 

@@ -13,7 +13,14 @@ from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line, printable, table
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces import schema_option, space_alter
-from streamlease.admin.spaces.retention_options import Age, Asked, Bytes, Force, GroupExpiry, Messages
+from streamlease.admin.spaces.retention_options import (
+    Age,
+    Bytes,
+    Force,
+    GroupExpiry,
+    Messages,
+    RetentionOptions,
+)
 from streamlease.admin.spaces.schema_option import SchemaFile
 from streamlease.admin.spaces.space_definition import definition
 from streamlease.admin.watching import Watch, view
@@ -56,7 +63,7 @@ def create(
     filters = [*topics, *(more or [])]
     from streamlease.streams.spaces.retention import Retention
 
-    asked = Asked(retention, retention_bytes, retention_messages, retention_force, group_expiry)
+    asked = RetentionOptions(retention, retention_bytes, retention_messages, retention_force, group_expiry)
     keep = asked.changed(Retention()) if asked.anything else None
     columns = None if schema is None else schema_option.read(schema)
     space = with_client(

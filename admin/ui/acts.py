@@ -25,7 +25,7 @@ MOST_LINES = 200
 Text = str | None
 
 
-class Act(BaseModel):
+class PageAct(BaseModel):
     """What the page may ask of a leader; the fields are those of `Command`."""
 
     model_config = ConfigDict(extra="forbid")
@@ -51,7 +51,7 @@ class Act(BaseModel):
     """Of delete: the subscription once more, as somebody typed it."""
 
 
-async def do(client: Client, wanted: Act, who: str) -> list[str]:
+async def do(client: Client, wanted: PageAct, who: str) -> list[str]:
     """Do an act, or with its `dry_run` only look what it would do; what is to be said of it.
 
     Raises:
@@ -83,7 +83,7 @@ _NEEDS = {
 }
 
 
-def _given(wanted: Act, name: str) -> str:
+def _given(wanted: PageAct, name: str) -> str:
     found: str | None = getattr(wanted, name)
     if not found:
         raise InvalidOption(f"{wanted.act} needs a {name}: name one")
@@ -122,7 +122,7 @@ def _cut(lines: list[str]) -> list[str]:
     return lines if left <= 0 else [*lines[:MOST_LINES], f"and {left} more"]
 
 
-async def _reset(client: Client, shared: SharedSubscription, wanted: Act, who: str) -> list[str]:
+async def _reset(client: Client, shared: SharedSubscription, wanted: PageAct, who: str) -> list[str]:
     if (wanted.to is None) == (wanted.shift is None):
         raise InvalidOption("say where the group goes on, in one way: to, or shift")
     only = [wanted.stream] if wanted.stream else []
@@ -140,7 +140,7 @@ def _reset_line(row: dict[str, Any]) -> str:
     return f"{line} ({row['note']})" if row["note"] else line
 
 
-async def _delete(client: Client, shared: SharedSubscription, wanted: Act, who: str) -> list[str]:
+async def _delete(client: Client, shared: SharedSubscription, wanted: PageAct, who: str) -> list[str]:
     if not wanted.dry_run and wanted.confirm != str(shared):
         raise InvalidOption(f"type {shared} to confirm that it is deleted")
     await delete_group(client, shared, who=who, force=wanted.force, dry_run=wanted.dry_run)

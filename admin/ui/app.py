@@ -33,7 +33,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamlease.admin.ui.acts import Act, do
+from streamlease.admin.ui.acts import PageAct, do
 from streamlease.admin.ui.board import Board, GroupBoard, Row
 from streamlease.admin.ui.host_names import KnownHosts
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
@@ -157,7 +157,7 @@ class _Site:
             if len(body) > LONGEST_BODY:
                 return _refused(413, f"the request is longer than {LONGEST_BODY} bytes")
         try:
-            wanted = Act.model_validate_json(body)
+            wanted = PageAct.model_validate_json(body)
             says = await do(self._client, wanted, _who(request))
         except ValidationError as error:
             problem = error.errors()[0]

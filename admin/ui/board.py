@@ -27,7 +27,7 @@ from streamlease.leader.core.records import (
     StreamProgress,
     TermStarted,
 )
-from streamlease.leader.journals import JournalFollower, News
+from streamlease.leader.journals import JournalFollower, JournalNews
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership
@@ -172,7 +172,7 @@ class Board:
         }
         for group in self.groups.values():
             identity = group.subscription.id
-            self._take(group, news.get(identity, News()), ends, leaders[identity], now)
+            self._take(group, news.get(identity, JournalNews()), ends, leaders[identity], now)
         self.overview = {
             "time": now,
             "redis": {
@@ -204,7 +204,7 @@ class Board:
     def _take(
         self,
         group: GroupBoard,
-        news: News,
+        news: JournalNews,
         ends: Mapping[str, int],
         leader: leadership.LeaderRecord,
         now: int,

@@ -17,7 +17,7 @@ from streamlease.registry.groups import Groups
 from streamlease.spark.option_values import LATEST
 from streamlease.spark.options import SourceOptions
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import StreamState
+from streamlease.streams.log.ranges import LogState
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ async def _since(streams: AsyncLog, stream: StreamId, moment: datetime, options:
 
 
 def at_offsets(
-    wanted: Mapping[str, int], states: Mapping[StreamId, StreamState], *, fail_on_data_loss: bool
+    wanted: Mapping[str, int], states: Mapping[StreamId, LogState], *, fail_on_data_loss: bool
 ) -> dict[str, int]:
     """The first offset of each stream; those not named begin at their oldest message. See :func:`declare`."""
     known = {str(stream): state for stream, state in states.items()}

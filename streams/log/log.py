@@ -43,8 +43,8 @@ from streamlease.streams.log.many import READ_BYTES, read_all
 from streamlease.streams.log.ranges import (
     ENOUGH_BYTES,
     ENOUGH_ROWS,
+    LogState,
     RangeReader,
-    StreamState,
     gather,
     meta_command,
     no_stream,
@@ -53,10 +53,10 @@ from streamlease.streams.log.ranges import (
 from streamlease.streams.log.times import after_offset, microseconds, offsets_after, offsets_after_blocking
 from streamlease.streams.redis.connection import (
     Argument,
-    Asked,
     AsyncRedis,
     BlockingRedis,
     Command,
+    PendingAnswer,
     ask,
     ask_blocking,
     refusal,
@@ -92,7 +92,7 @@ def _sealed(stream: StreamId, reply: Any) -> int:
 
 def _states(
     streams: Sequence[StreamId], replies: list[Any], damaged: dict[StreamId, StreamleaseError] | None = None
-) -> dict[StreamId, StreamState]:
+) -> dict[StreamId, LogState]:
     states = {}
     for stream, reply in zip(streams, replies, strict=True):
         try:
@@ -107,7 +107,7 @@ def _states(
     return states
 
 
-def _after(stream: StreamId, offset: int, state: StreamState | None) -> int:
+def _after(stream: StreamId, offset: int, state: LogState | None) -> int:
     if state is None:
         raise no_stream(stream)
     return after_offset(stream, offset, state.floor, state.next)
@@ -307,7 +307,7 @@ class AsyncLog:
             if record is not None and (parts := record.split())
         }
 
-    async def states(self, streams: Iterable[StreamId]) -> dict[StreamId, StreamState]:
+    async def states(self, streams: Iterable[StreamId]) -> dict[StreamId, LogState]:
         """What is known about `streams`, in one round trip; those that do not exist are left out."""
         wanted = [*streams]
         return _states(
@@ -411,7 +411,7 @@ class BlockingLog:
                     outcomes[place] = outcome
         return outcomes
 
-    def states(self, streams: Iterable[StreamId]) -> dict[StreamId, StreamState]:
+    def states(self, streams: Iterable[StreamId]) -> dict[StreamId, LogState]:
         """See ``AsyncLog.states``."""
         wanted = [*streams]
         return _states(
@@ -458,11 +458,11 @@ class BlockingLog:
         if reader.done:
             return
         waiting: list[pa.RecordBatch] = []
-        asked: Asked | None = Asked(self._redis, reader.commands)
+        asked: PendingAnswer | None = PendingAnswer(self._redis, reader.commands)
         try:
             while asked is not None:
                 taken = reader.take(asked.replies())
-                asked = None if reader.done else Asked(self._redis, reader.commands)
+                asked = None if reader.done else PendingAnswer(self._redis, reader.commands)
                 for part in reader.decode_parts(taken):
                     waiting += part
                     ready, waiting = gather(

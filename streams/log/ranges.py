@@ -73,7 +73,7 @@ class MissingOffsets(HistoryTruncated):
         return f"go on from offset {self.oldest}"
 
 
-class StreamState(NamedTuple):
+class LogState(NamedTuple):
     """What is known about a stream: `next` offset, lowest offset kept, whether `next` is its end, the time of
     the last append in microseconds, whether it waits for its predecessors to be sealed, and its size."""
 
@@ -96,7 +96,7 @@ def meta_command(stream: StreamId) -> Command:
     return ("HMGET", stream_meta(stream), "next", "floor", "state", "last_append", "bytes")
 
 
-def parse_meta(stream: StreamId, reply: Any) -> StreamState | None:
+def parse_meta(stream: StreamId, reply: Any) -> LogState | None:
     """The reply to :func:`meta_command`; None if there is no such stream.
 
     Raises:
@@ -106,7 +106,7 @@ def parse_meta(stream: StreamId, reply: Any) -> StreamState | None:
         return None
     next, floor, state, last_append = reply[:4]
     try:
-        return StreamState(
+        return LogState(
             int(next),
             int(floor or 0),
             state == b"sealed",
@@ -183,7 +183,7 @@ class RangeReader:
     ) -> None:
         self.stream = stream
         self.position = self._start = start
-        self.state: StreamState | None = None
+        self.state: LogState | None = None
         self._end = end
         self._until = end
         if max_messages is not None:
@@ -301,13 +301,13 @@ class RangeReader:
             versions.newest.check_wanted(self._schema, f"space {self.stream.space}")
         self._versions = versions
 
-    def _is_newer(self, offset: int, fields: Sequence[bytes], state: StreamState) -> bool:
+    def _is_newer(self, offset: int, fields: Sequence[bytes], state: LogState) -> bool:
         """Whether an entry was written, under a newer schema, after the meta was read."""
         if len(fields) < 4 or fields[2] != b"s" or offset < state.next:
             return False
         return self._versions is None or self._versions.find(fields[3]) is None
 
-    def _take(self, entries: list[Entry], state: StreamState) -> list[int]:
+    def _take(self, entries: list[Entry], state: LogState) -> list[int]:
         """Move the position over the entries that are wanted; their sizes in bytes, when expanded."""
         asked = self._count
         sizes: list[int] = []

@@ -193,7 +193,7 @@ async def append_times(redis: AsyncRedis, offsets: Mapping[StreamId, int]) -> di
     return {stream: since for (stream, _), since in times.items() if since is not None}
 
 
-class Waiting(NamedTuple):
+class WaitingMessage(NamedTuple):
     """Where a stream ends, and since when the message at an offset waits there."""
 
     next: int
@@ -204,7 +204,7 @@ class Waiting(NamedTuple):
 
 async def waiting(
     redis: AsyncRedis, places: Iterable[tuple[StreamId, int]]
-) -> dict[tuple[StreamId, int], Waiting]:
+) -> dict[tuple[StreamId, int], WaitingMessage]:
     """What is to be known of lag, for any number of offsets of each stream, in one call for each place.
 
     Streams that do not exist, or are damaged, are left out.
@@ -212,7 +212,7 @@ async def waiting(
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    found: dict[tuple[StreamId, int], Waiting] = {}
+    found: dict[tuple[StreamId, int], WaitingMessage] = {}
     wanted = list(dict.fromkeys(places))
     for begin in range(0, len(wanted), PAGE):
         page = wanted[begin : begin + PAGE]
@@ -234,5 +234,5 @@ async def waiting(
                 if not (next.isdigit() and floor.isdigit()):
                     log.warning("stream %s is damaged: %r", place[0], reply, extra={"stream": str(place[0])})
                     continue
-                found[place] = Waiting(int(next), int(floor), _time_of(since))
+                found[place] = WaitingMessage(int(next), int(floor), _time_of(since))
     return found

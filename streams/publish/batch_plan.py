@@ -38,7 +38,7 @@ Parts = dict[StreamId, list[list[Key]]]
 """For each stream, parts in order: the staged keys that one script appends."""
 
 
-class Plan:
+class BatchPlan:
     """What a batch consists of.
 
     Args:
@@ -53,7 +53,7 @@ class Plan:
         self.tags = {**(tags or {})}
 
     @classmethod
-    def of(cls, staged: Sequence[Staged]) -> Plan:
+    def of(cls, staged: Sequence[Staged]) -> BatchPlan:
         """The plan that appends all `staged` in their order."""
         parts: Parts = {}
         sizes: dict[StreamId, int] = {}
@@ -68,10 +68,10 @@ class Plan:
         tokens = " ".join(one.token for one in staged)
         return cls(parts, hashlib.sha256(tokens.encode()).hexdigest()[:16])
 
-    def with_parts(self, parts: Parts, tags: Mapping[StreamId, str] | None = None) -> Plan:
+    def with_parts(self, parts: Parts, tags: Mapping[StreamId, str] | None = None) -> BatchPlan:
         """This plan, with other parts; streams of which nothing is left are left out."""
         left = {stream: groups for stream, groups in parts.items() if groups}
-        return Plan(left, self.tag, {**self.tags, **(tags or {})})
+        return BatchPlan(left, self.tag, {**self.tags, **(tags or {})})
 
     def tag_of(self, stream: StreamId) -> str:
         """What `stream` remembers of this plan."""
@@ -92,7 +92,7 @@ class Plan:
         return json.dumps({"tag": self.tag, "tags": tags, "parts": parts}, separators=(",", ":"))
 
     @classmethod
-    def load(cls, text: bytes | str) -> Plan:
+    def load(cls, text: bytes | str) -> BatchPlan:
         """The plan from its text."""
         document = json.loads(text)
         parts = {

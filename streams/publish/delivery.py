@@ -22,7 +22,7 @@ from streamlease.streams.log.keys import (
     stream_staged,
 )
 from streamlease.streams.log.ranges import no_stream
-from streamlease.streams.publish.batch_plan import Key, Parts, Plan, Staged
+from streamlease.streams.publish.batch_plan import BatchPlan, Key, Parts, Staged
 from streamlease.streams.publish.restaging import Restaging
 from streamlease.streams.publish.staging import EXPIRY_SECONDS, Lacking, Lost, gone, parse_member
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask
@@ -83,7 +83,7 @@ class Delivery:
             StreamSealed, UnknownSpace: a space takes no more messages, or was deleted.
             NotDurable, StoreUnavailable, StoreRefused, Indefinite: repeat the batch.
         """
-        own = Plan.of(staged)
+        own = BatchPlan.of(staged)
         await self._check(batch, own)
         version, plan = await self._decide(batch, "", own, skip_past)
         if plan is None:
@@ -132,7 +132,9 @@ class Delivery:
 
     # ------------------------------------------------------------------------------------- deciding
 
-    async def _decide(self, batch: int, version: str, plan: Plan, skip_past: bool) -> tuple[str, Plan | None]:
+    async def _decide(
+        self, batch: int, version: str, plan: BatchPlan, skip_past: bool
+    ) -> tuple[str, BatchPlan | None]:
         """What holds for the batch from now on, and the number of that decision; no plan if it is past."""
         names = sorted({stream.space for stream in plan.parts})
         promised = strongest([(await self._space(name)).promised for name in names])
@@ -148,11 +150,11 @@ class Delivery:
                 f"another run of the same query is ahead, or the checkpoint is older than the sink; "
                 f"end this run, or use a new checkpointLocation"
             )
-        return reply[1].decode(), Plan.load(reply[2])
+        return reply[1].decode(), BatchPlan.load(reply[2])
 
     # ------------------------------------------------------------------------------- what is there
 
-    async def _check(self, batch: int, own: Plan) -> None:
+    async def _check(self, batch: int, own: BatchPlan) -> None:
         """Refuse to decide anew for rows of which Redis lost some, or which are there by a lost decision."""
         lacking = await self._lacking(own)
         former = await self._former(batch, own)
@@ -169,7 +171,7 @@ class Delivery:
         if lacking is not None:
             raise gone(self._sink, batch, lacking)
 
-    async def _former(self, batch: int, own: Plan) -> StreamId | None:
+    async def _former(self, batch: int, own: BatchPlan) -> StreamId | None:
         """A stream of a former generation, for which `own` has nothing, that has rows of the batch."""
         spaces = [await self._space(name) for name in sorted({stream.space for stream in own.parts})]
         former = [
@@ -185,7 +187,7 @@ class Delivery:
                 return stream
         return None
 
-    async def _lacking(self, plan: Plan) -> Lacking | None:
+    async def _lacking(self, plan: BatchPlan) -> Lacking | None:
         """A staged key of `plan` that is not there, or not with as many entries as the plan names."""
         keys = [(stream, key) for stream, parts in plan.parts.items() for group in parts for key in group]
         asked: list[Command] = [("XLEN", stream_staged(stream, key.token)) for stream, key in keys]
@@ -195,7 +197,7 @@ class Delivery:
                 return Lacking(stream, int(length), key.entries)
         return None
 
-    async def _begun(self, batch: int, plan: Plan) -> bool:
+    async def _begun(self, batch: int, plan: BatchPlan) -> bool:
         """Whether any stream of `plan` has something of the batch, or is gone, so that nobody knows."""
         asked: list[Command] = []
         for stream in plan.parts:
@@ -208,7 +210,7 @@ class Delivery:
 
     # ------------------------------------------------------------------------------------ appending
 
-    def _call(self, batch: int, plan: Plan, stream: StreamId, part: int) -> Call:
+    def _call(self, batch: int, plan: BatchPlan, stream: StreamId, part: int) -> Call:
         groups = plan.parts[stream]
         keys = [*groups[part], *(key for group in groups[1:] for key in group if not part)]
         return load_script(_ROOM, "append_staged").call(
@@ -229,7 +231,7 @@ class Delivery:
             ],
         )
 
-    async def _append(self, batch: int, plan: Plan) -> tuple[int, Trouble]:
+    async def _append(self, batch: int, plan: BatchPlan) -> tuple[int, Trouble]:
         """Append part by part. Messages appended; streams that refused."""
         rows = 0
         part = dict.fromkeys(plan.parts, 0)
@@ -275,7 +277,7 @@ class Delivery:
 
     # -------------------------------------------------------------------------------------- mending
 
-    async def _replaced(self, plan: Plan, trouble: Trouble, own: Plan, batch: int) -> Plan:
+    async def _replaced(self, plan: BatchPlan, trouble: Trouble, own: BatchPlan, batch: int) -> BatchPlan:
         """The plan with what its streams refused put elsewhere, or taken from the present attempt."""
         parts: Parts = {stream: [*groups] for stream, groups in plan.parts.items()}
         tags: dict[StreamId, str] = {}
@@ -311,7 +313,9 @@ class Delivery:
                 parts.setdefault(target, []).extend(groups)
         return plan.with_parts(parts, tags)
 
-    def _restaged(self, batch: int, plan: Plan, own: Plan, part: int, lacking: Lacking) -> list[list[Key]]:
+    def _restaged(
+        self, batch: int, plan: BatchPlan, own: BatchPlan, part: int, lacking: Lacking
+    ) -> list[list[Key]]:
         """What a stream gets instead of keys that are gone: what the present attempt staged for it."""
         stream = lacking.stream
         mine = own.parts.get(stream)
@@ -325,7 +329,7 @@ class Delivery:
             raise gone(self._sink, batch, lacking)
         return [*mine]
 
-    def _check_same(self, batch: int, plan: Plan, stream: StreamId, there: int) -> None:
+    def _check_same(self, batch: int, plan: BatchPlan, stream: StreamId, there: int) -> None:
         """Whether what a lost decision brought into `stream` is all that it gets of the batch."""
         if plan.rows(stream) != there:
             raise Lost(
@@ -340,7 +344,7 @@ class Delivery:
         await self._spaces.tell_schemas(space)
         return space
 
-    async def _there(self, batch: int, plan: Plan) -> tuple[Sequence[bytes], bool]:
+    async def _there(self, batch: int, plan: BatchPlan) -> tuple[Sequence[bytes], bool]:
         """What is staged for the sink, and whether all streams have what they acknowledged.
 
         Asked before the decision is emptied: what a failover took until now can still be appended again.

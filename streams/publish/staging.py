@@ -52,7 +52,7 @@ from streamlease.protocol.errors import Indefinite, StoreUnavailable, Streamleas
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Encoded
 from streamlease.streams.log.keys import sink_staged, sink_state, stream_staged
-from streamlease.streams.publish.batch_plan import Plan, Staged
+from streamlease.streams.publish.batch_plan import BatchPlan, Staged
 from streamlease.streams.redis.connection import Argument, BlockingRedis, Command, ask_blocking, refusal
 from streamlease.streams.redis.scripts import Call, load_script, run_many_blocking
 
@@ -241,7 +241,7 @@ def abandon(redis: BlockingRedis, sink: str, batch: int, staged: Iterable[Staged
     """
     ((newest, plan),) = ask_blocking(redis, [("HMGET", sink_state(sink), "batch", "plan")])
     decided = newest is not None and int(newest) == batch
-    named = Plan.load(plan).tokens() if decided else ()
+    named = BatchPlan.load(plan).tokens() if decided else ()
     keys = [(sink, one.stream, one.token) for one in staged if (one.stream, one.token) not in named]
     _remove(redis, batch, keys)
 

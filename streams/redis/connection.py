@@ -37,7 +37,7 @@ __all__ = [
     "OLDEST_VERSION",
     "Answer",
     "Argument",
-    "Asked",
+    "PendingAnswer",
     "AsyncCluster",
     "AsyncRedis",
     "BlockingCluster",
@@ -197,7 +197,7 @@ def ask_blocking(client: BlockingRedis, commands: Sequence[Command]) -> list[Any
         raise silent(client, error) from None
 
 
-class Asked:
+class PendingAnswer:
     """A question on its way, as of :func:`ask_blocking`: whoever asked does something else meanwhile.
 
     Args:

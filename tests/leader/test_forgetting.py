@@ -21,7 +21,7 @@ from streamlease.registry.progress import GroupProgress
 from streamlease.streams.imports.transfer import Item, Transfer
 from streamlease.streams.log.keys import stream_publishers
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import StreamState
+from streamlease.streams.log.ranges import LogState
 from streamlease.streams.log.times import EPOCH, MICROSECOND, server_time
 from streamlease.streams.spaces.retention import Retention
 from streamlease.streams.spaces.spaces import Generation, Space, SpaceStore
@@ -358,8 +358,8 @@ def space(*sizes: int) -> Space:
     return Space(name="s", topics=("a/#",), generations=many)
 
 
-def stream_state(next: int, floor: int, sealed: bool = True) -> StreamState:
-    return StreamState(next, floor, sealed, 0)
+def stream_state(next: int, floor: int, sealed: bool = True) -> LogState:
+    return LogState(next, floor, sealed, 0)
 
 
 def group(need: int, *, expired: bool = False, begun: bool = True) -> GroupProgress:
@@ -387,7 +387,7 @@ def test_the_newest_generation_is_never_spent() -> None:
         (stream_state(5, 5), [group(0, begun=False)], True),
     ],
 )
-def test_what_is_spent(state: StreamState | None, groups: list[GroupProgress], gone: bool) -> None:
+def test_what_is_spent(state: LogState | None, groups: list[GroupProgress], gone: bool) -> None:
     known = {} if state is None else {OLD: state}
     assert [one.number for one in spent(space(1, 2), known, groups)] == ([0] if gone else [])
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable, StreamSealed
-from streamlease.streams.publish.batch_plan import Plan
+from streamlease.streams.publish.batch_plan import BatchPlan
 from streamlease.streams.publish.delivery import Delivery
 from streamlease.streams.publish.staging import Lost
 from streamlease.streams.redis.connection import ask
@@ -104,7 +104,7 @@ async def test_staged_rows_that_expired_are_taken_from_the_repetition(embedded_r
     async with rig(embedded_redis_url) as world:
         first = world.stage(0, range(60), 2, "a")
         delivery = world.delivery()
-        await delivery._decide(0, "", Plan.of(first), False)
+        await delivery._decide(0, "", BatchPlan.of(first), False)
         for key in await world.left():
             if b":staged:" in key:
                 await ask(world.redis, [("UNLINK", key)])

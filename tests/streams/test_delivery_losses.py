@@ -21,7 +21,7 @@ from streamlease.streams.entries.entries import Row, encode_rows
 from streamlease.streams.log.keys import sink_state, stream_meta, stream_publishers, stream_staged
 from streamlease.streams.publish import batch_plan as plans
 from streamlease.streams.publish import staging
-from streamlease.streams.publish.batch_plan import Plan, Staged
+from streamlease.streams.publish.batch_plan import BatchPlan, Staged
 from streamlease.streams.publish.delivery import Delivery
 from streamlease.streams.publish.staging import Lost, Stager
 from streamlease.streams.redis import connection
@@ -65,7 +65,7 @@ async def test_rows_lost_between_staging_and_commit_are_staged_anew(redis_url: s
 async def test_rows_lost_behind_the_decision_come_from_the_repetition(redis_url: str, entries: slice) -> None:
     async with rig(redis_url) as world:
         first = world.stage(0, range(100), 2, "a")
-        await world.delivery()._decide(0, "", Plan.of(first), False)
+        await world.delivery()._decide(0, "", BatchPlan.of(first), False)
         await lose(world, first[1], entries)
         with pytest.raises(Lost, match=STARTS_AGAIN):
             await world.delivery().deliver(0, first)
@@ -81,7 +81,7 @@ async def test_rows_of_the_repetition_are_lost_too(embedded_redis_url: str) -> N
     async with rig(embedded_redis_url) as world:
         for token in "abc":
             staged = world.stage(0, range(100), 2, token)
-            await world.delivery()._decide(0, "", Plan.of(staged), False)
+            await world.delivery()._decide(0, "", BatchPlan.of(staged), False)
             await lose(world, staged[1], slice(None))
             with pytest.raises(Lost, match=STARTS_AGAIN):
                 await world.delivery().deliver(0, staged)
@@ -93,7 +93,7 @@ async def test_rows_of_the_repetition_are_lost_too(embedded_redis_url: str) -> N
 async def test_the_decision_and_staged_rows_are_lost(embedded_redis_url: str, entries: slice) -> None:
     async with rig(embedded_redis_url) as world:
         first = world.stage(0, range(100), 2, "a")
-        await world.delivery()._decide(0, "", Plan.of(first), False)
+        await world.delivery()._decide(0, "", BatchPlan.of(first), False)
         await ask(world.redis, [("DEL", sink_state(SINK))])
         await lose(world, first[0], entries)
         with pytest.raises(Lost, match=STARTS_AGAIN):
@@ -108,7 +108,7 @@ async def test_a_decision_of_which_nothing_is_there_gives_way_although_its_strea
     """The space was altered meanwhile, so the repetition has nothing for the streams of the first attempt."""
     async with rig(embedded_redis_url) as world:
         first = world.stage(0, range(100), 2, "a")
-        await world.delivery()._decide(0, "", Plan.of(first), False)
+        await world.delivery()._decide(0, "", BatchPlan.of(first), False)
         await lose(world, first[1], slice(None))
         world.space = await world.spaces.alter("t", streams=5)
         done = await world.delivery().deliver(0, world.stage(0, range(100), 2, "b"))
@@ -123,7 +123,7 @@ async def test_only_the_decision_is_lost_behind_the_appends_of_some_streams(
 ) -> None:
     """Streams took the rows of another decision for their own: some came twice, others not at all."""
     async with rig(embedded_redis_url) as world:
-        plan = Plan.of(world.stage(0, range(100), 1, "a"))
+        plan = BatchPlan.of(world.stage(0, range(100), 1, "a"))
         await world.delivery()._decide(0, "", plan, False)
         some = [*plan.parts][:streams]
         await world.delivery()._append(0, plan.with_parts({stream: plan.parts[stream] for stream in some}))
@@ -137,7 +137,7 @@ async def test_a_lost_decision_about_other_rows_is_one_clear_error(
 ) -> None:
     async with rig(embedded_redis_url) as world:
         monkeypatch.setattr(plans, "APPEND_KEYS", 1)
-        plan = Plan.of(world.stage(0, range(100), 2, "a"))
+        plan = BatchPlan.of(world.stage(0, range(100), 2, "a"))
         await world.delivery()._decide(0, "", plan, False)
         half = {stream: parts[:1] for stream, parts in plan.parts.items()}
         await world.delivery()._append(0, plan.with_parts(half))
@@ -153,7 +153,7 @@ async def test_a_lost_decision_about_other_rows_is_one_clear_error(
 async def test_a_lost_decision_and_an_altered_space_is_one_clear_error(embedded_redis_url: str) -> None:
     """The rows of the repetition go to other streams, which cannot tell that they were delivered before."""
     async with rig(embedded_redis_url) as world:
-        plan = Plan.of(world.stage(0, range(100), 2, "a"))
+        plan = BatchPlan.of(world.stage(0, range(100), 2, "a"))
         await world.delivery()._decide(0, "", plan, False)
         await world.delivery()._append(0, plan)
         await ask(world.redis, [("DEL", sink_state(SINK))])
@@ -173,7 +173,7 @@ async def test_no_part_of_a_stream_is_appended_while_a_later_one_is_incomplete(
     monkeypatch.setattr(plans, "APPEND_KEYS", 1)
     async with rig(embedded_redis_url) as world:
         first = world.stage(0, range(100), 4, "a")
-        await world.delivery()._decide(0, "", Plan.of(first), False)
+        await world.delivery()._decide(0, "", BatchPlan.of(first), False)
         await lose(world, first[-1], slice(-1, None))
         with pytest.raises(Lost, match=STARTS_AGAIN):
             await world.delivery().deliver(0, first)
@@ -191,7 +191,7 @@ async def test_a_driver_that_still_has_the_former_decision_adds_nothing(
     async with rig(embedded_redis_url) as world:
         with monkeypatch.context() as patched:
             patched.setattr(plans, "APPEND_KEYS", 1)
-            former = Plan.of(world.stage(0, range(100), 4, "a"))
+            former = BatchPlan.of(world.stage(0, range(100), 4, "a"))
         await world.delivery()._decide(0, "", former, False)
         stream, groups = next(iter(former.parts.items()))
         await lose(world, Staged(stream, groups[0][0].token, 0, 0, 0), slice(None))
@@ -200,7 +200,7 @@ async def test_a_driver_that_still_has_the_former_decision_adds_nothing(
         again = world.stage(0, range(100), 1, "b")
         original = Delivery._there
 
-        async def late(self: Delivery, batch: int, plan: Plan) -> Any:
+        async def late(self: Delivery, batch: int, plan: BatchPlan) -> Any:
             _, trouble = await Delivery(world.redis, SINK, "spark-q")._append(0, former)
             assert [reply[0] for _, reply in trouble.values()] == [b"other"]
             return await original(self, batch, plan)
@@ -213,7 +213,7 @@ async def test_a_driver_that_still_has_the_former_decision_adds_nothing(
 async def test_a_decision_whose_streams_are_gone_does_not_give_way(embedded_redis_url: str) -> None:
     """They may have had the rows: the repetition could bring them again."""
     async with rig(embedded_redis_url) as world:
-        plan = Plan.of(world.stage(0, range(100), 2, "a"))
+        plan = BatchPlan.of(world.stage(0, range(100), 2, "a"))
         await world.delivery()._decide(0, "", plan, False)
         await world.delivery()._append(0, plan)
         world.space = await world.spaces.alter("t", streams=5)
@@ -245,7 +245,9 @@ class Emptying(Delivery):
         super().__init__(redis, SINK, "spark-q")
         self._losing = losing
 
-    async def _decide(self, batch: int, version: str, plan: Plan, skip_past: bool) -> tuple[str, Plan | None]:
+    async def _decide(
+        self, batch: int, version: str, plan: BatchPlan, skip_past: bool
+    ) -> tuple[str, BatchPlan | None]:
         if version and not plan.parts:
             self._losing.end()
         return await super()._decide(batch, version, plan, skip_past)
@@ -345,7 +347,7 @@ async def test_rows_lost_before_their_stream_was_sealed(
 ) -> None:
     async with rig(embedded_redis_url, schema) as world:
         first = world.stage(0, range(100), 2, "a")
-        await world.delivery()._decide(0, "", Plan.of(first), False)
+        await world.delivery()._decide(0, "", BatchPlan.of(first), False)
         await lose(world, first[0], slice(-1, None))
         again = world.stage(0, range(100), 3, "b")
         await world.spaces.alter("t", streams=5)
@@ -449,11 +451,11 @@ async def test_a_task_whose_staged_rows_are_lost_while_it_runs_fails(redis_url: 
 
 def test_a_plan_survives_its_text() -> None:
     stream = StreamId("t", 0, 1)
-    plan = Plan.of([Staged(stream, "a.0", 3, 7, 9_000_000), Staged(stream, "b.0", 1, 1, 9_000_000)])
+    plan = BatchPlan.of([Staged(stream, "a.0", 3, 7, 9_000_000), Staged(stream, "b.0", 1, 1, 9_000_000)])
     assert plan.parts == {stream: [[("a.0", 3, 7)], [("b.0", 1, 1)]]}
-    assert Plan.load(plan.dump()).parts == plan.parts
-    assert Plan.load(plan.dump()).tag == plan.tag != Plan.of([]).tag
-    other = Plan.load(plan.with_parts(plan.parts, {stream: "other"}).dump())
+    assert BatchPlan.load(plan.dump()).parts == plan.parts
+    assert BatchPlan.load(plan.dump()).tag == plan.tag != BatchPlan.of([]).tag
+    other = BatchPlan.load(plan.with_parts(plan.parts, {stream: "other"}).dump())
     assert (other.tag, other.tag_of(stream), other.tag_of(StreamId("u", 0, 0))) == (
         plan.tag,
         "other",
@@ -464,5 +466,5 @@ def test_a_plan_survives_its_text() -> None:
 
 def test_a_part_has_a_bounded_number_of_keys() -> None:
     stream = StreamId("t", 0, 1)
-    plan = Plan.of([Staged(stream, f"{n}.0", 1, 1, 10) for n in range(2500)])
+    plan = BatchPlan.of([Staged(stream, f"{n}.0", 1, 1, 10) for n in range(2500)])
     assert [len(keys) for keys in plan.parts[stream]] == [1000, 1000, 500]

@@ -28,7 +28,7 @@ from streamlease.streams.log import ranges
 from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
 from streamlease.streams.log.log import Append, Appended, AsyncLog, BlockingLog, OutOfSequence
 from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.redis.connection import Asked, AsyncRedis, BlockingRedis, connect
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, PendingAnswer, connect
 from streamlease.streams.redis.wire import BlockingServer
 from tests.streams.helpers import append, offsets, payloads, rows
 
@@ -119,7 +119,7 @@ async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_ou
     total = await fill(log, stream, [3] * 40)
     asked = 0
 
-    class Counted(Asked):
+    class Counted(PendingAnswer):
         def __init__(self, *arguments: Any) -> None:
             nonlocal asked
             asked += 1

@@ -26,7 +26,7 @@ from streamlease.registry import hosts, leadership
 from streamlease.streams.log import keys
 from streamlease.streams.log.log import AsyncLog, BlockingLog
 from streamlease.streams.log.tails import Tails
-from streamlease.streams.publish.batch_plan import Plan
+from streamlease.streams.publish.batch_plan import BatchPlan
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster, keys_of, slot_of
 from streamlease.streams.redis.connection import (
@@ -313,7 +313,7 @@ async def test_a_leader_is_asked_for_by_message_and_followed_after_a_kill(
 async def test_a_sink_whose_decision_is_lost_with_its_shard(one_cluster: Cluster) -> None:
     """The streams of other shards have their rows; those of the repetition are not added to them."""
     async with rig(one_cluster.url) as world:
-        plan = Plan.of(world.stage(0, range(200), 3, "a"))
+        plan = BatchPlan.of(world.stage(0, range(200), 3, "a"))
         assert len(plan.parts) >= 2
         await world.delivery()._decide(0, "", plan, False)
         await world.delivery()._append(0, plan.with_parts(dict([*plan.parts.items()][:1])))
