@@ -15,8 +15,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 
 from streamlease.agent import metrics
@@ -55,16 +54,13 @@ from streamlease.protocol.messages import (
 from streamlease.registry import leadership, mailbox, spawn
 from streamlease.registry.leadership import LeaderRecord
 from streamlease.registry.mailbox import Mailbox
+from streamlease.registry.postbox import Postbox
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
-MAIL_SECONDS = 0.25
-"""How long mail for other servers of a cluster waits for one that does not answer."""
-
 RETRY_SECONDS = 0.2
 
 SPAWN_SILENCE_SHARE = 0.5
@@ -98,19 +94,13 @@ class Agent:
         self._mailbox = Mailbox(redis, self.id)
         self._receivers: dict[str, Receive] = {}
         self._tickers: set[Callable[[int], None]] = set()
-        self._outgoing: deque[tuple[str, Message]] = deque()
-        self._news = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self.error: StreamleaseError | None = None
         """Why the agent is over, unless it was closed."""
         self._tasks = Supervisor(f"agent {self.id}", self._ended)
-        self._mailing = PerServer(redis, self._tasks, mailbox.key_of, self._mail, MAIL_SECONDS)
+        self._postbox = Postbox(redis, self.id, self._tasks)
         self._searching = Supervisor(f"agent {self.id}, leader of", self._search_ended)
         self._searches: set[str] = set()
         self._sessions: dict[End, str] = {}
-        self._lost: str = ""
-        """Why what was sent last was lost; empty while letters leave."""
         self._not_found: dict[str, str] = {}
         """Group -> why its leader was not found, when it was looked for last."""
         self._finders: dict[str, list[LeaderFound]] = {}
@@ -129,9 +119,14 @@ class Agent:
             StoreUnavailable: Redis does not answer.
         """
         await self._mailbox.open()
-        for work in (self._receive, self._send, self._keep_alive, self._tick):
+        works = {
+            "receive": self._receive,
+            "send": self._postbox.work,
+            "keep alive": self._keep_alive,
+            "tick": self._tick,
+        }
+        for name, work in works.items():
             # Whatever the program was about when it connected, these are not.
-            name = work.__name__.strip("_").replace("_", " ")
             self._tasks.start(name, _forever(work), endless=True, context=Context())
 
     async def close(self) -> None:
@@ -139,7 +134,7 @@ class Agent:
         with contextlib.suppress(TimeoutError):
             # What cannot leave in time is lost on the way, which the protocol bears.
             async with asyncio.timeout(2.0):
-                await self._idle.wait()
+                await self._postbox.empty()
         await self._tasks.close()
         await self._searching.close()
         if self._host is not None:
@@ -189,9 +184,7 @@ class Agent:
 
     def post(self, receiver: str, message: ToLeader | DrainHost) -> None:
         """Put a message on its way, in order, without waiting."""
-        self._outgoing.append((receiver, message))
-        self._idle.clear()
-        self._news.set()
+        self._postbox.post(receiver, message)
 
     def saw_term(self, group: str, term: int) -> None:
         """A term of `group` is known to have been issued; one that cannot be is no term."""
@@ -208,12 +201,11 @@ class Agent:
         self._finders.setdefault(group, []).append(found)
         if group not in self._searches:
             self._searches.add(group)
-            task = self._searching.start(group, self._search(group))
-            task.add_done_callback(lambda _: self._searches.discard(group))
+            self._searching.start(group, self._search(group))
 
     def trouble(self, group: str) -> str:
         """What keeps this process from the leader of `group`, as far as it shows; empty if nothing does."""
-        return self._lost or self._not_found.get(group, "")
+        return self._postbox.trouble or self._not_found.get(group, "")
 
     async def command(self, leader: str, command: Command | DrainHost, seconds: float) -> CommandReply:
         """Send an operator's act to the host `leader` and wait for the reply.
@@ -322,6 +314,12 @@ class Agent:
 
     async def _search(self, group: str) -> None:
         logs.begin(group=group)
+        try:
+            await self._look_for_leader(group)
+        finally:
+            self._searches.discard(group)
+
+    async def _look_for_leader(self, group: str) -> None:
         try:
             found = await spawn.find(self._redis, group)
             seen = self._seen.get(group, 0)
@@ -437,26 +435,6 @@ class Agent:
     def _drop(self) -> None:
         self.dropped += 1
         metrics.DROPPED.inc()
-
-    async def _send(self) -> None:
-        await self._news.wait()
-        self._news.clear()
-        while self._outgoing:
-            letters = list(self._outgoing)
-            self._outgoing.clear()
-            left = await self._mailing.turn(letters)
-            self._outgoing.extendleft(reversed(left))
-        self._idle.set()
-
-    async def _mail(self, letters: Sequence[tuple[str, Message]]) -> None:
-        try:
-            await mailbox.send(self._redis, self.id, letters)
-            self._lost = ""
-        except (StoreUnavailable, StoreRefused, Indefinite) as error:
-            # Lost on the way: the protocol sends again what matters.
-            log.warning("agent %s lost %d messages: %s", self.id, len(letters), error)
-            self._lost = str(error)
-            await asyncio.sleep(RETRY_SECONDS)
 
     async def _keep_alive(self) -> None:
         await asyncio.sleep(mailbox.KEEP_ALIVE_MS / 1000)

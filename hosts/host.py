@@ -18,8 +18,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +45,6 @@ from streamlease.protocol.messages import (
     FinishCut,
     FixCut,
     LeaderWanted,
-    Message,
     MessageFailed,
     NotLeader,
     Ping,
@@ -58,9 +56,9 @@ from streamlease.protocol.messages import (
 from streamlease.registry import hosts, leadership, mailbox
 from streamlease.registry.leadership import LeaderRecord, LeadershipConfig
 from streamlease.registry.mailbox import Letter, Mailbox
+from streamlease.registry.postbox import Postbox
 from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor, stop
 
 log = logging.getLogger(__name__)
@@ -70,9 +68,6 @@ CANDIDACY_SECONDS = 20.0
 
 HAND_OUT_SECONDS = 2.0
 """How long a drained host waits for a group's next leader before it gives up the next group."""
-
-MAIL_SECONDS = 0.25
-"""How long mail for other servers of a cluster waits for one that does not answer."""
 
 WATCH_SECONDS = 0.1
 BLOCK_MS = 500
@@ -138,16 +133,14 @@ class LeaderHost:
         """When the newest read of the mailbox that has returned was begun."""
         self._runners: dict[str, Runner] = {}
         self._candidates: dict[str, asyncio.Task[None]] = {}
-        self._leading: dict[str, asyncio.Task[str]] = {}
+        self._leading: dict[str, asyncio.Task[None]] = {}
         self._seen: dict[str, int] = {}
         """The highest term of each group that is known to have been issued."""
         self._tasks: list[asyncio.Task[None]] = []
         self._loops = Supervisor(f"host {self.id}", self.fail)
         self._single = Supervisor(f"host {self.id}", lambda name, error: None)
         """Of tasks that end alone; the supervisor tells the log."""
-        self._outgoing: deque[tuple[str, Message]] = deque()
-        self._news = asyncio.Event()
-        self._mailing = PerServer(redis, self._loops, mailbox.key_of, self._mail, MAIL_SECONDS)
+        self._postbox = Postbox(redis, self.id, self._loops)
         self._inboxes = InboxMover(redis, self.id)
         self._upkeep = Upkeep(
             redis, self.id, config.leadership, self._runners, lambda: self._heard, self._loops
@@ -169,7 +162,7 @@ class LeaderHost:
         except StreamleaseError as error:
             log.warning("lags are unknown: %s", error)
             groups = [facts for facts, _ in led]
-        return metrics.HostFacts(groups, self.draining, len(self._outgoing), self.dropped)
+        return metrics.HostFacts(groups, self.draining, len(self._postbox), self.dropped)
 
     @property
     def dropped(self) -> int:
@@ -192,7 +185,7 @@ class LeaderHost:
             "look": upkeep.look,
             "weigh": upkeep.weigh,
             "receive": self._receive,
-            "send": self._send,
+            "send": self._postbox.work,
             "keep alive": self._keep_alive,
             "beat": self._beat,
             "retention": self._retain,
@@ -237,10 +230,13 @@ class LeaderHost:
         self._seen[group] = max(above, self._seen.get(group, 0))
         if self.draining or group in self._runners or group in self._candidates:
             return
-        stand = self._pass_on if self.drained else self._stand
-        task = self._single.start(f"candidate for {group}", stand(group))
-        self._candidates[group] = task
-        task.add_done_callback(lambda _: self._candidates.pop(group, None))
+        self._candidates[group] = self._single.start(f"candidate for {group}", self._stay_candidate(group))
+
+    async def _stay_candidate(self, group: str) -> None:
+        try:
+            await (self._pass_on(group) if self.drained else self._stand(group))
+        finally:
+            del self._candidates[group]
 
     async def drain(self, seconds: float) -> None:
         """Take no new leaders and step down from all, so that no client waits for a timeout.
@@ -257,7 +253,7 @@ class LeaderHost:
             runner.step_down()
         if self._leading:
             await asyncio.wait(list(self._leading.values()), timeout=seconds)
-        await self._send_waiting()
+        await self._postbox.empty()
 
     async def close(self, drain_timeout: float = 5.0) -> None:
         """Drain, stop listening and remove the mailbox."""
@@ -310,7 +306,7 @@ class LeaderHost:
     async def _drain_host(self, sender: str, wanted: DrainHost) -> None:
         """Hand all leaders to other hosts, one after another, so that few groups change leader at once."""
         if self._drain_answer is not None and self._drain_answer.request == wanted.request:
-            self._post(sender, self._drain_answer)  # the answer was lost, or came too late
+            self._postbox.post(sender, self._drain_answer)  # the answer was lost, or came too late
             return
         error = ""
         if not wanted.undo and not await self._others():
@@ -325,7 +321,7 @@ class LeaderHost:
             await self._beat_once()
         except UNANSWERED as unanswered:
             log.warning("host %s: %s", self.id, unanswered)  # the next beat says it
-        self._post(sender, self._drain_answer)
+        self._postbox.post(sender, self._drain_answer)
         for group in groups if self.drained else ():
             runner = self._runners.get(group)
             if runner is None or not self.drained:
@@ -367,7 +363,7 @@ class LeaderHost:
             others = []
         if others:
             wanted = SpawnWanted(group=group, above=self._seen.get(group, 0), placed=True)
-            self._post(others[0].host, wanted)
+            self._postbox.post(others[0].host, wanted)
         else:
             await self._stand(group)
 
@@ -392,28 +388,24 @@ class LeaderHost:
             group,
             self.id,
             term,
-            self._post,
+            self._postbox.post,
             self.config.leader,
             self.config.leadership,
             self._upkeep.look_soon,
             lineage,
         )
         self._runners[group] = runner
-        task = self._single.start(f"leader of {group}", runner.run())
-        self._leading[group] = task
-        task.add_done_callback(lambda done: self._ended(group, done))
+        self._leading[group] = self._single.start(f"leader of {group}", self._run(group, runner))
 
-    def _ended(self, group: str, task: asyncio.Task[str]) -> None:
-        runner = self._runners.pop(group, None)
-        self._leading.pop(group, None)
-        if runner is not None and runner.over:
-            self.lead(group)
+    async def _run(self, group: str, runner: Runner) -> None:
+        try:
+            await runner.run()
+        finally:
+            del self._runners[group], self._leading[group]
+            if runner.over:
+                self.lead(group)
 
     # ------------------------------------------------------------ messages
-
-    def _post(self, receiver: str, message: Message) -> None:
-        self._outgoing.append((receiver, message))
-        self._news.set()
 
     async def _receive(self) -> None:
         began = now_ms()
@@ -425,7 +417,7 @@ class LeaderHost:
         match letter.message:
             case Command() as command if command.group not in self._runners:
                 error = f"host {self.id} does not lead {command.group}"
-                self._post(
+                self._postbox.post(
                     letter.sender,
                     CommandReply(
                         group=command.group, request=command.request, ok=False, error=error, not_leader=True
@@ -435,7 +427,7 @@ class LeaderHost:
                 LeaderWanted() | Ping() | UpdateProgress() | RevokeFinished() | MessageFailed()
             ) as message if message.group not in self._runners:
                 seen = self._seen.get(message.group, 0)
-                self._post(
+                self._postbox.post(
                     letter.sender, NotLeader(group=message.group, borrower=message.borrower, term=seen)
                 )
             case (
@@ -472,25 +464,6 @@ class LeaderHost:
                 log.warning("host %s: %s", self.id, error)
 
         self._single.start("errand", done())
-
-    async def _send(self) -> None:
-        await self._news.wait()
-        self._news.clear()
-        await self._send_waiting()
-
-    async def _send_waiting(self) -> None:
-        while self._outgoing:
-            letters = list(self._outgoing)
-            self._outgoing.clear()
-            left = await self._mailing.turn(letters)
-            self._outgoing.extendleft(reversed(left))
-
-    async def _mail(self, letters: Sequence[tuple[str, Message]]) -> None:
-        try:
-            await mailbox.send(self._redis, self.id, letters)
-        except UNANSWERED as error:
-            # Lost on the way: the protocol sends again what matters.
-            log.warning("host %s lost %d messages: %s", self.id, len(letters), error)
 
     async def _keep_alive(self) -> None:
         await asyncio.sleep(mailbox.KEEP_ALIVE_MS / 1000)

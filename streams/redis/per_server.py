@@ -73,14 +73,15 @@ class PerServer(Generic[T]):
             else:
                 split.setdefault(server, []).append(item)
         for server, share in split.items():
-            task = self._tasks.start(f"work for {server}", self._do(share))
-            self._running[server] = task
-            task.add_done_callback(lambda _, server=server: self._running.pop(server, None))  # type: ignore[misc]
+            self._running[server] = self._tasks.start(f"work for {server}", self._do(server, share))
         # Those that were started now; or, so that nobody spins, those that all is waiting for.
         awaited = [self._running[server] for server in split] or [*self._running.values()]
         if awaited:
             await asyncio.wait(awaited, timeout=self._patience)
         return left
 
-    async def _do(self, share: Sequence[T]) -> None:
-        await self._work(share)
+    async def _do(self, server: Address | None, share: Sequence[T]) -> None:
+        try:
+            await self._work(share)
+        finally:
+            del self._running[server]
