@@ -364,6 +364,14 @@ def test_what_a_lua_file_includes_stands_before_its_first_statement() -> None:
     assert including >= 4
 
 
+def test_the_design_page_has_every_room() -> None:
+    """docs/design.md says of every storey, or of the room that it is in, what belongs there."""
+    table = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([a-z_/]+)/` \|", table, re.MULTILINE)
+    assert [name for name in told if not (ROOT / name).is_dir()] == []
+    assert {room for room in ROOMS if "." not in room} == {name.partition("/")[0] for name in told}
+
+
 # -- decisions -----------------------------------------------------------------------------------------------
 
 DECISIONS = ROOT / "docs" / "decisions"

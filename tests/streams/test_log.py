@@ -125,7 +125,7 @@ async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_ou
             asked += 1
             super().__init__(*arguments)
 
-    monkeypatch.setattr("streamlease.streams.log.log.Asked", Counted)
+    monkeypatch.setattr("streamlease.streams.log.log.PendingAnswer", Counted)
     reading = BlockingLog(blocking).read_range(stream, 0, total)
     assert offsets([next(reading)]) == [0, 1, 2]
     assert asked == 2
