@@ -165,7 +165,7 @@ class Runner:
             held=sum(one.owner is not None for one in going.values()),
             borrowers=sum(bool(peer.borrower) for peer in machine.peers.values()),
             moves=state.moves,
-            rebalances=machine.rebalances,
+            rebalances=machine.plans.rebalances,
             inbox=len(self.waiting),
         )
         return facts, {name: one.committed for name, one in going.items()}
@@ -290,7 +290,7 @@ class Runner:
         except TailLost as error:
             log.warning("leader of %s heals its journal: %s", self.group, error)
             await self._until_answered(lambda: journal.heal(machine.durable.snapshot()))
-            machine.moved = None  # the mirror of the progress lost its newest fields as well
+            machine.ledger.lose_mirror()  # it lost its newest fields as well
 
     async def _give_up_term(self, machine: Leader, journal: Journal) -> str:
         """The data have another lineage: leave all that is known for the next term, and let it begin."""

@@ -192,7 +192,6 @@ def test_no_arrow_leads_upwards() -> None:
 
 CIRCLES_LEFT = [
     ("agent.batch", "agent.subscription"),
-    ("leader.core.view", "leader.core.machine"),
 ]
 """Arrows that close a circle: to be taken away, never to be added to."""
 

@@ -78,6 +78,14 @@ def is_certain(term: int, message: FinishCut) -> bool:
     return message.ranges is not None or message.term == term
 
 
+def went_through(message: FinishCut) -> tuple[Progress, ...]:
+    """What the session attests of the streams of its cut."""
+    return tuple(
+        Progress(stream=part.stream, lease_epoch=part.lease_epoch, offset=part.end)
+        for part in message.ranges or NO_RANGES
+    )
+
+
 def finished(state: GroupState, leases: Leases, term: int, message: FinishCut) -> CutFinished:
     """The answer: up to which cut all is done, and what is committed, unless the session knows it itself."""
     known = state.sessions.get(message.session)

@@ -526,6 +526,10 @@ class GroupState(BaseModel):
         if progress.failure is not None and progress.failure.offset < progress.committed:
             progress.failure = None
 
+    def is_in_cut(self, stream: str) -> bool:
+        """Whether an open cut of the session that holds the stream has a part of it."""
+        return stream in self._open_ranges(self.streams[stream].session)
+
     def _open_ranges(self, session: str | None) -> OpenRanges:
         cuts = self.sessions.get(session) if session is not None else None
         return cuts.ranges if cuts is not None else {}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from streamlease.leader.core.planning.planner import Plan
+from streamlease.leader.core.machine import Leader
 from streamlease.leader.core.records import Failure, GroupState, StreamProgress
-
-if TYPE_CHECKING:
-    from streamlease.leader.core.machine import Leader
 
 RESTING = ("granted", "free", "waiting", "finished", "stopped")
 """States of streams that do not change by themselves."""
@@ -38,10 +35,10 @@ def rows(leader: Leader, streams: list[str], now: int) -> list[dict[str, Any]]:
         row["why"] = _why(leader, stream, in_cut, now)
         lease = leader.leases.get(stream)
         if lease is not None:
-            row["state"] = lease.state.value if leader.peers[lease.name].borrower else "absent"
+            row["state"] = lease.state.value if leader.peers[lease.name].connected else "absent"
             row["since_ms"] = now - lease.since
         if row["failure"] is not None:
-            row["failure"]["refused"] = leader.poison_refused.get(stream)
+            row["failure"]["refused"] = leader.failures.unwritten.get(stream)
         found.append(row)
     return found
 
@@ -50,7 +47,7 @@ def around(leader: Leader, streams: list[dict[str, Any]], now: int) -> dict[str,
     """The view of a live leader, with these rows of its streams."""
     durable = leader.durable
     view = _of_group(durable) | {"streams": streams}
-    view["leader"] = {"host": leader.host, "term": leader.term}
+    view["leader"] = {"host": leader.ledger.host, "term": leader.ledger.term}
     held = Counter(lease.name for lease in leader.leases.values())
     view["borrowers"] = [
         {
@@ -70,9 +67,9 @@ def around(leader: Leader, streams: list[dict[str, Any]], now: int) -> dict[str,
     elif not view["borrowers"]:
         view["state"] = "idle"
     else:
-        view["state"] = "rebalancing" if moving or leader.rebalance_at is not None else "stable"
-    view["plan"] = of_plan(leader.plan())
-    view["strategy"] = leader.strategy_name
+        view["state"] = "rebalancing" if moving or leader.plans.rebalance_at is not None else "stable"
+    view["plan"] = leader.plans.propose().document()
+    view["strategy"] = leader.plans.strategy_name
     return view
 
 
@@ -137,23 +134,23 @@ def _why(leader: Leader, stream: str, in_cut: dict[str, str], now: int) -> str:
         return _why_free(leader, stream)
     peer = leader.peers[lease.name]
     since = _seconds(now - lease.since)
-    if not peer.borrower:
+    if not peer.connected:
         left = _seconds(peer.last_seen + peer.timeout - now)
         return f"its owner of the former term has not come back; it is given up in {left}"
     reasons = []
     session = in_cut.get(stream)
     if session is not None:
-        opened = leader.cut_since.get(session)
+        opened = leader.sessions.cut_since.get(session)
         reasons.append("open cut" if opened is None else f"open cut since {_seconds(now - opened)}")
     state = lease.state.value
     if state == "granting":
         reasons.append(f"its owner has not answered the grant since {since}")
     elif state in ("revoking", "revoked"):
-        at = leader.taken_at(stream, lease)
+        at = leader.leases.taken_at(stream, lease)
         then = "its query is waited for" if at is None else f"it is taken in {_seconds(at - now)}"
         reasons.append(f"asked back since {since}, {_asked_back(leader, stream)}; {then}")
     failure = durable.streams[stream].failure
-    retry_at = leader.retry_at.get(stream, now)
+    retry_at = leader.failures.retry_at.get(stream, now)
     if failure is not None and failure.fate == "retry" and retry_at > now:
         times = f"{len(failure.failures)} times" if len(failure.failures) > 1 else "once"
         reasons.append(
@@ -173,7 +170,7 @@ def _asked_back(leader: Leader, stream: str) -> str:
         return "because its owner is drained"
     if stream in operated.pins:
         return f"to move to {operated.pins[stream]}"
-    if leader.listing is not None and leader.listing.at_end(leader.durable, stream):
+    if leader.streams.listing is not None and leader.streams.listing.at_end(leader.durable, stream):
         return "because it is sealed and consumed"
     return "to balance"
 
@@ -184,7 +181,9 @@ def _why_free(leader: Leader, stream: str) -> str:
     if progress.finished:
         return "sealed and consumed to its end"
     if progress.waiting:
-        before = leader.listing.predecessors.get(stream, ()) if leader.listing is not None else ()
+        before = (
+            leader.streams.listing.predecessors.get(stream, ()) if leader.streams.listing is not None else ()
+        )
         left = [one for one in before if one in durable.streams and not durable.streams[one].finished]
         of = f": {left[0]}" + (f" and {len(left) - 1} more" if len(left) > 1 else "") if left else ""
         return f"its former generation is not consumed{of}"
@@ -192,9 +191,9 @@ def _why_free(leader: Leader, stream: str) -> str:
         return _why_blocked(leader, stream, progress.failure)
     if durable.operated.paused is not None:
         return "the group is paused"
-    if not any(peer.borrower for peer in leader.peers.values()):
+    if not any(peer.connected for peer in leader.peers.values()):
         return "there is no borrower"
-    if not any(leader.takes(name) for name in leader.peers):
+    if not any(leader.peers.takes(name) for name in leader.peers):
         return "all borrowers are drained"
     return "it is granted in a moment"
 
@@ -203,7 +202,7 @@ def _why_blocked(leader: Leader, stream: str, failure: Failure) -> str:
     what = f"offset {failure.offset} failed {len(failure.failures)} times ({failure.cause})"
     if failure.fate == "stop":
         return f"{what}; it is stopped until 'streamlease group dead-letters retry' or 'put'"
-    refused = leader.poison_refused.get(stream)
+    refused = leader.failures.unwritten.get(stream)
     return f"{what}; its dead letter is being written" + (f": {refused}" if refused else "")
 
 
@@ -223,15 +222,6 @@ def _failure(progress: StreamProgress) -> dict[str, Any] | None:
         "borrower": failure.borrower,
         "fate": failure.fate,
         "refused": None,
-    }
-
-
-def of_plan(plan: Plan) -> dict[str, Any]:
-    """A plan as operators see it."""
-    return {
-        "grants": [{"stream": stream, "to": borrower} for stream, borrower in plan.grants],
-        "revokes": list(plan.revokes),
-        "targets": dict(sorted(plan.targets.items())),
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from streamlease.admin.output import iso_microseconds
 from streamlease.agent.client import Client
-from streamlease.leader.core import acts
+from streamlease.leader.core.parts import acts
 from streamlease.protocol.errors import ActRefused, InvalidOption
 from streamlease.protocol.quantities import LATEST
 from streamlease.protocol.topics import SharedSubscription

@@ -218,7 +218,7 @@ class Rig:
     def frozen(self) -> Leader:
         """All that the leader is, but for the count of what it refused and when it heard from whom."""
         leader = copy.deepcopy(self.leader)
-        leader.refused = 0
+        leader.ledger.refused = 0
         for peer in leader.peers.values():
             peer.last_seen = 0
         return leader

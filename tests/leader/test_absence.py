@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.leader.core.book import RETURN_TIMEOUT
+from streamlease.leader.core.parts.peers import RETURN_TIMEOUT
 from streamlease.leader.core.state import LeaseState
 from streamlease.protocol.errors import InvalidInput
 from streamlease.protocol.group_options import GroupOptions, check_options

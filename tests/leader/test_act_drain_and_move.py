@@ -40,7 +40,7 @@ def test_what_is_set_for_a_borrower_that_does_not_come_back_is_forgotten() -> No
     alive(rig, 25_000, "b2")
     assert rig.leader.durable.operated.drained == {}
     assert rig.leader.durable.operated.pins == {S0: "n-b2"}
-    assert rig.leader.away == {}
+    assert rig.leader.operators.away == {}
 
 
 def test_the_last_borrower_is_not_drained() -> None:

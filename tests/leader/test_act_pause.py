@@ -16,7 +16,7 @@ def test_a_paused_group_asks_its_streams_back_and_grants_nothing() -> None:
         rig.give_back(stream, 4)
     rig.join("b3")
     alive(rig, 2000, "b1", "b2", "b3")
-    assert (rig.owners, rig.committed(S0), rig.leader.plan().grants) == ({}, 4, ())
+    assert (rig.owners, rig.committed(S0), rig.leader.plans.propose().grants) == ({}, 4, ())
     effects = rig.hear(command("resume", request="r2"))
     assert {(m.stream, m.progress) for m in sent(effects, Grant)} == {(S0, 4), (S1, 4)}
 

@@ -45,7 +45,7 @@ def test_every_act_in_every_state(act: str, state: str) -> None:
     assert (kept.act, kept.who, kept.at, kept.request) == (act, "ann@host", 7, "once")
     assert (kept.error == "") == reply.ok
     assert rig.replayed() == rig.leader.durable
-    if not rig.leader.stopped:
+    if not rig.leader.ledger.stopped:
         consistent(rig)
         after = rig.frozen()
         again = only(rig.hear(command(act, request="once", **ACTS[act]), "op"), CommandReply)
@@ -137,7 +137,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason_and_recorded(
     assert said.startswith(why)
     assert rig.leader.durable.operated.acts.pop().error == said
     assert rig.leader.durable == before
-    assert not rig.leader.stopped
+    assert not rig.leader.ledger.stopped
 
 
 NAME = st.sampled_from(["a", "b", "b1", "nobody"])
@@ -184,6 +184,6 @@ def test_the_journal_gives_the_state_after_any_acts_among_any_events(events: lis
 def test_a_late_word_of_before_an_act_is_only_counted() -> None:
     rig = led((S0, S1), ("b1", "b2"))
     rig.hear(wanted("b3", name="n-b3"), "box-b3")
-    before = rig.leader.refused
+    before = rig.leader.ledger.refused
     rig.hear(finished("b1", S1, 9), "box-b1")
-    assert rig.leader.refused == before + 1
+    assert rig.leader.ledger.refused == before + 1

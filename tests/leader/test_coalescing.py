@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamlease.leader.core.events import Received
-from streamlease.leader.core.plans import STREAMS_PER_PAUSE
+from streamlease.leader.core.parts.plans import STREAMS_PER_PAUSE
 from streamlease.protocol.messages import Grant
 from tests.leader.make import Rig, finished, led, progress, sent
 
@@ -22,14 +22,14 @@ def revoked(streams: int) -> tuple[Rig, list[str]]:
 
 def test_one_turn_makes_one_plan() -> None:
     rig, going = revoked(40)
-    plans = rig.leader.plans
+    plans = rig.leader.plans.made
     events = [Received("box-b1", finished("b1", stream, rig.lease_epoch(stream))) for stream in going]
     effects = []
     for event in events[:-1]:
         effects += rig.leader.step(event, rig.now, more=True)
     assert sent(effects, Grant) == []
     effects += rig.leader.step(events[-1], rig.now)
-    assert rig.leader.plans == plans + 1
+    assert rig.leader.plans.made == plans + 1
     assert {grant.stream for grant in sent(effects, Grant)} == set(going)
 
 
@@ -42,10 +42,10 @@ def test_a_single_stream_of_a_small_group_waits_for_nothing() -> None:
 def test_a_burst_over_many_turns_makes_few_plans_in_a_large_group() -> None:
     rig, going = revoked(4 * STREAMS_PER_PAUSE)
     rig.now += 1000
-    plans = rig.leader.plans
+    plans = rig.leader.plans.made
     for stream in going:
         rig.hear(finished("b1", stream, rig.lease_epoch(stream)), "box-b1")
-    assert rig.leader.plans == plans + 1, "the first one, and the pause of 4 ms after it is not over"
+    assert rig.leader.plans.made == plans + 1, "the first one, and the pause of 4 ms after it is not over"
     rig.tick(5)
-    assert rig.leader.plans == plans + 2
+    assert rig.leader.plans.made == plans + 2
     assert {stream for stream, owner in rig.owners.items() if owner == "b2"} == set(going)

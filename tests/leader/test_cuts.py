@@ -80,7 +80,7 @@ def test_finishing_commits_the_ranges_once() -> None:
 def test_only_the_leader_that_fixed_a_cut_finishes_it_without_its_ranges(term: int) -> None:
     rig = led()
     fixed(rig, fix(SESSION, 1, *BOTH))
-    before, refused = rig.frozen(), rig.leader.refused
+    before, refused = rig.frozen(), rig.leader.ledger.refused
     message = FinishCut(group=GROUP, session=SESSION, arrival=1, finished=1, ranges=None, term=term)
     effects = rig.hear(message)
     if term == rig.leader.term:
@@ -90,7 +90,7 @@ def test_only_the_leader_that_fixed_a_cut_finishes_it_without_its_ranges(term: i
     else:
         assert effects == []
         assert rig.frozen() == before
-        assert rig.leader.refused == refused + 1
+        assert rig.leader.ledger.refused == refused + 1
 
 
 def test_a_session_that_names_the_ranges_is_told_all_that_is_committed() -> None:
@@ -159,11 +159,11 @@ def test_a_cut_number_does_not_go_back() -> None:
     rig = led()
     fixed(rig, fix(SESSION, 5, *BOTH))
     rig.hear(finish(SESSION, 5))
-    before, refused = rig.frozen(), rig.leader.refused
+    before, refused = rig.frozen(), rig.leader.ledger.refused
     for cut in (5, 4, 1):
         assert fixed(rig, fix(SESSION, cut, part(S0, 1, 10, 15), finished=cut - 1)) == ()
     assert rig.frozen() == before
-    assert rig.leader.refused == refused + 3
+    assert rig.leader.ledger.refused == refused + 3
 
 
 def test_an_open_cut_is_not_dropped_for_another_number() -> None:
@@ -197,7 +197,7 @@ def test_an_earlier_incarnation_of_a_session_is_not_heard() -> None:
     ):
         assert rig.hear(message) == []
     assert rig.frozen() == before
-    assert rig.leader.refused == 3
+    assert rig.leader.ledger.refused == 3
     assert fixed(rig, fix(SESSION, 1, part(S0, 1, 0, 9), arrival=4)) != ()
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamlease.leader.core.events import Received, Recovered, Stop, Tick
-from streamlease.leader.core.machine import MAX_ARRIVALS, Leader, LeaderConfig
+from streamlease.leader.core.machine import Leader, LeaderConfig
+from streamlease.leader.core.parts.peers import MAX_ARRIVALS
 from streamlease.leader.core.records import GroupState, StreamsForgotten
 from streamlease.protocol.messages import Grant, Invalidate, ProgressCommitted, Revoke, Revoked
 from tests.leader.make import (
@@ -53,7 +54,7 @@ def test_2_late_words_about_a_former_lease_touch_neither_the_new_one_nor_the_spe
     for late in (finished("b1", S1, 1), progress("b1", S1, 1, 99, final=True), progress("b1", S1, 1, 99)):
         assert sent(rig.hear(late), Invalidate) == []
         assert rig.frozen() == before
-    assert rig.leader.refused == 3
+    assert rig.leader.ledger.refused == 3
 
 
 def test_2_not_even_when_the_same_borrower_got_the_stream_again() -> None:
@@ -104,7 +105,7 @@ def test_3_a_lost_acknowledgement_is_given_again() -> None:
 def test_4_an_evicted_borrower_s_ping_is_not_answered_but_invalidated() -> None:
     rig = led()
     rig.tick(10_000)
-    assert rig.leader.names == {}
+    assert rig.leader.peers.names == {}
     assert only(rig.hear(ping("b1"), "box-b1"), Invalidate).reason == "unknown"
 
 
@@ -129,13 +130,13 @@ def test_5_the_next_leader_grants_under_higher_lease_epochs_only() -> None:
 
 def test_6_a_storm_of_joins_and_leaves_makes_one_plan_per_delay() -> None:
     rig = led()
-    plans = rig.leader.rebalances
+    plans = rig.leader.plans.rebalances
     for n in range(50):
         rig.join(f"x{n}")
         rig.tick(1)
-    assert rig.leader.rebalances == plans
+    assert rig.leader.plans.rebalances == plans
     rig.tick(CONFIG.rebalance_delay)
-    assert rig.leader.rebalances == plans + 1
+    assert rig.leader.plans.rebalances == plans + 1
 
 
 def test_7_a_deleted_stream_takes_its_lease_and_owner_with_it_and_survives_a_restart() -> None:
@@ -204,7 +205,7 @@ def test_10_an_idle_stop_racing_a_connect_leaves_nothing_half_done() -> None:
     rig.now = CONFIG.idle_timeout
     assert rig.tick() == [Stop("idle")]
     assert rig.hear(wanted("b1")) == []
-    assert rig.leader.peers == {}  # the host answers `NotLeader`, and the borrower finds the next one
+    assert dict(rig.leader.peers) == {}  # the host answers `NotLeader`, and the borrower finds the next one
     assert rig.replayed() == GroupState(term=1)
 
 
@@ -214,8 +215,8 @@ def test_arrivals_of_those_long_gone_are_forgotten_but_never_of_those_present() 
     for n in range(MAX_ARRIVALS + 10):
         rig.join(f"x{n}")
         rig.hear(goodbye(f"x{n}"))
-    assert len(rig.leader.arrivals) <= MAX_ARRIVALS + 1
-    assert "n-stays" in rig.leader.arrivals
+    assert len(rig.leader.peers.arrivals) <= MAX_ARRIVALS + 1
+    assert "n-stays" in rig.leader.peers.arrivals
 
 
 def test_a_leader_that_was_deaf_does_not_hold_it_against_its_borrowers() -> None:

@@ -131,7 +131,7 @@ def test_the_faults_are_real() -> None:
     assert sum(world.terms for world in worlds) > 10
     assert sum(len(world.sessions) for world in worlds) > 20
     assert all(world.length > 100 for world in worlds)
-    assert any(world.leader is not None and world.leader.refused for world in worlds)
+    assert any(world.leader is not None and world.leader.ledger.refused for world in worlds)
 
 
 def test_a_seed_gives_the_same_run_each_time() -> None:

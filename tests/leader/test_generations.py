@@ -131,7 +131,7 @@ def test_an_owner_that_is_lost_at_the_end_finishes_the_stream(loss: str) -> None
     else:
         rig.hear(goodbye("b1", (S0, 1, 3), (S1, 1, 4)))
     assert rig.leader.durable.streams[S0].finished
-    assert rig.leader.given_up.keys() == {S1}
+    assert rig.leader.leases.hand_overs.under_way.keys() == {S1}
     rig.join("b2")
     rig.settle()
     rig.accept()

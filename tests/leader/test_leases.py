@@ -71,7 +71,7 @@ def holding(state: LeaseState) -> Rig:
     rig.hear(progress("b1", S0, 1, 5, final=True))
     if state is L.REVOKED:
         return rig
-    rig.leader.peers.pop("a"), rig.leader.peers.pop("b")
+    rig.leader.peers._rows.pop("a"), rig.leader.peers._rows.pop("b")
     rig.hear(finished("b1", S0, 1))
     rig.hear(goodbye("b1"))
     return rig
@@ -80,7 +80,7 @@ def holding(state: LeaseState) -> Rig:
 def revoke(rig: Rig) -> list[Effect]:
     """Decide to revoke S0, as a plan would."""
     lease = rig.leader.leases.get(S0)
-    if lease is None or not rig.leader._move(lease, V.REVOKE_DECIDED):
+    if lease is None or not rig.leader.leases._move(lease, V.REVOKE_DECIDED):
         return []
     lease.since = rig.now
     return []
@@ -100,12 +100,12 @@ def test_every_event_in_every_state(state: LeaseState, event: LeaseEvent) -> Non
     rig = holding(state)
     lease = rig.leader.leases.get(S0)
     assert (lease.state if lease is not None else L.ENDED) is state
-    before, refused = rig.frozen(), rig.leader.refused
+    before, refused = rig.frozen(), rig.leader.ledger.refused
     CAUSES[event](rig)
     target = LEASE_TRANSITIONS.get((state, event))
     if target is None:
         assert rig.frozen() == before
-        assert rig.leader.refused > refused or state is L.ENDED
+        assert rig.leader.ledger.refused > refused or state is L.ENDED
     else:
         assert lease is not None
         assert lease.state is target
@@ -159,9 +159,9 @@ def test_asking_again_is_a_sign_of_life() -> None:
     rig.now = 9000
     rig.join("b1")
     rig.tick(9999)
-    assert "b1" in rig.leader.names
+    assert "b1" in rig.leader.peers.names
     rig.tick(1)
-    assert "b1" not in rig.leader.names
+    assert "b1" not in rig.leader.peers.names
 
 
 def test_a_later_arrival_under_the_name_takes_the_streams_over_at_once() -> None:
@@ -214,9 +214,9 @@ def test_an_older_borrower_of_the_name_is_refused(arrival: int, attempt: int, re
 def test_a_late_request_of_an_evicted_borrower_does_not_bring_it_back() -> None:
     rig = led()
     rig.tick(10_000)
-    assert rig.leader.peers == {}
+    assert dict(rig.leader.peers) == {}
     assert only(rig.hear(wanted("b1"), "box-b1"), Invalidate).reason == "stale"
-    assert rig.leader.peers == {}
+    assert dict(rig.leader.peers) == {}
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_borrower_that_lets_the_revocation_deadline_pass_is_evicted() -> None:
     rig = revoking()
     effects = keep_alive(rig, CONFIG.revocation_timeout, "b1", "b2")
     assert only(effects, Invalidate).reason == "revocation_timeout"
-    assert "b1" not in rig.leader.names
+    assert "b1" not in rig.leader.peers.names
     rig.settle()
     assert rig.owners == {S0: "b2", S1: "b2"}
 
@@ -302,7 +302,7 @@ def test_a_borrower_that_lets_the_revocation_deadline_pass_is_evicted() -> None:
 def test_progress_does_not_put_the_revocation_deadline_off() -> None:
     rig = revoking()
     offset = 0
-    while "b1" in rig.leader.names:
+    while "b1" in rig.leader.peers.names:
         assert rig.now <= CONFIG.revocation_timeout + 1000
         offset += 1
         rig.hear(progress("b1", S1, 1, offset))
@@ -389,7 +389,7 @@ def test_a_leaver_that_held_a_stream_for_long_may_finish_the_others() -> None:
     keep_alive(rig, 2 * CONFIG.revocation_timeout, "b1")
     rig.hear(progress("b1", S0, 1, 3, final=True))
     assert sent(keep_alive(rig, 2000, "b1"), Invalidate) == []
-    assert "b1" in rig.leader.names
+    assert "b1" in rig.leader.peers.names
 
 
 def test_a_silent_borrower_is_evicted_however_much_the_others_talk() -> None:
@@ -401,7 +401,7 @@ def test_a_silent_borrower_is_evicted_however_much_the_others_talk() -> None:
         rig.hear(progress(other, S1, 1, n))
         rig.hear(command("describe"))
         rig.tick(100)
-    assert lost not in rig.leader.names
+    assert lost not in rig.leader.peers.names
     assert rig.now == 10_100
     rig.settle()
     assert rig.owners == {S0: other, S1: other}
@@ -412,9 +412,9 @@ def test_each_borrower_has_the_timeout_that_it_asked_for() -> None:
     rig.join("b1", timeout=2000)
     rig.join("b2", timeout=5000)
     rig.tick(1999)
-    assert set(rig.leader.names) == {"b1", "b2"}
+    assert set(rig.leader.peers.names) == {"b1", "b2"}
     rig.tick(1)
-    assert set(rig.leader.names) == {"b2"}
+    assert set(rig.leader.peers.names) == {"b2"}
 
 
 def test_joins_within_the_delay_make_one_plan_and_do_not_put_it_off() -> None:
@@ -424,7 +424,7 @@ def test_joins_within_the_delay_make_one_plan_and_do_not_put_it_off() -> None:
         rig.join(f"b{n}")
         assert sent(rig.tick(CONFIG.rebalance_delay // 4 - 1), Grant) == []
     assert len(sent(rig.tick(4), Grant)) == 4
-    assert rig.leader.rebalances == 1
+    assert rig.leader.plans.rebalances == 1
     assert len(set(rig.owners.values())) == 4
 
 

@@ -153,9 +153,9 @@ def test_progress_forgets_the_failures_and_other_streams_have_their_own() -> Non
 def test_a_late_failure_of_a_former_lease_counts_nothing() -> None:
     rig = group()
     rig.join("b2", name="n-b1", session="another", arrival=2)
-    refused = rig.leader.refused
+    refused = rig.leader.ledger.refused
     rig.hear(failed("b2", S0, 1, 7, "f1"), "box-b2")
-    assert rig.leader.refused == refused + 1
+    assert rig.leader.ledger.refused == refused + 1
     assert rig.leader.durable.streams[S0].failure is None
     assert rig.committed(S0) == 5
 

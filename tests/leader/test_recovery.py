@@ -101,7 +101,7 @@ def consistent(rig: Rig) -> None:
     for stream, durable in leader.durable.streams.items():
         assert (durable.owner is not None) is (stream in leader.leases)
         assert durable.pinned_end is None or durable.pinned_end > durable.committed
-    for id, name in leader.names.items():
+    for id, name in leader.peers.names.items():
         assert leader.peers[name].borrower == id
     sessions = {peer.session for peer in leader.peers.values()}
     for session, cuts in leader.durable.sessions.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import heapq
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from streamlease.borrower import machine as b
 from streamlease.leader.core import events as e
@@ -213,9 +213,9 @@ class World:
             return
         self.steps += 1
         before = copy.deepcopy(leader) if self.steps % COMPARED == 0 else None
-        refused = leader.refused
+        refused = leader.ledger.refused
         effects = leader.step(event, self.now)
-        if before is not None and leader.refused > refused and not effects:
+        if before is not None and leader.ledger.refused > refused and not effects:
             self.assert_unchanged(before, leader)
         for effect in effects:
             if isinstance(effect, e.Persist):
@@ -230,8 +230,9 @@ class World:
     @staticmethod
     def assert_unchanged(before: Leader, after: Leader) -> None:
         """A refused event leaves everything but counters and the time of the last word as it was."""
-        one, two = (replace(copy.deepcopy(leader), refused=0) for leader in (before, after))
+        one, two = copy.deepcopy(before), copy.deepcopy(after)
         for leader in (one, two):
+            leader.ledger.refused = 0
             for peer in leader.peers.values():
                 peer.last_seen = 0
         assert one == two
@@ -313,7 +314,7 @@ class World:
         if leader is None or set(leader.leases) != self.to_be_leased() or self.network.busy:
             return False
         living = {s.borrower.identity.borrower: s for s in self.sessions if s.borrower is not None}
-        if set(leader.names) != set(living):
+        if set(leader.peers.names) != set(living):
             return False
         if any(lease.state.value != "granted" for lease in leader.leases.values()):
             return False

@@ -10,7 +10,7 @@ from unittest import mock
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.machine import Borrower, Effect, Progressed
 from streamlease.leader.core.generations import Listing
-from streamlease.leader.core.machine import Leader
+from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.records import Committed, GroupState
 from streamlease.leader.core.state import Lease
 from streamlease.protocol.messages import Grant
@@ -42,17 +42,17 @@ def no_fence_around_the_journal() -> Iterator[None]:
 def an_old_owner_is_believed() -> Iterator[None]:
     """The leader takes the word of any connected borrower about any stream, whatever the lease epoch."""
 
-    def lease_of(leader: Leader, peer: Any, stream: str, lease_epoch: int) -> Any:
-        return leader.leases.get(stream)
+    def lease_of(leases: Leases, peer: Any, stream: str, lease_epoch: int) -> Any:
+        return leases.get(stream)
 
-    def take(leader: Leader, peer: Any, progress: Any) -> None:
-        durable = leader.durable.streams
-        news = {entry.stream: entry.offset for entry in progress if entry.stream in leader.leases}
+    def take(leases: Leases, peer: Any, progress: Any) -> None:
+        durable = leases.ledger.durable.streams
+        news = {entry.stream: entry.offset for entry in progress if entry.stream in leases}
         news = {stream: offset for stream, offset in news.items() if offset > durable[stream].committed}
         if news:
-            leader._record(Committed(offsets=news))
+            leases.ledger.record(Committed(offsets=news))
 
-    with mock.patch.object(Leader, "_lease_of", lease_of), mock.patch.object(Leader, "_commit", take):
+    with mock.patch.object(Leases, "of", lease_of), mock.patch.object(Leases, "commit", take):
         yield
 
 
@@ -137,11 +137,11 @@ def committed_goes_back() -> Iterator[None]:
     def commit(state: GroupState, stream: str, offset: int) -> None:
         state.streams[stream].committed = offset
 
-    def take(leader: Leader, peer: Any, progress: Any) -> None:
-        offsets = {entry.stream: entry.offset for entry in progress if entry.stream in leader.leases}
-        leader._record(Committed(offsets=offsets))
+    def take(leases: Leases, peer: Any, progress: Any) -> None:
+        offsets = {entry.stream: entry.offset for entry in progress if entry.stream in leases}
+        leases.ledger.record(Committed(offsets=offsets))
 
-    with mock.patch.object(GroupState, "_commit", commit), mock.patch.object(Leader, "_commit", take):
+    with mock.patch.object(GroupState, "_commit", commit), mock.patch.object(Leases, "commit", take):
         yield
 
 
@@ -164,10 +164,10 @@ def a_message_leaves_before_its_record_is_durable() -> Iterator[None]:
 def a_revocation_never_ends() -> Iterator[None]:
     """The leader forgets the deadline of a revocation, and does not say `Revoke` again."""
 
-    def tick_lease(leader: Leader, stream: str, lease: Any, now: int) -> None:
+    def tick(leases: Leases, now: int) -> None:
         return None
 
-    with mock.patch.object(Leader, "_tick_lease", tick_lease):
+    with mock.patch.object(Leases, "tick", tick):
         yield
 
 
@@ -186,8 +186,8 @@ def a_sealed_stream_is_forgotten() -> Iterator[None]:
 def an_open_cut_has_a_deadline() -> Iterator[None]:
     """A leader takes streams out of the open cut of a living query as from any slow consumer."""
 
-    def taken_at(leader: Leader, stream: str, lease: Lease) -> int:
-        return lease.since + leader.revocation_timeout
+    def taken_at(leases: Leases, stream: str, lease: Lease) -> int:
+        return lease.since + (leases.options.revocation_timeout_ms or leases.config.revocation_timeout)
 
-    with mock.patch.object(Leader, "taken_at", taken_at):
+    with mock.patch.object(Leases, "taken_at", taken_at):
         yield

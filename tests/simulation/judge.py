@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamlease.leader.core import events as e
@@ -267,10 +266,10 @@ class Judge:
         message = event.message if isinstance(event, e.Received) else None
         stale = self._stale(machine, message)
         before = copy.deepcopy(machine) if message is not None and self.steps % COMPARED == 0 else None
-        refused = machine.refused
+        refused = machine.ledger.refused
         kept = _kept_by_cuts(machine) if isinstance(event, e.Tick) else ()
         effects = machine.step(event, now)
-        if machine.refused > refused:
+        if machine.ledger.refused > refused:
             self.sometimes["a leader refuses an event"] += 1
             if before is not None and not effects:
                 self.demand(_same(before, machine), "a refused event has changed the leader:", message)
@@ -297,10 +296,10 @@ class Judge:
         name = None
         if isinstance(message, UpdateProgress | Disconnect):
             about = [(entry.stream, entry.lease_epoch) for entry in message.progress]
-            name = machine.names.get(message.borrower)
+            name = machine.peers.names.get(message.borrower)
         elif isinstance(message, RevokeFinished):
             about = [(message.stream, message.lease_epoch)]
-            name = machine.names.get(message.borrower)
+            name = machine.peers.names.get(message.borrower)
         found: dict[str, tuple[int, int]] = {}
         for stream, lease_epoch in about:
             progress = machine.durable.streams.get(stream)
@@ -455,7 +454,7 @@ class Judge:
         for owner, box in self.store.boxes.items():
             self.demand(len(box.entries) <= 150, "mailbox", owner, "holds", len(box.entries))
         if machine is not None:
-            self.demand(len(machine.arrivals) <= 10_000, "too many arrivals")
+            self.demand(len(machine.peers.arrivals) <= 10_000, "too many arrivals")
             self.demand(len(machine.durable.sessions) <= 40, "too many sessions are kept")
 
 
@@ -473,8 +472,9 @@ def _kept_by_cuts(machine: Leader) -> set[str]:
 
 def _same(before: Leader, after: Leader) -> bool:
     """Whether two leaders differ in counters and in the time of the last word only."""
-    one, two = (replace(copy.deepcopy(leader), refused=0) for leader in (before, after))
+    one, two = copy.deepcopy(before), copy.deepcopy(after)
     for leader in (one, two):
+        leader.ledger.refused = 0
         for peer in leader.peers.values():
             peer.last_seen = 0
     return one == two

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,14 @@ class Plan:
     """Streams to take from their present holders."""
     targets: Mapping[str, int]
     """How many streams each borrower holds once all is done."""
+
+    def document(self) -> dict[str, Any]:
+        """The plan as operators see it."""
+        return {
+            "grants": [{"stream": stream, "to": borrower} for stream, borrower in self.grants],
+            "revokes": list(self.revokes),
+            "targets": dict(sorted(self.targets.items())),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,136 @@
+"""The ledger of one term: what is durable, and in what order records and messages of a turn leave.
+
+What is durable lives in `GroupState` and changes only through `Ledger.record`. Effects are ordered "persist
+before send": a `Persist` that stands before a `Send` must be durable under the term before the message
+leaves.
+
+The ledger also takes down what happens in one part and concerns others; `couplings` hands it on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from streamlease.leader.core.events import Effect, Persist, Send, Stop
+from streamlease.leader.core.happenings import Happening
+from streamlease.leader.core.records import GroupState, Record
+from streamlease.protocol.messages import FromLeader
+
+_Row = TypeVar("_Row")
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What one leader writes and says in one term."""
+
+    group: str
+    host: str
+    term: int
+    durable: GroupState
+    lineage: str = ""
+    """Of the data in which the term was issued (`registry/leadership.py`)."""
+    refused: int = 0
+    """Events that no transition allows, and late messages: counted, without any other effect."""
+    stopped: bool = False
+    _moved: dict[str, None] | None = None
+    """Streams whose progress changed since `take_moved`; None: all of them, at the beginning."""
+    _records: list[Record] = field(default_factory=list)
+    _effects: list[Effect] = field(default_factory=list)
+    _happenings: deque[Happening] = field(default_factory=deque)
+
+    def record(self, record: Record) -> None:
+        """Change what is durable."""
+        if self._moved is not None:
+            self._moved.update(dict.fromkeys(self.durable.moved_by(record)))
+        self.durable.apply(record)
+        self._records.append(record)
+
+    def send(self, mailbox: str, message: FromLeader) -> None:
+        """Let a message leave, after all records made so far."""
+        self.effect(Send(mailbox, message))
+
+    def effect(self, effect: Effect) -> None:
+        """Let this be done, after all records made so far."""
+        self._persist()
+        self._effects.append(effect)
+
+    def refuse(self) -> None:
+        """Count an event without any other effect."""
+        self.refused += 1
+
+    def stop(self, reason: str) -> None:
+        """Resign; there is no further turn."""
+        self.effect(Stop(reason))
+        self.stopped = True
+
+    def happened(self, fact: Happening) -> None:
+        """Tell the other parts, as soon as this one is done."""
+        self._happenings.append(fact)
+
+    def next_happening(self) -> Happening | None:
+        """The oldest fact that was not handed on yet."""
+        return self._happenings.popleft() if self._happenings else None
+
+    def end_turn(self) -> list[Effect]:
+        """All that is to be done, in order."""
+        self._persist()
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _persist(self) -> None:
+        if self._records:
+            self._effects.append(Persist(tuple(self._records)))
+            self._records = []
+
+    # ------------------------------------------------------------ the mirror of the progress
+
+    def take_moved(self) -> dict[str, int | None]:
+        """What the mirror of the progress must take over from the records made since the last call."""
+        whole, streams = self._moved is None, self.durable.streams
+        names = streams if self._moved is None else self._moved
+        self._moved = {}
+        found: dict[str, int | None] = {
+            name: None if (one := streams.get(name)) is None else one.committed
+            for name in names
+            if name[0] != "@"
+        }
+        if whole or "@expired" in names:
+            found["@expired"] = self.durable.expired_at
+        if whole or "@paused" in names:
+            paused = self.durable.operated.paused
+            found["@paused"] = None if paused is None else paused.at
+        return found
+
+    def lose_mirror(self) -> None:
+        """The mirror may lack its newest fields: the next `take_moved` gives all of them."""
+        self._moved = None
+
+
+@dataclass(slots=True)
+class Table(Mapping[str, _Row]):
+    """Rows by name, which all parts may look at and only the part that owns them can change."""
+
+    _rows: dict[str, _Row] = field(default_factory=dict, kw_only=True)
+
+    def __getitem__(self, name: str) -> _Row:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def items(self) -> ItemsView[str, _Row]:
+        """Pairs of a name and its row."""
+        return self._rows.items()
+
+    def values(self) -> ValuesView[_Row]:
+        """All rows."""
+        return self._rows.values()

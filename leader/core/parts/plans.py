@@ -1,0 +1,235 @@
+"""Plans: when they are made, and what is taken at most.
+
+A plan is wanted when somebody comes or goes, when streams do, and when an operator says so; a stream that
+comes free asks for one at the end of the turn. Joins and leaves within `rebalance_delay` make one plan. In
+groups whose strategy measures streams, weights ask as well::
+
+    Measured --> smoothed weights --> no plan of this kind for `weight_interval`? --> plan --> a few moves
+
+Such plans are bounded thrice: they come no more often than that, begin to move no stream before two borrowers
+differ by a good part (`weighted`), and together move at most one stream in `WEIGHED_PART`, until the next
+one is due. A new leader knows no weights: as long as it does not (`WARM_UP` at most) it gives away what is
+free and takes nothing, or else each change of leader would move streams there and back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from streamlease.leader.core import healing
+from streamlease.leader.core.config import LeaderConfig
+from streamlease.leader.core.events import Measured
+from streamlease.leader.core.happenings import PlanDue, Planned
+from streamlease.leader.core.parts import situation
+from streamlease.leader.core.parts.leases import Leases
+from streamlease.leader.core.parts.ledger import Ledger
+from streamlease.leader.core.parts.peers import Peers
+from streamlease.leader.core.parts.streams import Streams
+from streamlease.leader.core.planning.planner import Plan
+from streamlease.leader.core.planning.strategies import Strategy, strategy
+from streamlease.leader.core.planning.weights import Weights
+from streamlease.leader.core.state import TAKING_TRANSITIONS, Taking, TakingEvent
+from streamlease.protocol.group_options import GroupOptions
+
+STREAMS_PER_PAUSE = 100
+"""For so many streams a group pauses one millisecond between two plans."""
+
+MAX_PAUSE = 1000
+"""The longest pause between two plans, in milliseconds."""
+
+WARM_UP = 30_000
+"""How long (ms) a new leader waits for weights at most before it takes streams from somebody."""
+
+WEIGHED_PART = 10
+"""Weights alone move at most one stream in so many, and at least one, in a `weight_interval`."""
+
+
+@dataclass(slots=True)
+class Plans:
+    """Who is to have which stream, and when that is looked at."""
+
+    ledger: Ledger
+    config: LeaderConfig
+    options: GroupOptions
+    peers: Peers
+    leases: Leases
+    streams: Streams
+    rebalance_at: int | None = None
+    due: bool = False
+    """Whether a plan is made at the end of this turn."""
+    made_at: int | None = None
+    """When the newest plan was made."""
+    made: int = 0
+    """How many plans were made, also such that moved nothing."""
+    rebalances: int = 0
+    """Plans that gave or took streams, in this term."""
+    held_back: bool = False
+    """Whether the newest plan could not take a stream because its grant is not answered yet."""
+    taking: Taking = Taking.AS_MANY_AS_NEEDED
+    left: int = 0
+    """How many streams weights may still take, if `taking` bounds them."""
+    weights: Weights = field(default_factory=Weights)
+    """What is measured of the streams, if the strategy wants it."""
+    weighed_at: int = 0
+    """When weights alone asked for a plan."""
+    warm_until: int | None = None
+    """Until when streams stay where they are at the latest, because their weights are not known yet."""
+
+    @property
+    def strategy_name(self) -> str:
+        """How the group's streams are assigned."""
+        return self.options.strategy or self.config.strategy
+
+    @property
+    def strategy(self) -> Strategy:
+        """The same, to be asked for plans."""
+        return strategy(self.strategy_name)
+
+    # ------------------------------------------------------------ when
+
+    def recovered(self, now: int) -> None:
+        """A leader begins; streams that have an owner stay there until their weights are known."""
+        if healing.begins(self.ledger.durable, self.ledger.term):
+            self.rebalance_at = now + healing.DELAY
+        self.weighed_at = now
+        if self.leases and self.strategy.measure is not None:
+            self.warm_until = now + WARM_UP
+
+    def need(self, now: int) -> None:
+        """What came, went or was set needs a plan soon, and as many moves as it takes."""
+        self.lift_bound()
+        self.want(now)
+
+    def want(self, now: int) -> None:
+        """Ask for a plan soon; requests that come before it is made join it, and never put it off."""
+        if self.rebalance_at is None:
+            self.rebalance_at = now + self.config.rebalance_delay
+
+    def want_at_end_of_turn(self, now: int) -> None:
+        """Ask for a plan at the end of this turn; a large group pauses after each: a burst makes few."""
+        pause = min(MAX_PAUSE, len(self.ledger.durable.streams) // STREAMS_PER_PAUSE)
+        if self.made_at is None or now >= self.made_at + pause:
+            self.due = True
+        else:
+            at = self.made_at + pause
+            self.rebalance_at = at if self.rebalance_at is None else min(at, self.rebalance_at)
+
+    def grants_answered(self, now: int) -> None:
+        """What the newest plan could not take may be taken now."""
+        if self.held_back:
+            self.want(now)
+
+    def end_turn(self) -> None:
+        """Nothing more happens in this turn."""
+        if self.due:
+            self.ledger.happened(PlanDue())
+
+    def tick(self, now: int) -> None:
+        """Let plans be made that are due."""
+        if self.warm_until is not None and now >= self.warm_until:
+            self._warm(now)
+        if self.rebalance_at is not None and now >= self.rebalance_at:
+            self.rebalance_at = None
+            self.ledger.happened(PlanDue())
+
+    # ------------------------------------------------------------ how many
+
+    @property
+    def most(self) -> int | None:
+        """So many streams may be taken because of weights; None: any number."""
+        return None if self.taking is Taking.AS_MANY_AS_NEEDED else self.left
+
+    def lift_bound(self) -> None:
+        """From now on plans take as many streams as needed."""
+        self._take(TakingEvent.NEEDED)
+
+    def _take(self, event: TakingEvent, left: int = 0) -> None:
+        target = TAKING_TRANSITIONS.get((self.taking, event))
+        if target is not None:
+            self.taking, self.left = target, left
+
+    # ------------------------------------------------------------ weights
+
+    def to_measure(self) -> list[str]:
+        """The streams whose ends the leader wants to know now and then."""
+        if self.strategy.measure is None or not self.peers:
+            return []
+        return [stream for stream, one in self.ledger.durable.streams.items() if not one.finished]
+
+    def measured(self, event: Measured, now: int) -> None:
+        """Take over what was measured; a plan follows if it was waited for, or is due again."""
+        measure, streams = self.strategy.measure, self.ledger.durable.streams
+        if measure is None:
+            return
+        committed = {s: streams[s].committed for s in event.ends if s in streams}
+        self.weights.take(measure, event.ends, committed, event.at)
+        if len(self.weights.seen) > len(streams):
+            self.weights.keep(streams)
+        if self.warm_until is not None:
+            if self.weights.knows(self.to_measure()):
+                self._warm(now)
+        elif (
+            self.taking is Taking.AT_REST
+            and now >= self.weighed_at + self.config.weight_interval
+            and self.ledger.durable.operated.paused is None
+        ):
+            self.weighed_at = now
+            self._take(TakingEvent.WEIGHTS_DUE, left=max(1, len(streams) // WEIGHED_PART))
+            self.ledger.happened(PlanDue())
+
+    def _warm(self, now: int) -> None:
+        """Weights are known, or have been waited for long enough."""
+        self.warm_until = None
+        self.weighed_at = now
+        self.need(now)
+
+    # ------------------------------------------------------------ what
+
+    def propose(self, *, pinned: bool = True, most: int | None = None) -> Plan:
+        """What a rebalance would do now.
+
+        Args:
+            pinned: whether streams that operators moved stay where they were moved to.
+            most: so many streams may be taken from their owners because of their weights; None: any number.
+        """
+        durable = self.ledger.durable
+        if durable.operated.paused is not None:
+            return Plan((), (), {})
+        pins = self.peers.pins() if pinned else {}
+        free = situation.free(durable, self.leases)
+        found = situation.now(
+            self.ledger.durable,
+            self.peers,
+            self.leases,
+            self.streams.listing,
+            free,
+            pins,
+            taking=self.warm_until is None,
+        )
+        measure = self.strategy.measure
+        if measure is not None:
+            measured = [*found.free, *found.leaving, *set().union(*found.held.values())]
+            found = replace(found, weights=self.weights.of(measure, measured))
+        plan = self.strategy.plan(replace(found, most=most))
+        given = tuple((stream, pins[stream]) for stream in sorted(free) if stream in pins)
+        return replace(plan, grants=(*given, *plan.grants))
+
+    def make(self, now: int) -> None:
+        """Decide on a plan."""
+        self.due = False
+        self.made_at = now
+        self.made += 1
+        plan = self.propose(most=self.most)
+        self.rebalances += bool(plan.grants or plan.revokes)
+        self.ledger.happened(Planned(plan))
+
+    def carried_out(self, plan: Plan) -> None:
+        """The plan was carried out: see whether the group is at rest."""
+        counts = situation.staying(self.leases, self.peers.pins())
+        self.held_back = any(counts[name] > target for name, target in plan.targets.items())
+        if not plan.revokes and not self.held_back:
+            self._take(TakingEvent.SETTLED)
+        elif self.taking is Taking.UP_TO_SO_MANY:
+            self.left -= len(plan.revokes)
+            if self.left <= 0:
+                self._take(TakingEvent.USED_UP)

@@ -1,0 +1,44 @@
+"""What a leader says to the owner of a lease: pure functions."""
+
+from __future__ import annotations
+
+from streamlease.leader.core.parts.ledger import Ledger
+from streamlease.leader.core.state import Lease, LeaseState, Peer
+from streamlease.protocol.messages import Grant, Revoke, Revoked
+
+
+def about(
+    ledger: Ledger, stream: str, lease: Lease, peer: Peer, retry_after_ms: int
+) -> Grant | Revoke | Revoked:
+    """The message that belongs to the state of a lease that is not at rest."""
+    group, term, epoch = ledger.group, ledger.term, lease.lease_epoch
+    if lease.state is LeaseState.REVOKING:
+        return Revoke(group=group, borrower=peer.borrower, term=term, stream=stream, lease_epoch=epoch)
+    if lease.state is LeaseState.REVOKED:
+        return Revoked(group=group, borrower=peer.borrower, term=term, stream=stream, lease_epoch=epoch)
+    assert lease.state is LeaseState.GRANTING
+    progress = ledger.durable.streams[stream]
+    return Grant(
+        group=group,
+        borrower=peer.borrower,
+        term=term,
+        stream=stream,
+        lease_epoch=epoch,
+        progress=progress.committed,
+        pinned_end=progress.pinned_end,
+        resumes=lease.resumes,
+        follows=progress.follows,
+        retry_after_ms=retry_after_ms,
+    )
+
+
+def forced_out(ledger: Ledger, stream: str, lease_epoch: int, peer: Peer) -> Revoked:
+    """An operator has ended that lease."""
+    return Revoked(
+        group=ledger.group,
+        borrower=peer.borrower,
+        term=ledger.term,
+        stream=stream,
+        lease_epoch=lease_epoch,
+        forced=True,
+    )
