@@ -25,7 +25,9 @@ USAGE = """\
 usage: python3 run.py COMMAND [ARGUMENT...]
 
   demo [argument...]         run the demo ('demo --help' lists its arguments)
-  test [pytest argument...]  run the tests
+  test                       run all tests, several at a time, and then those that need quiet
+  test --fast                only those that start no Java, browser, cluster or Helm
+  test pytest argument...    run pytest with these arguments, one test at a time
   check [--no-tests]         format, lint and types, then the tests
   setup                      only set up
 """
@@ -42,6 +44,16 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 # Of Debian's redis-server package and what it links to, what a small system may lack.
 REDIS_PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1")
 BROWSER_PACKAGES = {"chromium": ("chromium", "google-chrome"), "chromium-driver": ("chromedriver",)}
+SLOW_SUITES = (
+    "spark",
+    "cluster",
+    "chaos",
+    "demo",
+    "browser",
+    "topology",
+    "helm",
+)  # markers of pyproject.toml
+NOTHING_TO_RUN, INTERRUPTED = 5, 2  # exit statuses of pytest
 REDIS_WRAPPER = """\
 #!/bin/sh
 # Written by run.py: runs the unpacked Redis with the libraries that were unpacked beside it.
@@ -293,6 +305,34 @@ def run_tool(*arguments: str) -> int:
                 continue
 
 
+def workers() -> int:
+    """How many tests run at a time: most of them wait, so it is more than there are processors."""
+    return min(2 * (os.cpu_count() or 1), 8)
+
+
+def run_tests(*, fast: bool) -> int:
+    """Run the tests side by side, then those marked ``quiet`` one by one; the first exit status but 0."""
+    chosen = "".join(f" and not {suite}" for suite in SLOW_SUITES) if fast else ""
+    side_by_side = ("-n", str(workers()), "--dist", "loadfile", "--no-loadscope-reorder")
+    outcomes: list[str] = []
+    failed = 0
+    for what, marks, options in (
+        ("side by side", "not quiet", side_by_side),
+        ("one by one", "quiet", ("-n", "0")),
+    ):
+        say(f"tests {what}: pytest {' '.join(options)} -m '{marks}{chosen}'")
+        began = time.monotonic()
+        code = run_tool("pytest", *options, "-m", marks + chosen)
+        if code != NOTHING_TO_RUN:
+            ended = f"failed with status {code}" if code else "passed"
+            outcomes.append(f"{what} {ended} in {time.monotonic() - began:.0f} s")
+            failed = failed or code
+        if code == INTERRUPTED or code > 128:
+            break
+    say(f"tests: {', '.join(outcomes) or 'nothing to run'}")
+    return failed if outcomes else NOTHING_TO_RUN
+
+
 def check_sources() -> int:
     checks = {
         "format": ("ruff", "format", "--check", "."),
@@ -328,15 +368,15 @@ def main(arguments: Sequence[str]) -> int:
         set_up("base" if command == "demo" else "dev")
         if with_tests or command == "setup":
             os.environ[REDIS_VARIABLE] = str(provide_redis7())
-        if with_tests and "not browser" not in " ".join(rest):
+        if with_tests and rest != ["--fast"] and "not browser" not in " ".join(rest):
             provide_browser()
     if command == "demo":
         become("streamlease", "demo", *rest)
-    if command == "test":
+    if command == "test" and rest not in ([], ["--fast"]):
         become("python", "-m", "pytest", *rest)
     failed = check_sources() if command == "check" else 0
     if with_tests:
-        failed = run_tool("pytest") or failed
+        failed = run_tests(fast=rest == ["--fast"]) or failed
     return failed
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.servers import ALL_KINDS, REAL_KINDS, Kind, RedisServer, ServerMissing, ServerPool
 
 MakeServer = Callable[..., RedisServer]
+LONG_SUITES = ("cluster", "topology", "simulation", "helm")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
 
@@ -71,6 +75,43 @@ def make_redis_server(tmp_path: Path) -> Iterator[MakeServer]:
     yield make
     for server in made:
         server.stop()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """With several workers (``-n 4 --dist loadfile``) only one of them runs tests that start Java."""
+    return OneJava(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class OneJava(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Each file goes to one worker; the files that start Java are one group, which goes to one worker.
+
+    Every worker is a process with servers, ports and temporary folders of its own.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "java" if starts_java(self.config.rootpath / file) else file
+
+
+@functools.cache
+def starts_java(file: Path) -> bool:
+    """Whether a test of that file is marked ``spark``."""
+    return file.is_file() and "pytest.mark.spark" in file.read_text()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Workers begin with the long files, so that none of them is the last."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """When the file of a test comes; within a file the order stays."""
+    if starts_java(item.path):
+        return 0
+    return 1 if item.path.parent.name in LONG_SUITES else 2
 
 
 @pytest.hookimpl(wrapper=True)

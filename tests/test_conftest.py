@@ -65,3 +65,43 @@ def test_skips_pass_elsewhere(tmp_path: Path, ci: str | None) -> None:
     code, said = run_pytest(tmp_path, SKIPPING, ci)
     assert code == 0
     assert "1 passed, 2 skipped, 1 xfailed" in said
+
+
+RECORDING = """
+import os, pathlib
+
+def record(name):
+    pathlib.Path(name).write_text(os.environ["PYTEST_XDIST_WORKER"])
+"""
+STARTS_JAVA = """
+import pytest
+from recording import record
+
+@pytest.mark.spark
+def test_it(): record("java-{number}")
+"""
+OTHER = """
+from recording import record
+
+def test_it(): record("other")
+"""
+
+
+def test_of_several_workers_one_runs_all_tests_that_start_java(tmp_path: Path) -> None:
+    (tmp_path / "recording.py").write_text(RECORDING)
+    for number in range(4):
+        (tmp_path / f"test_java_{number}.py").write_text(STARTS_JAVA.format(number=number))
+    (tmp_path / "test_a.py").write_text(OTHER)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n    spark: starts Java\n")
+    options = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--no-loadscope-reorder", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "5 passed" in ran.stdout, ran.stdout
+    (java,) = {file.read_text() for file in tmp_path.glob("java-*")}
+    assert {java, (tmp_path / "other").read_text()} == {"gw0", "gw1"}

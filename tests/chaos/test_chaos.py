@@ -20,6 +20,7 @@ FAULTS = 6
 
 
 @pytest.mark.chaos
+@pytest.mark.quiet
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kind", "seed"), [(Kind.EMBEDDED, 5), (Kind.REDIS7, 6)], ids=str)
 def test_nothing_is_lost_and_everything_stays_in_order(kind: Kind, seed: int, tmp_path: Path) -> None:
