@@ -58,20 +58,20 @@ def lose_overdue(leader: Parts, fact: h.Overdue, now: int) -> None:
     leader.peers.lose(fact.peer)
 
 
-def free_its_streams(leader: Parts, fact: h.Lost, now: int) -> None:
+def free_its_streams(leader: Parts, fact: h.BorrowerLost, now: int) -> None:
     leader.leases.free_all(fact.peer, now, clean=fact.clean)
 
 
-def forget_its_session(leader: Parts, fact: h.Lost, now: int) -> None:
+def forget_its_session(leader: Parts, fact: h.BorrowerLost, now: int) -> None:
     leader.sessions.forget_absent(fact.peer.session)
 
 
-def forget_what_was_set_for_it(leader: Parts, fact: h.Lost, now: int) -> None:
+def forget_what_was_set_for_it(leader: Parts, fact: h.BorrowerLost, now: int) -> None:
     if fact.clean:
         leader.operators.forget_borrower(fact.peer.name)
 
 
-def plan_at_once_if_clean(leader: Parts, fact: h.Lost, now: int) -> None:
+def plan_at_once_if_clean(leader: Parts, fact: h.BorrowerLost, now: int) -> None:
     if fact.clean:
         leader.plans.want_at_end_of_turn(now)
 
@@ -214,7 +214,7 @@ COUPLINGS: dict[type[h.Happening], tuple[Reaction, ...]] = {
     # peers
     h.Connected: (take_over_streams, forget_session_before, plan_soon),
     h.Overdue: (lose_overdue,),
-    h.Lost: (
+    h.BorrowerLost: (
         free_its_streams,
         forget_its_session,
         plan_soon,

@@ -25,7 +25,7 @@ class Overdue:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class BorrowerLost:
     """A borrower is gone. `clean`: it said so itself."""
 
     peer: Peer
@@ -132,7 +132,7 @@ class Done:
 Happening = (
     Connected
     | Overdue
-    | Lost
+    | BorrowerLost
     | Freed
     | GivenBack
     | TakenByForce

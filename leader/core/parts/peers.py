@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from streamlease.leader.core.config import LeaderConfig
-from streamlease.leader.core.happenings import Connected, Lost
+from streamlease.leader.core.happenings import BorrowerLost, Connected
 from streamlease.leader.core.parts.ledger import Ledger, Table
 from streamlease.leader.core.records import Returned
 from streamlease.leader.core.state import Peer
@@ -108,7 +108,7 @@ class Peers(Table[Peer]):
         if len(self.arrivals) > MAX_ARRIVALS:
             for name in [n for n in self.arrivals if n not in self._rows][: MAX_ARRIVALS // 2]:
                 del self.arrivals[name]
-        self.ledger.happened(Lost(peer, clean))
+        self.ledger.happened(BorrowerLost(peer, clean))
 
     def begin_anew(self, name: str) -> None:
         """The borrower holds what does not exist any more: let it come back for what does."""
