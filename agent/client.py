@@ -196,7 +196,7 @@ class Client:
         """
         from streamlease.agent.session import Session, SessionConfig
         from streamlease.agent.subscription import SharedReader, Subscription
-        from streamlease.borrower.machine import BorrowerConfig
+        from streamlease.borrower.life import BorrowerConfig
         from streamlease.streams.entries.decoding import prepare
 
         if subscription.partition("/")[0] not in SHARED_PREFIXES:

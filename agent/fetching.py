@@ -11,20 +11,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from streamlease.agent.batch import Batch, Held
+from streamlease.agent import metrics
+from streamlease.agent.batch import Batch
+from streamlease.agent.settling import Settling
+from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StreamleaseError
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.entries.decoding import DamagedEntry
+from streamlease.streams.entries.messages import filter_batch
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, Outcome, read_all
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader
+from streamlease.streams.log.ranges import FIRST_COUNT, MissingOffsets, RangeReader
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.connection import AsyncRedis
 
@@ -32,10 +38,6 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
 PACE_SECONDS = 0.001
-
-Take = Callable[["News", list[pa.RecordBatch]], None]
-Skip = Callable[["News", int], None]
-Damage = Callable[["News", DamagedEntry], None]
 
 
 @lru_cache(maxsize=65_536)
@@ -55,52 +57,68 @@ class News(NamedTuple):
 
 
 class Fetching:
-    """Looks for news among `streams`, and reads them.
+    """Looks for news among the streams of a book, reads them, and keeps what was read until it is handed out.
 
     Args:
-        streams: what is held; looked at anew in each round.
-        waiting: the batches that wait to be handed out.
+        settling: the owner of the batches.
+        arrived: called when there is something to hand out.
         max_batch: most messages that are read of a stream in a round.
         most_waiting: at so many waiting batches nothing more is read.
-        take: called with what was read of each stream, in order.
-        damage: called with what stands next in a stream, if it cannot be decoded.
         clock: seconds; that of `Held.retry_at`.
-        term: that of the leader, for the log.
-        skip: called where Redis has lost what comes next, with the offset where the stream goes on.
     """
 
     def __init__(
         self,
         redis: AsyncRedis,
         tails: Tails,
-        streams: Mapping[str, Held],
-        waiting: Sequence[Batch],
-        take: Take,
-        damage: Damage,
+        book: ConsumerBook,
+        settling: Settling,
+        shared: SharedSubscription,
+        arrived: Callable[[], None],
         *,
         max_batch: int,
         most_waiting: int,
         schema: Schema | None,
         clock: Callable[[], float],
-        term: Callable[[], int | None],
-        skip: Skip,
     ) -> None:
-        self._pass = skip
+        self.ready: deque[Batch] = deque()
+        """What waits to be handed out; some of it is not the consumer's any more."""
         self._redis = redis
         self._tails = tails
-        self._streams = streams
-        self._waiting = waiting
-        self._take = take
-        self._damage = damage
+        self._book = book
+        self._settling = settling
+        self._filter = shared.filter
+        self._messages = metrics.READ.labels(str(shared))
+        self._arrived = arrived
         self._max_batch = max_batch
         self._most = most_waiting
         self._schema = schema
         self._clock = clock
-        self._term = term
         self._turn = 0
         """Where among the streams the next look begins: what found no room is read first then."""
         self._not_before = 0.0
         """When the next round may begin, by the event loop's clock."""
+
+    def take(self) -> Batch | None:
+        """The next batch that may be handed out."""
+        while self.ready:
+            batch = self.ready.popleft()
+            held = batch.held
+            if self._book.holds(held) and not held.lease.asked_back and held.failing is None:
+                return batch
+        return None
+
+    def void(self, held: Held) -> None:
+        """Forget what waits of a stream behind where it is to be read again."""
+        kept = [batch for batch in self.ready if batch.held is not held or batch.end <= held.position]
+        self.ready.clear()
+        self.ready.extend(kept)
+
+    def pause(self, most: float) -> float:
+        """How long (s), at most, there is nothing to read unless something changes."""
+        now = self._clock()
+        due = (held.retry_at - now for held in self._book.streams.values() if held.retry_at is not None)
+        return max(0.0, min((most, *due)))
 
     async def round(self) -> bool:
         """Read some of each stream that has news; whether any had.
@@ -120,7 +138,7 @@ class Fetching:
                 failed |= await self._went_back(one)
         for one, outcome in zip(reading, await self._read(reading), strict=True):
             if isinstance(outcome, DamagedEntry):
-                self._damage(one, outcome)
+                self._found_damage(one, outcome)
             elif isinstance(outcome, MissingOffsets):
                 self._missing(one, outcome)
             elif isinstance(outcome, HistoryTruncated | SchemaMismatch):
@@ -129,7 +147,7 @@ class Fetching:
                 failed = True
                 self._warn(one, outcome)
             else:
-                self._take(one, outcome)
+                self._took(one, outcome)
         if failed:
             await asyncio.sleep(RETRY_SECONDS)
         elif reading and all(one.held.position >= one.end for one in reading):
@@ -138,19 +156,19 @@ class Fetching:
 
     def _look(self) -> list[News]:
         """The streams with news for which there is room; also those that end below what was read of them."""
-        room = self._most - len(self._waiting)
+        room = self._most - len(self.ready)
         if room <= 0:
             return []
-        resting = {batch.held for batch in self._waiting if batch.end - batch.start < self._max_batch}
+        resting = {batch.held for batch in self.ready if batch.end - batch.start < self._max_batch}
         now, began = self._clock(), time.time_ns()
         found: list[News] = []
-        held_streams = list(self._streams.items())
+        held_streams = list(self._book.streams.items())
         first = self._turn % max(1, len(held_streams))
         for place in range(first, first + len(held_streams)):
             name, held = held_streams[place % len(held_streams)]
             if held.retry_at is not None and now >= held.retry_at:
                 held.retry_at = None
-            if not held.is_fetched or held in resting:
+            if not held.is_read or held in resting:
                 continue
             stream = _stream(name)
             next = self._tails.next_of(stream)
@@ -167,11 +185,11 @@ class Fetching:
             RangeReader(
                 one.stream,
                 one.start,
-                one.held.reading_end(one.end),
+                one.held.read_up_to(one.end),
                 max_messages=self._max_batch,
                 max_bytes=READ_BYTES,
                 schema=self._schema,
-                count=one.held.entries,
+                count=one.held.entries or FIRST_COUNT,
             )
             for one in reading
         ]
@@ -187,10 +205,37 @@ class Fetching:
             held.holes[start] = end
             log.warning(
                 "%s; the group passes over them and counts them as truncated", hole,
-                extra={"stream": str(one.stream), "term": self._term()},
+                extra={"stream": str(one.stream), "term": self._settling.term},
             )  # fmt: skip
-        if start == one.start:
-            self._pass(one, end)
+        if start == one.start and self._book.holds(held) and held.read(start, end):
+            self._skip(held, start, end)
+
+    def _found_damage(self, one: News, damaged: DamagedEntry) -> None:
+        if self._book.holds(one.held) and one.held.position == damaged.start:
+            self._settling.found_damage(one.held, damaged)
+
+    def _took(self, one: News, batches: list[pa.RecordBatch]) -> None:
+        """Keep what was read of a stream, unless it was lost or goes on elsewhere meanwhile."""
+        held, start = one.held, one.start
+        for data in batches:
+            end = start + data.num_rows
+            if not self._book.holds(held) or not held.read(start, end):
+                return
+            self._messages.inc(data.num_rows)
+            chosen = filter_batch(data, self._filter)
+            if chosen.num_rows:
+                batch = Batch(self._settling, held, one.stream, start, end, chosen)
+                batch.began = one.began
+                self.ready.append(batch)
+                self._arrived()
+            else:
+                self._skip(held, start, end)
+            start = end
+
+    def _skip(self, held: Held, start: int, end: int) -> None:
+        """Nothing there for the program: pass over it without bothering it."""
+        if held.skip(start, end):
+            self._settling.report(held)
 
     async def _went_back(self, one: News) -> bool:
         """The stream seems to end below what was read here: what is new must not get offsets read before.
@@ -206,10 +251,10 @@ class Fetching:
         if lost is not None:
             log.warning(
                 "stream %s ended at offset %d, but was read up to %d: Redis lost acknowledged messages",
-                one.stream, lost, one.start, extra={"stream": str(one.stream), "term": self._term()},
+                one.stream, lost, one.start, extra={"stream": str(one.stream), "term": self._settling.term},
             )  # fmt: skip
         return False
 
     def _warn(self, one: News, error: StreamleaseError) -> None:
-        extra = {"stream": str(one.stream), "term": self._term()}
+        extra = {"stream": str(one.stream), "term": self._settling.term}
         log.warning("reading %s: %s", one.stream, error, extra=extra)

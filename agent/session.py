@@ -8,16 +8,14 @@ session-side facade of EIP-0028; it reports progress back by `progressed`.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from streamlease.agent.metrics import Meter
-from streamlease.borrower.machine import (
-    Borrower,
-    BorrowerConfig,
+from streamlease.borrower.attested import Attestations
+from streamlease.borrower.events import (
     Disconnected,
     Effect,
     Ended,
@@ -25,7 +23,6 @@ from streamlease.borrower.machine import (
     Failed,
     FailureAnswered,
     FindLeader,
-    Identity,
     LeaderFound,
     ProgressAcknowledged,
     Progressed,
@@ -38,7 +35,9 @@ from streamlease.borrower.machine import (
     Tick,
     Unsubscribed,
 )
-from streamlease.borrower.state import BorrowerState
+from streamlease.borrower.life import BorrowerConfig, BorrowerState
+from streamlease.borrower.link import Identity
+from streamlease.borrower.machine import Borrower
 from streamlease.leader.runner import now_ms
 from streamlease.protocol.errors import Fenced, StreamleaseError, UnknownGroup
 from streamlease.protocol.ids import Token, random_token
@@ -53,7 +52,6 @@ from streamlease.protocol.messages import (
     LeaderToSession,
     Ping,
     PingResponse,
-    Progress,
     SessionToLeader,
     ToLeader,
 )
@@ -61,9 +59,6 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.tasks import task_failed
 
 log = logging.getLogger(__name__)
-
-MOST_ATTESTED = 4
-"""How many leases of one stream are remembered: each but the newest began above where a later one began."""
 
 
 class AgentLike(Protocol):
@@ -168,9 +163,7 @@ class Session:
         self._meter = Meter(str(config.subscription))
         self._handler = handler
         self._slots: list[Borrower | None] = [None] * len(config.names)
-        self._attested: dict[str, tuple[int, ...]] = {}
-        """Stream -> the slot that had it last; lease epochs, each with what was committed for certain under
-        it. In one flat tuple, so that Python's garbage collector need not walk through 10,000 of them."""
+        self.attested = Attestations(len(config.names))
         self._attempts = 0
         self._failures = 0
         self._closing = False
@@ -195,34 +188,6 @@ class Session:
     def term(self) -> int:
         """The highest term that a borrower of the session is connected to."""
         return max((borrower.term for borrower in self._slots if borrower is not None), default=0)
-
-    def attest(self, slot: int, stream: str, lease_epoch: int, offset: int) -> None:
-        """The session had that lease, and all below `offset` is done: the leader may have lost it.
-
-        An offset stands for its own lease only: a later lease that began below it was a reset's, or a loss's,
-        and the leader knows which. An older word is dropped once a newer lease has come as far.
-        """
-        self.attest_all([(slot, stream, lease_epoch, offset)])
-
-    def attest_all(self, entries: Iterable[tuple[int, str, int, int]]) -> None:
-        """The same for many: slot, stream, lease epoch and offset of each."""
-        attested, last = self._attested, len(self._slots) - 1
-        for named, stream, lease_epoch, offset in entries:
-            former = attested.get(stream)
-            slot = named if named <= last else last  # of a checkpoint: there may have been more
-            if former is None or (len(former) == 3 and former[1] == lease_epoch and former[2] <= offset):
-                attested[stream] = (slot, lease_epoch, offset)
-            else:
-                attested[stream] = (slot, *_newest(_leases(former), (lease_epoch, offset)))
-
-    def _attested_of(self, slot: int) -> tuple[Progress, ...]:
-        """What is attested of the streams that the slot had last."""
-        return tuple(
-            Progress(stream=stream, lease_epoch=lease_epoch, offset=offset)
-            for stream, known in self._attested.items()
-            if known[0] == slot
-            for lease_epoch, offset in _leases(known)
-        )
 
     def saw_term(self, term: int) -> None:
         """A term is known to have been issued, from a checkpoint."""
@@ -322,8 +287,8 @@ class Session:
         with self._surely("an answer about cuts"):
             if isinstance(message, CutFixed | CutFinished):
                 for entry in message.progress:
-                    slot = self._attested.get(entry.stream, (0,))[0]
-                    self.attest(slot, entry.stream, entry.lease_epoch, entry.offset)
+                    slot = self.attested.slot_of(entry.stream)
+                    self.attested.add(slot, entry.stream, entry.lease_epoch, entry.offset)
             if isinstance(message, CutFixed | CutFinished | CutResumed | CutRead) and not self.over:
                 self._handler.received(message)
 
@@ -344,7 +309,7 @@ class Session:
 
                 def found(mailbox: str, term: int) -> None:
                     with self._surely("the leader that was found"):
-                        attested = self._attested_of(slot)
+                        attested = self.attested.of(slot)
                         self._step_borrower(slot, borrower, LeaderFound(mailbox, term, attested))
 
                 self._agent.find_leader(self._group, found)
@@ -354,14 +319,14 @@ class Session:
                 self._agent.post(effect.mailbox, effect.message)
             case StreamGranted():
                 self._meter.granted(effect.stream)
-                self.attest(slot, effect.stream, effect.lease_epoch, effect.progress)
+                self.attested.add(slot, effect.stream, effect.lease_epoch, effect.progress)
                 self._handler.granted(slot, effect)
             case ProgressAcknowledged():
-                self.attest(slot, effect.stream, effect.lease_epoch, effect.offset)
+                self.attested.add(slot, effect.stream, effect.lease_epoch, effect.offset)
                 self._handler.acknowledged(slot, effect)
             case FailureAnswered():
                 done = effect.offset + (effect.verdict == "passed")
-                self.attest(slot, effect.stream, effect.lease_epoch, done)
+                self.attested.add(slot, effect.stream, effect.lease_epoch, done)
                 self._handler.answered(slot, effect)
             case StreamRevoking():
                 self._meter.revoking(effect.stream, self._clock())
@@ -418,16 +383,3 @@ def _for_borrower(message: FromLeader | CutRead) -> LeaderToBorrower:
     if isinstance(message, CutFixed | CutFinished | CutResumed | CutRead | CommandReply):
         raise TypeError(f"a {message.type} is not for a borrower")
     return message
-
-
-def _leases(known: tuple[int, ...]) -> list[tuple[int, int]]:
-    """The lease epochs and offsets of what is attested of one stream."""
-    return [*zip(known[1::2], known[2::2], strict=True)]
-
-
-def _newest(known: list[tuple[int, int]], new: tuple[int, int]) -> Iterator[int]:
-    """Lease epochs and offsets with one more, without those that another one makes superfluous."""
-    if not any(epoch >= new[0] and offset >= new[1] for epoch, offset in known):
-        further = [one for one in known if one[0] > new[0] or one[1] > new[1]]
-        known = sorted((*further, new))[-MOST_ATTESTED:]
-    return itertools.chain.from_iterable(known)

@@ -24,7 +24,7 @@ from streamlease.admin.groups.group_list import summaries
 from streamlease.admin.groups.group_view import describe
 from streamlease.agent.client import Client
 from streamlease.agent.session import Session, SessionConfig
-from streamlease.borrower.machine import BorrowerConfig
+from streamlease.borrower.life import BorrowerConfig
 from streamlease.leader.core.records import Committed, Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal
 from streamlease.protocol.topics import SharedSubscription

@@ -29,8 +29,7 @@ import streamlease
 from bench.frame import Frame, Table, percentile
 from streamlease.agent.session import Session, SessionConfig
 from streamlease.agent.subscription import SharedReader
-from streamlease.borrower.machine import (
-    BorrowerConfig,
+from streamlease.borrower.events import (
     FailureAnswered,
     ProgressAcknowledged,
     Progressed,
@@ -38,6 +37,7 @@ from streamlease.borrower.machine import (
     StreamGranted,
     StreamRevoking,
 )
+from streamlease.borrower.life import BorrowerConfig
 from streamlease.leader.core.events import Recovered
 from streamlease.leader.core.machine import Leader, LeaderConfig
 from streamlease.leader.core.planning.planner import Plan, Situation, balanced

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from streamlease.borrower.lease import Borrowed
 from streamlease.protocol.messages import BorrowerToLeader, Hole, LeaderToBorrower, Progress, Verdict
 
 # ---------------------------------------------------------------- events
@@ -100,6 +101,8 @@ class StreamGranted:
     follows: int | None = None
     retry_after_ms: int = 0
     """So long the message at `progress` is not to be processed: it failed before."""
+    lease: Borrowed | None = field(default=None, compare=False, repr=False)
+    """The lease itself, which the borrower moves; None in an event that no borrower made."""
 
 
 @dataclass(frozen=True, slots=True)

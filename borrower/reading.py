@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from streamlease.borrower.book import Held
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError
 
 
@@ -74,7 +75,10 @@ class Reading:
         self.work = work
         self.state = ReadingState.WAITING
         self.messages = 0
-        self._positions = {span.stream: span.start for span in work.spans}
+        self._held = {
+            span.stream: Held.begin(work.slot, span.stream, span.lease_epoch, span.start)
+            for span in work.spans
+        }
         self._ends = {span.stream: span.end for span in work.spans}
 
     def read(self, stream: str, first: int, last: int) -> None:
@@ -84,8 +88,9 @@ class Reading:
             HistoryTruncated: they do not follow directly on what was read before.
             StreamleaseError: they are not part of the work.
         """
-        if first != self._positions.get(stream) or not first <= last < self._ends[stream]:
-            expected = self._positions.get(stream)
+        held = self._held.get(stream)
+        if held is None or not first <= last < self._ends[stream] or not held.read(first, last + 1):
+            expected = held.position if held is not None else None
             if expected is not None and first > expected:
                 raise HistoryTruncated(stream, expected, first)
             raise StreamleaseError(
@@ -93,12 +98,12 @@ class Reading:
                 f"expected {expected}"
             )
         self._move(ReadingEvent.READ)
-        self._positions[stream] = last + 1
         self.messages += last + 1 - first
 
     def skip(self, stream: str, to: int) -> None:
         """What lies before offset `to` of `stream` is lost, and the reader goes on without it."""
-        self._positions[stream] = min(max(to, self._positions[stream]), self._ends[stream])
+        held = self._held[stream]
+        held.position = min(max(to, held.position), self._ends[stream])
 
     def finish(self) -> None:
         """All spans were read.
@@ -106,11 +111,11 @@ class Reading:
         Raises:
             StreamleaseError: something of them was not.
         """
-        for stream, position in self._positions.items():
-            if position != self._ends[stream]:
+        for stream, held in self._held.items():
+            if held.position != self._ends[stream]:
                 raise StreamleaseError(
                     f"cut {self.work.cut} ends in stream {stream} at offset {self._ends[stream]}, "
-                    f"but only {position} was reached"
+                    f"but only {held.position} was reached"
                 )
         self._move(ReadingEvent.FINISH)
 

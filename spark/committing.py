@@ -11,7 +11,8 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from streamlease.agent.batch import Batch, Held
+from streamlease.agent.batch import Batch
+from streamlease.borrower.book import Held
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.tasks import Supervisor, stop
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
+from streamlease.borrower.events import Progressed, StreamGone, StreamGranted, StreamRevoking
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import Fenced
 from streamlease.protocol.messages import (

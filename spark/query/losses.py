@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from streamlease.borrower.machine import StreamGranted
+from streamlease.borrower.events import StreamGranted
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import runs

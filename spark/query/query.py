@@ -33,8 +33,7 @@ from streamlease.agent.agent import Agent
 from streamlease.agent.client import Client
 from streamlease.agent.loop import LoopThread
 from streamlease.agent.session import Session, SessionConfig
-from streamlease.borrower.machine import (
-    BorrowerConfig,
+from streamlease.borrower.events import (
     FailureAnswered,
     ProgressAcknowledged,
     Progressed,
@@ -42,6 +41,7 @@ from streamlease.borrower.machine import (
     StreamGranted,
     StreamRevoking,
 )
+from streamlease.borrower.life import BorrowerConfig
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId, random_token
@@ -315,7 +315,7 @@ class QuerySession:
     @staticmethod
     def _attest(session: Session, cut: CutOffset, *, finished: bool) -> None:
         """Keep for a leader that has lost it how far the cut's streams are consumed."""
-        session.attest_all(
+        session.attested.add_all(
             (slot, stream, epoch, end if finished else start)
             for stream, start, end, epoch, slot in zip(*cut.ranges.columns, strict=True)
         )

@@ -67,14 +67,31 @@ async def test_a_damaged_message_waits_for_what_is_before_it(client: Client) -> 
     async with client.subscribe(SUB, start="earliest", options=OPTIONS) as reader:
         async with asyncio.timeout(30):
             first = await anext(reader)
-        await until(lambda: reader._streams["s.0.0"].damaged is not None)
-        assert reader._streams["s.0.0"].failing is None
+        await until(lambda: reader.book.streams["s.0.0"].damaged_at is not None)
+        assert reader.book.streams["s.0.0"].failing is None
         await first.commit(2)
-        assert reader._streams["s.0.0"].failing is None
+        assert reader.book.streams["s.0.0"].failing is None
         await first.commit()
         await first.commit()  # once more does no harm
-        await until(lambda: reader._streams["s.0.0"].acknowledged == 4)
+        await until(lambda: reader.book.streams["s.0.0"].acknowledged == 4)
     assert len(await letters(client)) == 1
+
+
+async def test_a_failure_before_a_damaged_message_makes_no_dead_letters_of_what_lies_between(
+    client: Client,
+) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(4), topics=1)
+    await put(client, *single(4, h=b"7"))
+    await publish(client, range(5, 6), topics=1)
+    once = GroupOptions(max_failures=1)
+    async with client.subscribe(SUB, start="earliest", options=once) as reader:
+        async with asyncio.timeout(30):
+            first = await anext(reader)
+        await until(lambda: reader.book.streams["s.0.0"].damaged_at is not None)
+        assert await first.fail(1, "no") == "passed"
+        assert await take(reader, 3) == [2, 3, 5]
+    assert sorted(letter.facts["offset"] for letter in await letters(client)) == ["1", "4"]
 
 
 async def test_all_messages_of_a_damaged_batch_are_dead_letters_and_only_the_first_one_waits(
@@ -161,7 +178,7 @@ async def test_whatever_stands_in_a_stream_all_that_can_be_read_is_delivered(
                 batch_ = await anext(reader)
                 got += [message.offset for message in batch_.messages]
                 await batch_.commit()
-            await until(lambda: all(held.acknowledged == offset for held in reader._streams.values()))
+            await until(lambda: all(held.acknowledged == offset for held in reader.book.streams.values()))
         assert got == good
     assert [int(letter.facts["offset"]) for letter in await letters(client)] == bad
     start = 0
@@ -214,7 +231,7 @@ async def test_a_defect_while_reading_is_raised_and_the_streams_go_to_others(
     whole = Fetching.round
 
     async def breaks(fetching: Fetching) -> bool:
-        if fetching._streams:
+        if fetching._book.streams:
             raise ZeroDivisionError("division by zero")
         return await whole(fetching)
 
@@ -267,8 +284,8 @@ async def test_a_defect_in_one_session_leaves_the_others_alone(
         client.subscribe("$shared/h/a/#", start="earliest") as spared,
     ):
         await until(lambda: reader.streams == spared.streams == ["s.0.0"])
-        assert reader._session is not None
-        monkeypatch.setattr(reader._session, "_step", lambda slot, event: 1 // 0)
+        assert reader._settling.session is not None
+        monkeypatch.setattr(reader._settling.session, "_step", lambda slot, event: 1 // 0)
         with pytest.raises(TaskFailed, match="a tick ended by a defect"):
             async with asyncio.timeout(30):
                 await anext(reader)

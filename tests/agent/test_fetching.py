@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from functools import partial
 from types import SimpleNamespace
@@ -13,11 +12,14 @@ import pyarrow as pa
 import pytest
 
 from streamlease.agent import subscription
-from streamlease.agent.batch import Batch, Held
 from streamlease.agent.client import Client
 from streamlease.agent.fetching import Fetching, News
+from streamlease.agent.settling import Settling
+from streamlease.borrower.book import ConsumerBook, Held
+from streamlease.borrower.lease import StreamEvent
 from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, UnknownSpace
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.log import many as reading
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
@@ -36,30 +38,23 @@ class Rig:
 
     def __init__(self, *, most_waiting: int = 3, max_batch: int = 10) -> None:
         self.ends = {str(stream): 5 for stream in STREAMS}
-        self.held = {str(stream): Held(0, 1, 0, 0, 0, 0) for stream in STREAMS}
-        self.waiting: deque[Batch] = deque()
+        book = ConsumerBook()
+        self.held = book.streams
+        for stream in STREAMS:
+            self.held[str(stream)] = Held.begin(0, str(stream), 1, 0)
         self.read: list[tuple[int, int]] = []
         tails: Any = SimpleNamespace(next_of=lambda stream: self.ends[str(stream)])
         nothing: Any = None
         self.fetching = Fetching(
-            nothing, tails, self.held, self.waiting, self.take, lambda news, damaged: None,
-            max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: 0.0, term=lambda: 1,
-            skip=self.skip,
+            nothing, tails, book, Settling(book, SUB), SharedSubscription.parse(SUB), lambda: None,
+            max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: 0.0,
         )  # fmt: skip
+        self.waiting = self.fetching.ready
         self.fetching._read = self.reads  # type: ignore[assignment,method-assign]
-
-    def skip(self, news: News, end: int) -> None:
-        news.held.position = end
 
     async def reads(self, news: list[News]) -> list[Outcome]:
         self.read = [(one.stream.shard, one.start) for one in news]
-        return [[pa.record_batch({"n": [0] * min(10, one.end - one.start)})] for one in news]
-
-    def take(self, news: News, batches: list[pa.RecordBatch]) -> None:
-        for data in batches:
-            end = news.held.position + data.num_rows
-            self.waiting.append(Batch(None, news.held, news.stream, news.held.position, end, data))  # type: ignore[arg-type]
-            news.held.position = end
+        return [[pa.record_batch({"topic": ["a/0"] * min(10, one.end - one.start)})] for one in news]
 
     async def round(self) -> list[tuple[int, int]]:
         self.read = []
@@ -98,8 +93,9 @@ async def test_a_backlog_is_read_ahead() -> None:
 
 async def test_streams_that_may_not_be_read_are_passed_over() -> None:
     rig = Rig(most_waiting=100)
-    for place, name in enumerate(("limbo", "revoking", "failing")):
-        setattr(rig.held[str(STREAMS[place])], name, True)
+    rig.held[str(STREAMS[0])].lease.move(StreamEvent.ENDED)
+    rig.held[str(STREAMS[1])].lease.move(StreamEvent.REVOKE)
+    rig.held[str(STREAMS[2])].fail(0, "f", "bad")
     rig.held[str(STREAMS[3])].retry_at = 0.5
     assert await rig.round() == [(4, 0)]
 

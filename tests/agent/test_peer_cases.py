@@ -306,7 +306,7 @@ async def test_renew_lease_timeout(client: Client, second: Client, sub: str) -> 
         await until(lambda: len(reader.streams) == 2)
         before = await leadership.read(client.redis, "g/a/#")
         await kill_leader(client)
-        session = reader._session
+        session = reader._settling.session
         assert session is not None
         await until(lambda: session.connected and session.term > before.term)
         after = await leadership.read(client.redis, "g/a/#")
@@ -349,7 +349,7 @@ async def test_leader_election(client: Client, second: Client, sub: str) -> None
         assert await leading(second, third) == []
         assert (await leadership.read(client.redis, "g/a/#")).term == term
         await kill_leader(client)
-        sessions = [reader._session for reader in (first, *rest)]
+        sessions = [reader._settling.session for reader in (first, *rest)]
         await until(lambda: all(one is not None and one.connected and one.term > term for one in sessions))
         assert len(await leading(client, second, third)) == 1, "contention gives one leader"
         assert len({one.term for one in sessions if one is not None}) == 1
@@ -378,7 +378,7 @@ async def test_large_consumer_buffer(client: Client, sub: str) -> None:
         while len(got) < count:
             async with asyncio.timeout(60):
                 batch = await anext(reader)
-            waiting.append(len(reader._ready))
+            waiting.append(len(reader._fetching.ready))
             assert len(batch.messages) <= largest
             await batch.commit()
             got += [int(message.payload) for message in batch.messages]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from streamlease.agent.subscription import Batch, SharedReader
-from streamlease.borrower.machine import (
+from streamlease.borrower.events import (
     Failed,
     FailureAnswered,
     Progressed,
@@ -31,7 +30,7 @@ class Reader(SharedReader):
     def __init__(self) -> None:
         super().__init__(None, SharedSubscription("g", "#"), max_batch=2, buffered_batches=4)  # type: ignore[arg-type]
         self.reported: list[Progressed] = []
-        self._session: Any = self
+        self._settling.session = self  # type: ignore[assignment]
 
     def progressed(self, slot: int, event: Progressed) -> None:
         self.reported.append(event)
@@ -41,9 +40,10 @@ class Reader(SharedReader):
 
     def fetched(self, *ends: int) -> None:
         """Batches up to these offsets have come."""
-        held = self._streams[S0]
+        held = self.book.streams[S0]
         for end in ends:
-            self._ready.append(Batch(self, held, STREAM, held.position, end, pa.record_batch({})))
+            batch = Batch(self._settling, held, STREAM, held.position, end, pa.record_batch({}))
+            self._fetching.ready.append(batch)
             held.position = end
 
 
@@ -74,7 +74,7 @@ async def test_batches_that_a_revocation_dropped_are_fetched_again_if_the_stream
     assert reader._take() is None  # dropped
     reader.gone(0, StreamGone(S0, 1))
     reader.grant(2, 0, resumes=1)
-    assert reader._streams[S0] is held
+    assert reader.book.streams[S0] is held
     assert held.position == 2
 
 
@@ -84,7 +84,7 @@ async def test_a_session_that_missed_a_grant_goes_on_where_it_was(reader: Reader
     held = (await anext(reader)).held
     reader.gone(0, StreamGone(S0, 1))
     reader.grant(3, 0, resumes=1)
-    assert reader._streams[S0] is held
+    assert reader.book.streams[S0] is held
     assert (held.position, held.lease_epoch) == (2, 3)
 
 
@@ -94,8 +94,8 @@ async def test_a_stream_that_somebody_else_had_begins_at_the_progress(reader: Re
     held = (await anext(reader)).held
     reader.gone(0, StreamGone(S0, 1))
     reader.grant(4, 1, resumes=3)
-    assert reader._streams[S0] is not held
-    assert reader._streams[S0].position == 1
+    assert reader.book.streams[S0] is not held
+    assert reader.book.streams[S0].position == 1
 
 
 async def test_a_stream_whose_work_is_done_is_forgotten_when_it_is_revoked(reader: Reader) -> None:
@@ -103,7 +103,7 @@ async def test_a_stream_whose_work_is_done_is_forgotten_when_it_is_revoked(reade
     reader.revoking(0, StreamRevoking(S0, 1))
     assert reader.reported[-1].final
     reader.gone(0, StreamGone(S0, 1))
-    assert reader._streams == {}
+    assert reader.book.streams == {}
 
 
 class Connected:
@@ -127,13 +127,13 @@ async def test_a_stream_that_did_not_come_back_in_time_goes_on_where_it_was_if_i
     reader.grant(1)
     reader.fetched(2, 4)
     held = (await anext(reader)).held
-    reader._session = Connected()
+    reader._settling.session = Connected()  # type: ignore[assignment]
     reader.gone(0, StreamGone(S0, 1))
     for second in range(10):
         reader._give_up_lost(float(second))
     assert reader._take() is None  # it may be somebody else's by now
     reader.grant(2, 0, resumes=1)
-    assert reader._streams[S0] is held
+    assert reader.book.streams[S0] is held
     assert (held.position, held.limbo) == (2, False)
 
 
@@ -143,25 +143,25 @@ async def test_a_commit_of_a_stream_that_does_not_come_back_is_answered_and_the_
     reader.grant(1)
     reader.fetched(2)
     batch = await anext(reader)
-    reader._session = Connected()
+    reader._settling.session = Connected()  # type: ignore[assignment]
     reader.gone(0, StreamGone(S0, 1))
     commit = asyncio.create_task(batch.commit())
     await asyncio.sleep(0)
     for second in range(3):
         reader._give_up_lost(float(second))
-    assert S0 in reader._streams
+    assert S0 in reader.book.streams
     reader._give_up_lost(3.0)
     with pytest.raises(Fenced, match="taken away"):
         await commit
     reader.grant(2, 0, resumes=1)
-    assert reader._streams[S0].position == 0  # the program may have taken its work back
+    assert reader.book.streams[S0].position == 0  # the program may have taken its work back
 
 
 async def test_time_in_which_the_process_stood_still_does_not_count_against_a_stream(reader: Reader) -> None:
     reader.grant(1)
     reader.fetched(2)
     batch = await anext(reader)
-    reader._session = Connected()
+    reader._settling.session = Connected()  # type: ignore[assignment]
     reader.gone(0, StreamGone(S0, 1))
     commit = asyncio.create_task(batch.commit())
     await asyncio.sleep(0)
@@ -177,10 +177,10 @@ async def test_what_the_filter_passes_over_behind_a_dead_letter_is_reported(read
     batch = await anext(reader)
     held = batch.held
     held.skips[2] = held.position = 7
-    reader._session = Connected()
+    reader._settling.session = Connected()  # type: ignore[assignment]
     failure = asyncio.create_task(batch.fail(1, "bad"))
     await asyncio.sleep(0)
-    reader._session = reader
+    reader._settling.session = reader  # type: ignore[assignment]
     reader.answered(0, FailureAnswered(S0, 1, 1, "f1", "passed"))
     assert await failure == "passed"
     assert reader.reported[-1] == Progressed(S0, 1, 7)
@@ -194,7 +194,7 @@ async def test_a_stream_that_comes_back_behind_a_dead_letter_does_not_hand_it_ou
     batch = await anext(reader)
     reader.gone(0, StreamGone(S0, 1))
     reader.grant(2, 1, resumes=1)  # an operator made a dead letter of offset 0
-    held = reader._streams[S0]
+    held = reader.book.streams[S0]
     assert held is batch.held
     assert (held.committed, held.position) == (1, 1)
     with pytest.raises(InvalidInput, match="come again"):

@@ -11,9 +11,8 @@ import pytest
 from streamlease.agent.client import Client
 from streamlease.agent.fetching import News
 from streamlease.agent.subscription import SharedReader
-from streamlease.borrower.machine import FailureAnswered, StreamGranted
+from streamlease.borrower.events import FailureAnswered, StreamGranted
 from streamlease.protocol.group_options import MAX_RETRY_DELAY_MS, GroupOptions
-from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import Verdict
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.log.many import Outcome
@@ -32,9 +31,10 @@ class Reader(SharedReader):
         self._tails: Any = SimpleNamespace(next_of=lambda stream: 10, set_streams=lambda streams: None)
         self._fetching._tails = self._tails
         self._fetching._read = self._noted  # type: ignore[assignment,method-assign]
-        self._session: Any = SimpleNamespace(
+        session: Any = SimpleNamespace(
             new_failure=lambda: "f", failed=lambda slot, event: None, progressed=lambda slot, event: None
         )
+        self._settling.session = session
         self.fetches: list[tuple[str, int]] = []
 
     def _time(self) -> float:
@@ -55,7 +55,7 @@ class Reader(SharedReader):
 
     async def fails(self, stream: str, offset: int, verdict: Verdict, retry_after_ms: int) -> None:
         """A message fails and the leader answers."""
-        told = asyncio.create_task(self.fail(self._streams[stream], StreamId.parse(stream), offset, "no"))
+        told = asyncio.create_task(self._settling.fail(self.book.streams[stream], offset, "no"))
         await asyncio.sleep(0)
         self.answered(0, FailureAnswered(stream, 1, offset, "f", verdict, retry_after_ms))
         assert await told == verdict
@@ -72,15 +72,15 @@ async def reader() -> Reader:
 
 async def test_a_failed_message_is_fetched_again_after_its_delay(reader: Reader) -> None:
     await reader.fails(S0, 4, "retry", 1500)
-    reader._streams[S1].position = 7
-    assert reader._pause() == 1.0
+    reader.book.streams[S1].position = 7
+    assert reader._fetching.pause(1.0) == 1.0
     assert await reader.fetched() == [(S1, 7)], "the other stream goes on"
     reader.now += 1.25
-    assert (await reader.fetched(), reader._pause()) == ([], 0.25)
+    assert (await reader.fetched(), reader._fetching.pause(1.0)) == ([], 0.25)
     reader.now += 0.25
-    assert reader._pause() == 0.0
+    assert reader._fetching.pause(1.0) == 0.0
     assert await reader.fetched() == [(S0, 4)]
-    assert reader._pause() == 1.0
+    assert reader._fetching.pause(1.0) == 1.0
 
 
 async def test_a_dead_letter_lets_the_stream_go_on_at_once(reader: Reader) -> None:

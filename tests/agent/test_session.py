@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamlease.agent.session import MOST_ATTESTED, Session, SessionConfig
-from streamlease.borrower.machine import BorrowerConfig
+from streamlease.agent.session import Session, SessionConfig
+from streamlease.borrower.attested import MOST_ATTESTED
+from streamlease.borrower.life import BorrowerConfig
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.messages import Grant, LeaderConnectResponse, LeaderWanted
 from streamlease.protocol.topics import SharedSubscription
@@ -95,7 +96,7 @@ def test_what_was_committed_before_a_reset_is_not_said_of_the_lease_that_follows
     session = Led()
     session.connect(1)
     session.grant(1, lease_epoch=1, progress=0)
-    session.attest(0, S0, 1, 11)
+    session.attested.add(0, S0, 1, 11)
     session.grant(1, lease_epoch=3, progress=4)  # reset
     assert session.attests() == [(1, 11), (3, 4)]
 
@@ -103,10 +104,10 @@ def test_what_was_committed_before_a_reset_is_not_said_of_the_lease_that_follows
 def test_an_older_word_is_dropped_once_a_newer_lease_has_come_as_far() -> None:
     session = Led()
     session.connect(1)
-    session.attest(0, S0, 1, 11)
-    session.attest(0, S0, 3, 4)
-    session.attest(0, S0, 3, 11)
-    session.attest(0, S0, 1, 9)  # late
+    session.attested.add(0, S0, 1, 11)
+    session.attested.add(0, S0, 3, 4)
+    session.attested.add(0, S0, 3, 11)
+    session.attested.add(0, S0, 1, 9)  # late
     assert session.attests() == [(3, 11)]
 
 
@@ -114,6 +115,6 @@ def test_of_many_resets_the_newest_are_remembered() -> None:
     session = Led()
     session.connect(1)
     for lease_epoch in range(1, 100):
-        session.attest(0, S0, lease_epoch, 1000 - lease_epoch)
+        session.attested.add(0, S0, lease_epoch, 1000 - lease_epoch)
     newest = [(lease_epoch, 1000 - lease_epoch) for lease_epoch in range(1, 100)][-MOST_ATTESTED:]
     assert session.attests() == newest

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, TypeVar
 
-from streamlease.borrower.machine import (
-    Borrower,
-    BorrowerConfig,
+from streamlease.borrower.events import (
     Disconnected,
     Effect,
-    Identity,
     LeaderFound,
     Progressed,
     Received,
@@ -20,7 +16,9 @@ from streamlease.borrower.machine import (
     Started,
     Unsubscribed,
 )
-from streamlease.borrower.state import BorrowerState
+from streamlease.borrower.life import BorrowerConfig, BorrowerState
+from streamlease.borrower.link import Identity
+from streamlease.borrower.machine import Borrower
 from streamlease.protocol.messages import (
     BorrowerToLeader,
     Grant,
@@ -133,4 +131,6 @@ def only(effects: Iterable[Effect], kind: type[_Kind]) -> _Kind:
 
 def frozen(borrower: Borrower) -> Borrower:
     """All that a borrower is, but for the count of what it refused."""
-    return replace(copy.deepcopy(borrower), refused=0)
+    same = copy.deepcopy(borrower)
+    same.refused = 0
+    return same

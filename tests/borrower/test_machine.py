@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlease.borrower.machine import (
-    BorrowerConfig,
+from streamlease.borrower.events import (
     Disconnected,
     Ended,
     Failed,
@@ -23,7 +22,7 @@ from streamlease.borrower.machine import (
     Tick,
     Unsubscribed,
 )
-from streamlease.borrower.state import BorrowerState
+from streamlease.borrower.life import BorrowerConfig, BorrowerState
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import (
     Disconnect,
@@ -138,7 +137,7 @@ def test_what_a_failure_comes_to_moves_the_progress(verdict: Verdict, next: int)
     borrower.step(failed(), 0)
     hear(borrower, taken(verdict))
     held = borrower.streams[STREAM]
-    assert (held.progress, held.acknowledged, held.failed) == (next, next, None)
+    assert (held.told.offset, held.acknowledged, held.failed) == (next, next, None)
 
 
 def test_answers_to_other_failures_change_nothing() -> None:
@@ -189,7 +188,7 @@ def test_a_second_copy_of_a_grant_does_not_rewind_and_is_acknowledged_again() ->
     effects = hear(borrower, grant())
     assert sent(effects, UpdateProgress)[0].progress[0].offset == 17
     assert len(effects) == 1
-    assert borrower.streams[STREAM].progress == 17
+    assert borrower.streams[STREAM].told.offset == 17
 
 
 def test_a_grant_under_a_higher_lease_epoch_replaces_the_lease() -> None:
@@ -248,7 +247,7 @@ def test_progress_that_is_not_final_keeps_a_stream_revoking() -> None:
     hear(borrower, revoke())
     borrower.step(progressed(12), 0)
     assert borrower.streams[STREAM].state.value == "revoking"
-    assert borrower.streams[STREAM].final is False
+    assert borrower.streams[STREAM].told.final is False
 
 
 @pytest.mark.parametrize("lease_epoch", [LEASE_EPOCH - 1, LEASE_EPOCH + 1])
@@ -301,7 +300,7 @@ def test_progress_never_goes_back() -> None:
 def test_final_progress_needs_a_revoke() -> None:
     borrower = connected(grant())
     assert borrower.step(progressed(15, final=True), 0) == []
-    assert borrower.streams[STREAM].progress == 10
+    assert borrower.streams[STREAM].told.offset == 10
     assert borrower.refused == 1
 
 
@@ -310,7 +309,7 @@ def test_nothing_follows_final_progress() -> None:
     hear(borrower, revoke())
     borrower.step(progressed(15, final=True), 0)
     assert borrower.step(progressed(16), 0) == []
-    assert borrower.streams[STREAM].progress == 15
+    assert borrower.streams[STREAM].told.offset == 15
     assert borrower.refused == 1
 
 
@@ -496,7 +495,7 @@ def test_a_second_unsubscribe_does_not_put_the_timeout_off() -> None:
     borrower = connected(grant())
     borrower.step(Unsubscribed(), 0)
     assert borrower.step(Unsubscribed(), 100) == []
-    assert borrower.give_up_at == CONFIG.unsubscribe_timeout
+    assert borrower.life.give_up_at == CONFIG.unsubscribe_timeout
 
 
 def test_disconnecting_gives_all_streams_back_at_once() -> None:

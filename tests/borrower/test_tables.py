@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
 
 import pytest
 
-from streamlease.borrower.machine import (
-    Borrower,
+from streamlease.borrower.events import (
     Disconnected,
     Effect,
+    Ended,
     Event,
     LeaderFound,
     Progressed,
@@ -21,14 +23,9 @@ from streamlease.borrower.machine import (
     Tick,
     Unsubscribed,
 )
-from streamlease.borrower.state import (
-    BORROWER_TRANSITIONS,
-    STREAM_TRANSITIONS,
-    BorrowerEvent,
-    BorrowerState,
-    StreamEvent,
-    StreamState,
-)
+from streamlease.borrower.lease import STREAM_TRANSITIONS, StreamEvent, StreamState
+from streamlease.borrower.life import BORROWER_TRANSITIONS, BorrowerEvent, BorrowerState
+from streamlease.borrower.machine import Borrower
 from streamlease.protocol.messages import LeaderToBorrower
 from tests.borrower.make import (
     CONFIG,
@@ -96,12 +93,31 @@ def test_no_state_of_a_borrower_or_stream_is_ever_entered_again() -> None:
         assert all((a, last) in reach for a in starts), "a state without a way to the end"
 
 
+@pytest.mark.parametrize(
+    ("whose", "moves", "states"),
+    [
+        ("borrower", BORROWER_TRANSITIONS, list(BorrowerState)),
+        ("its lease", STREAM_TRANSITIONS, list(StreamState)),
+    ],
+)
+def test_the_way_that_the_docs_draw_is_in_the_table(
+    whose: str, moves: dict[tuple[Enum, Enum], Enum], states: list[Enum]
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{whose}:")]
+    drawn = line.partition(":")[2].strip().split(" -> ")
+    assert drawn == [state.value for state in states]
+    ways = {(start.value, end.value) for (start, _), end in moves.items()}
+    assert set(itertools.pairwise(drawn)) <= ways
+
+
 S, V = StreamState, StreamEvent
 
 STREAM_CAUSES: dict[StreamEvent, LeaderToBorrower] = {
     V.REVOKE: revoke(),
     V.REVOKED: revoked(),
     V.REPLACED: grant(lease_epoch=LEASE_EPOCH + 1, progress=12),
+    V.ENDED: invalidate(),
 }
 
 
@@ -133,6 +149,8 @@ def test_every_event_of_a_held_stream(state: StreamState, event: StreamEvent) ->
     elif (state, event) == (S.GONE, V.REPLACED):
         assert granted  # nothing to replace: an ordinary grant
         assert not gone
+    elif (state, event) == (S.GONE, V.ENDED):
+        assert effects == [Ended("unknown", again=True)]  # without a word of the stream
     else:
         assert frozen(borrower) == before
         assert not gone

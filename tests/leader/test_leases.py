@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.agent.batch import MOST_HOLES, Held
+from streamlease.borrower.book import MOST_HOLES, Held
 from streamlease.leader.core.events import Effect, Persist, Send, StepDownWanted, Stop, StreamsListed
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.core.records import HandedOver, StreamsForgotten, TermStarted
@@ -599,7 +599,7 @@ def test_a_hole_is_counted_once_and_what_stands_before_it_is_not() -> None:
 
 
 def test_many_holes_are_reported_as_a_few_of_the_same_length() -> None:
-    held = Held(0, 1, 0, 0, 0, 0)
+    held = Held.begin(0, S0, 1, 0)
     held.holes = {start: start + 2 for start in range(0, 1000, 4)}
     held.committed = 1000
     reported = held.lost()

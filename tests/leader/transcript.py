@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from streamlease.borrower import machine as b
+from streamlease.borrower import events as b
+from streamlease.borrower.life import BorrowerConfig
+from streamlease.borrower.link import Identity
+from streamlease.borrower.machine import Borrower
 from streamlease.leader.core import events as e
 from streamlease.leader.core.machine import Leader, LeaderConfig
 from streamlease.leader.core.records import GroupState, Record
@@ -31,7 +34,7 @@ class Conversation:
         self.predecessors: dict[str, tuple[str, ...]] = {}
         self.state = GroupState()
         self.leader: Leader | None = None
-        self.borrowers: dict[str, b.Borrower] = {}
+        self.borrowers: dict[str, Borrower] = {}
         self.silent: set[str] = set()
         self.hold: set[str] = set()
         self.post: deque[tuple[str, Message]] = deque()
@@ -70,8 +73,8 @@ class Conversation:
     def join(self, id: str, name: str = "", session: str = "", arrival: int = 1, attempt: int = 1) -> None:
         self.say(f"{id} begins")
         name = name or id
-        who = b.Identity(GROUP, id, session or f"session-{name}", name, arrival, attempt, "here")
-        self.borrowers[id] = b.Borrower(who, b.BorrowerConfig(ping_timeout=3000, session_timeout=10_000))
+        who = Identity(GROUP, id, session or f"session-{name}", name, arrival, attempt, "here")
+        self.borrowers[id] = Borrower(who, BorrowerConfig(ping_timeout=3000, session_timeout=10_000))
         self._step(id, b.Started())
         self._deliver()
 
@@ -120,7 +123,7 @@ class Conversation:
                     self.lines.append(f"{self.now:>6}     {id}: {_shown(effect)}")
                     if id not in self.hold:
                         held = self.borrowers[id].streams[effect.stream]
-                        done = b.Progressed(effect.stream, effect.lease_epoch, held.progress, final=True)
+                        done = b.Progressed(effect.stream, effect.lease_epoch, held.told.offset, final=True)
                         self._step(id, done)
 
     def _to_leader(self, sender: str, message: ToLeader) -> None:
@@ -187,5 +190,5 @@ def _record(record: Record) -> str:
 
 
 def _shown(effect: b.Effect) -> str:
-    names = type(effect).__dataclass_fields__
+    names = [name for name, one in type(effect).__dataclass_fields__.items() if one.compare]
     return f"{type(effect).__name__} {_fields((name, getattr(effect, name)) for name in names)}"

@@ -13,7 +13,10 @@ import heapq
 import random
 from dataclasses import dataclass, field
 
-from streamlease.borrower import machine as b
+from streamlease.borrower import events as b
+from streamlease.borrower.life import BorrowerConfig
+from streamlease.borrower.link import Identity
+from streamlease.borrower.machine import Borrower
 from streamlease.leader.core import events as e
 from streamlease.leader.core.machine import Leader, LeaderConfig
 from streamlease.leader.core.records import GroupState, decode_records, encode_records
@@ -24,7 +27,7 @@ TICK = 100
 COMPARED = 23
 """One of so many steps of a leader is compared with a copy made before it."""
 
-BORROWER = b.BorrowerConfig(unsubscribe_timeout=2000, session_timeout=5000)
+BORROWER = BorrowerConfig(unsubscribe_timeout=2000, session_timeout=5000)
 LEADER = LeaderConfig(revocation_timeout=8000, idle_timeout=10**9)
 
 
@@ -79,7 +82,7 @@ class Session:
     name: str
     arrival: int
     world: World
-    borrower: b.Borrower | None = None
+    borrower: Borrower | None = None
     attempts: int = 0
     streams: dict[str, Held] = field(default_factory=dict)
     closing: bool = False
@@ -89,8 +92,8 @@ class Session:
         self.attempts += 1
         id = f"{self.name}.{self.arrival}.{self.attempts}"
         session = f"{self.name}-{self.arrival}"
-        who = b.Identity(GROUP, id, session, self.name, self.arrival, self.attempts, "here")
-        self.borrower = b.Borrower(who, BORROWER)
+        who = Identity(GROUP, id, session, self.name, self.arrival, self.attempts, "here")
+        self.borrower = Borrower(who, BORROWER)
         self.world.borrowers[id] = self
         self.step(b.Started())
 
@@ -101,7 +104,7 @@ class Session:
         for effect in borrower.step(event, self.world.now):
             self.carry_out(borrower, effect)
 
-    def carry_out(self, borrower: b.Borrower, effect: b.Effect) -> None:
+    def carry_out(self, borrower: Borrower, effect: b.Effect) -> None:
         match effect:
             case b.FindLeader():
                 if self.world.leader is not None:

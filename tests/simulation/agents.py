@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamlease.agent.session import Session, SessionConfig
-from streamlease.agent.subscription import Batch, Failing, Held, SharedReader
-from streamlease.borrower.machine import ProgressAcknowledged, StreamGranted
-from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable, StreamleaseError
+from streamlease.agent.subscription import Batch, SharedReader
+from streamlease.borrower.book import Held
+from streamlease.borrower.events import ProgressAcknowledged, StreamGranted
+from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import (
     CutFinished,
@@ -243,23 +244,23 @@ class SimReader(SharedReader):
 
     def begin(self, session: Session) -> None:
         """See `SharedReader.start`."""
-        self._session = self.session = session
+        self._settling.session = self.session = session
         session.start()
 
     @property
     def held(self) -> dict[str, Held]:
         """The streams, also those in limbo."""
-        return self._streams
+        return self.book.streams
 
     @property
     def waits(self) -> bool:
         """Whether some commit is not answered yet."""
-        return any(held.waiters for held in self._streams.values())
+        return self._settling.waits
 
     @property
     def error(self) -> StreamleaseError | None:
         """Why the session is over."""
-        return self._error
+        return self._settling.error
 
     @property
     def has_ended(self) -> bool:
@@ -269,10 +270,10 @@ class SimReader(SharedReader):
     def granted(self, slot: int, grant: StreamGranted) -> None:
         """See `SharedReader`."""
         self.program.world.judge.believes(self.program.session_id, grant.stream, grant.lease_epoch)
-        before = self._streams.get(grant.stream)
+        before = self.book.streams.get(grant.stream)
         turn = before.turn if before is not None else 0
         super().granted(slot, grant)
-        if before is not None and self._streams[grant.stream] is before:
+        if before is not None and self.book.streams[grant.stream] is before:
             if before.turn != turn:
                 self.program.world.sometimes["a stream comes back behind what was decided elsewhere"] += 1
                 poison.void(self.program.world.judge, self.program.session_id, grant.stream, before.committed)
@@ -287,58 +288,51 @@ class SimReader(SharedReader):
         """Ends of streams are asked for by and by."""
 
     def fetch(self, ends: dict[str, int]) -> None:
-        """Read up to `ends`; see `Fetching.round` and `SharedReader._fetched`."""
-        for stream, held in list(self._streams.items()):
+        """Read up to `ends`; see `Fetching.round` and `Fetching._took`."""
+        ready = self._fetching.ready
+        for stream, held in list(self.book.streams.items()):
             end = min(ends.get(stream, 0), held.position + self.program.max_batch)
-            if len(self._ready) >= BUFFERED or self._closed:
+            if len(ready) >= BUFFERED or self._settling.leaving:
                 return
             if held.retry_at is not None and self._clock() >= held.retry_at:
                 held.retry_at = None
-            if held.limbo or held.revoking or held.failing or held.retry_at is not None:
+            if not held.is_read:
                 continue
             while held.position < end:
                 start = held.position
                 held.position = min(end, (start // CHUNK + 1) * CHUNK)
                 if zlib.crc32(f"{stream}:{start // CHUNK}".encode()) % 7:
                     id = StreamId.parse(stream)
-                    self._ready.append(Batch(self, held, id, start, held.position, NOTHING))
+                    ready.append(Batch(self._settling, held, id, start, held.position, NOTHING))
                 else:
                     self.program.world.judge.skipped(stream, held.lease_epoch, start, held.position)
-                    held.skips[start] = held.position
-                    if held.committed == start:
-                        held.advance(start)
-                        self._report(stream, held)
+                    self._fetching._skip(held, start, held.position)
 
     def take(self) -> Batch | None:
         """The next batch; see `SharedReader.__anext__`."""
         return self._take()
 
-    def submit(self, stream: str, held: Held, end: int, answer: Callable[[Exception | None], None]) -> None:
-        """See `SharedReader.commit`."""
-        if self._error is not None or self._streams.get(stream) is not held:
-            answer(self._error or Fenced(f"{stream} was taken away"))
-            return
-        if end <= held.acknowledged:
-            answer(None)
-            return
-        held.waiters.append((end, Waiter(answer)))  # type: ignore[arg-type]
-        if end > held.committed:
-            held.advance(end)
-            self._report(stream, held)
+    def submit(self, held: Held, end: int, answer: Callable[[Exception | None], None]) -> None:
+        """See `Settling.commit`."""
+        try:
+            if not self._settling.enter_commit(held, end, Waiter(answer)):  # type: ignore[arg-type]
+                answer(None)
+        except StreamleaseError as error:
+            answer(error)
 
-    def give_up(self, stream: str, held: Held, offset: int, answer: Callable[[Any], None]) -> bool:
-        """See `SharedReader.fail`; whether the failure is reported."""
-        mine = self._streams.get(stream) is held and self._error is None and not self._closed
-        if self._session is None or not mine or held.failing is not None or offset < held.committed:
+    def give_up(self, held: Held, offset: int, answer: Callable[[Any], None]) -> bool:
+        """See `Settling.fail`; whether the failure is reported."""
+        if held.failing is not None:
             return False
-        held.advance(offset)
-        held.failing = Failing(offset, self._session.new_failure(), "poison", Waiter(answer))  # type: ignore[arg-type]
-        self._report_failure(stream, held, held.failing)
+        try:
+            self._settling.enter_failure(held, offset, "poison", Waiter(answer))  # type: ignore[arg-type]
+        except StreamleaseError:
+            return False
         return True
 
     def leave(self) -> None:
         """See `SharedReader.close`."""
-        self._closed = True
+        self._settling.leaving = True
         if self.session is not None and not self.session.over:
             self.session.unsubscribe()
 
@@ -426,7 +420,7 @@ class Program:
         def answer(verdict: Any) -> None:
             self.world.sometimes[f"a failure is answered: {verdict or 'the stream was taken away'}"] += 1
 
-        if self.reader.give_up(stream, held, offset, answer):
+        if self.reader.give_up(held, offset, answer):
             self.world.sometimes["a program fails at a message"] += 1
             poison.void(self.world.judge, self.session_id, stream, offset)
 
@@ -443,7 +437,7 @@ class Program:
             else:
                 self.world.sometimes["a commit is refused: the stream was taken away"] += 1
 
-        self.reader.submit(stream, held, end, answer)
+        self.reader.submit(held, end, answer)
 
     def _leave(self) -> Routine:
         self._commit_all()

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from streamlease.agent.subscription import SharedReader
-from streamlease.borrower.machine import Borrower, Effect, Progressed
+from streamlease.agent.settling import Settling
+from streamlease.borrower.book import Held
+from streamlease.borrower.events import Effect, Progressed
+from streamlease.borrower.leases import BorrowedStreams
 from streamlease.leader.core.generations import Listing
 from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.records import Committed, GroupState
@@ -59,15 +61,15 @@ def an_old_owner_is_believed() -> Iterator[None]:
 @planted
 def a_duplicate_grant_rewinds() -> Iterator[None]:
     """A borrower that gets a grant again begins again at its progress."""
-    real = Borrower._grant
+    real = BorrowedStreams.grant
 
-    def grant(borrower: Borrower, message: Grant, now: int) -> list[Effect]:
-        held = borrower.streams.get(message.stream)
-        if held is not None and held.lease_epoch == message.lease_epoch:
-            del borrower.streams[message.stream]
-        return real(borrower, message, now)
+    def grant(leases: BorrowedStreams, message: Grant, now: int) -> list[Effect] | None:
+        lease = leases.held.get(message.stream)
+        if lease is not None and lease.lease_epoch == message.lease_epoch:
+            del leases.held[message.stream]
+        return real(leases, message, now)
 
-    with mock.patch.object(Borrower, "_grant", grant):
+    with mock.patch.object(BorrowedStreams, "grant", grant):
         yield
 
 
@@ -107,13 +109,15 @@ def recovery_forgets_the_newest_commit() -> Iterator[None]:
 def commits_run_ahead_of_the_program() -> Iterator[None]:
     """A reader reports what it has fetched instead of what the program has committed."""
 
-    def report(reader: SharedReader, stream: str, held: Any) -> None:
-        if reader._session is not None:
+    def report(settling: Settling, held: Held) -> None:
+        if settling.session is not None:
             held.committed = max(held.committed, held.position)
             final = held.revoking
-            reader._session.progressed(held.slot, Progressed(stream, held.lease_epoch, held.committed, final))
+            settling.session.progressed(
+                held.slot, Progressed(held.stream, held.lease_epoch, held.committed, final)
+            )
 
-    with mock.patch.object(SharedReader, "_report", report):
+    with mock.patch.object(Settling, "report", report):
         yield
 
 
@@ -121,12 +125,12 @@ def commits_run_ahead_of_the_program() -> Iterator[None]:
 def the_old_owner_keeps_its_work_to_itself() -> Iterator[None]:
     """A stream that is being revoked is given back before what was delivered is committed."""
 
-    def report(reader: SharedReader, stream: str, held: Any) -> None:
-        if reader._session is not None:
-            progress = Progressed(stream, held.lease_epoch, held.committed, held.revoking)
-            reader._session.progressed(held.slot, progress)
+    def report(settling: Settling, held: Held) -> None:
+        if settling.session is not None:
+            progress = Progressed(held.stream, held.lease_epoch, held.committed, held.revoking)
+            settling.session.progressed(held.slot, progress)
 
-    with mock.patch.object(SharedReader, "_report", report):
+    with mock.patch.object(Settling, "report", report):
         yield
 
 

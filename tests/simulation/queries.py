@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from streamlease.agent.session import Session, SessionConfig
-from streamlease.borrower.machine import (
-    BorrowerConfig,
+from streamlease.borrower.events import (
     FailureAnswered,
     ProgressAcknowledged,
     StreamGone,
     StreamGranted,
     StreamRevoking,
 )
+from streamlease.borrower.life import BorrowerConfig
 from streamlease.protocol.errors import Fenced, StoreUnavailable, StreamleaseError
 from streamlease.protocol.messages import CutFinished, CutFixed, CutRead, CutResumed, LeaderToSession
 from streamlease.spark.core.checkpoint import CutOffset, SlotRange
@@ -187,7 +187,7 @@ class Query:
     def _attest(self, cut: CutOffset, *, finished: bool) -> None:
         """See `QuerySession`."""
         assert self.session is not None
-        self.session.attest_all(
+        self.session.attested.add_all(
             (part.slot, part.stream, part.lease_epoch, part.end if finished else part.start)
             for part in cut.ranges
         )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from streamlease.borrower.machine import BorrowerConfig
+from streamlease.borrower.life import BorrowerConfig
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.core.state import LeaseState
 from streamlease.registry.leadership import LeadershipConfig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamlease.borrower.machine import Progressed, StreamGone, StreamGranted, StreamRevoking
+from streamlease.borrower.events import Progressed, StreamGone, StreamGranted, StreamRevoking
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.messages import CutFixed, CutResumed, FixCut, Progress
 from streamlease.spark.core.checkpoint import CutOffset, SlotRange, SlotRanges

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamlease.agent.batch import Batch, Held
+from streamlease.agent.batch import Batch
 from streamlease.agent.client import connect
+from streamlease.borrower.book import Held
 from streamlease.protocol.errors import Fenced
 from streamlease.protocol.ids import StreamId
 from streamlease.spark import working
@@ -37,17 +38,17 @@ class Owner:
     asked: list[tuple[str, int]] = field(default_factory=list)
     answers: list[asyncio.Future[None]] = field(default_factory=list)
 
-    async def commit(self, held: Held, stream: StreamId, end: int, received: Any) -> None:
-        self.asked.append((str(stream), end))
+    async def commit(self, held: Held, end: int, received: Any) -> None:
+        self.asked.append((held.stream, end))
         self.answers.append(asyncio.get_running_loop().create_future())
         await self.answers[-1]
 
     def batch(self, held: Held, start: int, end: int) -> Batch:
-        return Batch(self, held, StreamId("s", 0, held.slot), start, end, rows(end - start))  # type: ignore[arg-type]
+        return Batch(self, held, StreamId.parse(held.stream), start, end, rows(end - start))  # type: ignore[arg-type]
 
 
 def lease(shard: int = 0) -> Held:
-    return Held(shard, 1, 0, 0, 0, 0)
+    return Held.begin(0, f"s.0.{shard}", 1, 0)
 
 
 async def test_what_is_done_while_a_commit_is_on_its_way_goes_into_one_more() -> None:

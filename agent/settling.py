@@ -1,0 +1,282 @@
+"""What a program has done with its messages: commits and failures, until the leader has answered them.
+
+Each is entered in the book and told to the leader, again under the next lease if need be. Who committed, or
+reported a failure, waits for the answer; and learns it if the stream was taken away before.
+
+A message that cannot be decoded, because its entry is damaged, fails by itself, as if the program had called
+``Batch.fail``: the group counts, waits and writes a dead letter as for every other poison message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from streamlease.agent import metrics
+from streamlease.agent.batch import writable
+from streamlease.agent.session import Session
+from streamlease.borrower.book import ConsumerBook, Failing, Granted, Held
+from streamlease.borrower.events import FailureAnswered, ProgressAcknowledged, StreamGranted
+from streamlease.protocol.errors import Fenced, Indefinite, InvalidOption, StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.messages import MAX_CAUSE, Verdict
+from streamlease.streams.entries.decoding import DamagedEntry
+from streamlease.streams.publish import traces
+
+log = logging.getLogger(__name__)
+
+COMMIT_SECONDS = 30.0
+
+
+class Settling:
+    """Commits and failures of one consumer; the owner of its batches.
+
+    Args:
+        subscription: for the metrics.
+    """
+
+    def __init__(self, book: ConsumerBook, subscription: str) -> None:
+        self.session: Session | None = None
+        """Tells the leader; there is none before the consumer begins to borrow."""
+        self.leaving = False
+        """Whether the consumer leaves, and commits nothing more."""
+        self.error: StreamleaseError | None = None
+        """Why nothing can be settled any more."""
+        self._book = book
+        self._traces = traces.active()
+        self._durable = metrics.COMMITTED.labels(subscription)
+        self._commits: dict[Held, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._failures: dict[Held, asyncio.Future[Verdict]] = {}
+        self._damaged: dict[Held, DamagedEntry] = {}
+        """What stands next in a stream and cannot be decoded: at its `damaged_at`."""
+
+    @property
+    def term(self) -> int | None:
+        """That of the leader, for the log."""
+        return self.session.term if self.session is not None else None
+
+    # ------------------------------------------------------------ from the program
+
+    async def commit(self, held: Held, end: int, received: Any = None) -> None:
+        """See `Batch.commit`; `received` is the span context of the delivery, where the program traces."""
+        if self._traces is None:
+            await self._commit(held, end)
+            return
+        with self._traces.settling(StreamId.parse(held.stream), end, received):
+            await self._commit(held, end)
+
+    async def _commit(self, held: Held, end: int) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self.enter_commit(held, end, waiter):
+            return
+        try:
+            async with asyncio.timeout(COMMIT_SECONDS):
+                await waiter
+        except TimeoutError:
+            raise Indefinite(
+                f"no leader confirmed the commit of {held.stream} up to offset {end} "
+                f"within {COMMIT_SECONDS:.0f} s: "
+                f"it may be committed, or its messages may come again"
+            ) from None
+
+    def enter_commit(self, held: Held, end: int, waiter: asyncio.Future[None]) -> bool:
+        """Enter that all below `end` is done, and tell it; False if that is durable already."""
+        if self.error is not None:
+            raise self.error
+        if not self._book.holds(held):
+            raise taken(held.stream)
+        if end <= held.acknowledged:
+            return False
+        self._commits.setdefault(held, []).append((end, waiter))
+        if end > held.committed:
+            held.advance(end)
+            self.report(held)
+            self._fail_damaged(held)
+        return True
+
+    async def fail(self, held: Held, offset: int, cause: str) -> Verdict:
+        """See `Batch.fail`."""
+        waiter: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self.enter_failure(held, offset, cause, waiter)
+        try:
+            async with asyncio.timeout(COMMIT_SECONDS):
+                return await asyncio.shield(waiter)
+        except TimeoutError:
+            waiter.add_done_callback(_forget)
+            raise Indefinite(
+                f"no leader said within {COMMIT_SECONDS:.0f} s what becomes of offset {offset} of stream "
+                f"{held.stream}: its failure may count, and its dead letter may not be written yet; look at "
+                f"'streamlease group describe'"
+            ) from None
+
+    def enter_failure(self, held: Held, offset: int, cause: str, waiter: asyncio.Future[Verdict]) -> None:
+        """Enter that the message at `offset` could not be processed, and tell it."""
+        if self.error is not None:
+            raise self.error
+        if self.session is None or self.leaving or not self._book.holds(held):
+            raise taken(held.stream)
+        if offset < held.committed:
+            raise InvalidOption(
+                f"offset {offset} of stream {held.stream} is committed: it cannot fail any more"
+            )
+        held.fail(offset, self.session.new_failure(), cause)
+        self._failures[held] = waiter
+        if held.holes:
+            self.report(held)  # a failure says nothing of them
+        self._report_failure(held)
+
+    def found_damage(self, held: Held, damaged: DamagedEntry) -> None:
+        """What stands next in the stream cannot be decoded: a message that failed, without the program."""
+        log.warning("%s", damaged, extra={"stream": held.stream, "term": self.term})
+        self._put_damage(held, damaged)
+
+    # ------------------------------------------------------------ to the leader
+
+    def report(self, held: Held) -> None:
+        """Tell how far the stream is."""
+        if self.session is not None:
+            self.session.progressed(held.slot, held.progress(leaving=self.leaving))
+
+    def _report_failure(self, held: Held) -> None:
+        failure = held.failure()
+        if self.session is not None and failure is not None:
+            self.session.failed(held.slot, failure)
+
+    def _put_damage(self, held: Held, damaged: DamagedEntry) -> None:
+        held.damaged_at, self._damaged[held] = damaged.start, damaged
+        self._fail_damaged(held)
+
+    def _fail_damaged(self, held: Held) -> None:
+        """Report the damaged message, if all before it is committed: a failure says that it is."""
+        if held.damaged_at is None or held.committed != held.damaged_at or held.failing is not None:
+            return
+        if self.session is None or self.error is not None or self.leaving or not held.is_granted:
+            return
+        waiter: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(_forget)
+        self.enter_failure(held, held.damaged_at, writable(str(self._damaged[held]))[:MAX_CAUSE], waiter)
+
+    # ------------------------------------------------------------ from the leader
+
+    def granted(self, done: Granted, grant: StreamGranted, acknowledged: int) -> None:
+        """Tell a leader that grants a stream anew what it may have lost.
+
+        Args:
+            done: what the book says about the grant.
+            acknowledged: how far the stream was durable before.
+        """
+        held = done.held
+        if done.former is not None:
+            self.lose(done.former)
+        if not done.goes_on:
+            return
+        if done.passed is not None:
+            self._settled(held, done.passed, "passed")
+        if held.failing is not None:
+            self._report_failure(held)
+        elif held.committed > grant.progress:
+            self.report(held)
+        self._fail_damaged(held)
+        self._answer_commits(held, acknowledged)
+
+    def acknowledged(self, ack: ProgressAcknowledged) -> None:
+        """Wake those who wait for this commit."""
+        held = self._book.acknowledged(ack)
+        if held is not None:
+            before = held.acknowledged
+            held.acknowledge(ack.offset)
+            self._answer_commits(held, before)
+
+    def answered(self, answer: FailureAnswered, retry_at: float | None) -> Held | None:
+        """A failure is answered; the stream of which what follows is to be handed out.
+
+        Args:
+            retry_at: when the message may be processed again.
+        """
+        held = self._book.answered(answer)
+        failing = held.failing if held is not None else None
+        if held is None or failing is None:
+            return None
+        going_on = failing.offset < held.damaged_until and answer.verdict == "retry"
+        held.retry_at = None if going_on else retry_at
+        before = held.acknowledged
+        held.settle(answer.verdict)
+        self._answer_commits(held, before)
+        # Beyond the message may be what the filter does not match: else nobody would say that it is done.
+        if held.revoking or held.committed > held.acknowledged:
+            self.report(held)
+        self._settled(held, failing, answer.verdict)
+        return held
+
+    def _settled(self, held: Held, failing: Failing, verdict: Verdict) -> None:
+        """Who waits for the verdict learns it; what else is damaged in the same entry fails at once."""
+        waiter = self._failures.pop(held, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(verdict)
+        damaged = self._damaged.pop(held, None)
+        if damaged is None or damaged.start != failing.offset:
+            return  # it stands behind the message that failed, and is found again
+        if verdict == "passed":
+            held.damaged_until = damaged.end
+        if held.committed < held.damaged_until and held.retry_at is None:
+            # It need not be read again for each of its messages.
+            self._put_damage(held, damaged.behind(held.committed))
+
+    def _answer_commits(self, held: Held, before: int) -> None:
+        """Who waits for what is durable now, and was not `before`, learns it."""
+        self._durable.inc(held.acknowledged - before)
+        waiting = self._commits.pop(held, [])
+        left = [(end, waiter) for end, waiter in waiting if end > held.acknowledged]
+        if left:
+            self._commits[held] = left
+        for end, waiter in waiting:
+            if end <= held.acknowledged and not waiter.done():
+                waiter.set_result(None)
+
+    # ------------------------------------------------------------ who waits
+
+    @property
+    def waits(self) -> bool:
+        """Whether some commit is not answered yet."""
+        return bool(self._commits)
+
+    def has_commits(self, held: Held) -> bool:
+        """Whether a commit of this stream is not answered yet."""
+        return held in self._commits
+
+    def is_waited_for(self, held: Held) -> bool:
+        """Whether somebody waits for an answer about this stream."""
+        return held.failing is not None or any(not waiter.done() for _, waiter in self._commits.get(held, ()))
+
+    def lose(self, held: Held, error: StreamleaseError | None = None) -> None:
+        """Nobody may wait for this stream any more."""
+        error = error or taken(held.stream)
+        waiters: list[asyncio.Future[Any]] = [waiter for _, waiter in self._commits.pop(held, ())]
+        if held in self._failures:
+            waiters.append(self._failures.pop(held))
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._damaged.pop(held, None)
+        held.failing = None
+
+    def end(self, error: StreamleaseError) -> None:
+        """Nothing can be settled any more."""
+        self.error = error
+        for held in self._book.streams.values():
+            self.lose(held, error)
+
+
+def taken(stream: str) -> Fenced:
+    """The error of who has lost `stream` with work on it not committed."""
+    return Fenced(
+        f"stream {stream} was taken away before the commit: its messages since the last commit "
+        f"may be delivered to somebody else; do not commit them here"
+    )
+
+
+def _forget(waiter: asyncio.Future[Verdict]) -> None:
+    """Nobody waits any more: an error that comes now is nobody's."""
+    if not waiter.cancelled():
+        waiter.exception()

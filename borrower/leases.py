@@ -1,0 +1,229 @@
+"""The leases of one borrower: what the leader granted, and what it is told of each until it has answered.
+
+Each method takes one event and returns what is to be done, or `None` if the event is refused: it speaks of a
+lease that the borrower does not have, or comes too late. A refused event changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from streamlease.borrower.events import (
+    Effect,
+    Failed,
+    FailureAnswered,
+    ProgressAcknowledged,
+    Progressed,
+    SendToLeader,
+    StreamGone,
+    StreamGranted,
+    StreamRevoking,
+)
+from streamlease.borrower.lease import Borrowed, StreamEvent, StreamState
+from streamlease.borrower.link import Link
+from streamlease.protocol.messages import (
+    FailureTaken,
+    Grant,
+    MessageFailed,
+    Progress,
+    ProgressCommitted,
+    Revoke,
+    Revoked,
+    RevokeFinished,
+    UpdateProgress,
+)
+
+CALM_STREAMS = 1000
+"""For each so many streams that it holds, a borrower waits one more ``resend_interval`` before it repeats."""
+
+
+@dataclass(slots=True)
+class BorrowedStreams:
+    """What one borrower holds.
+
+    Args:
+        link: the way to the leader.
+        resend_interval: what the leader has not answered for so long (ms) is told again.
+    """
+
+    link: Link
+    resend_interval: int
+    held: dict[str, Borrowed] = field(default_factory=dict)
+    over: dict[str, int] = field(default_factory=dict)
+    """Stream -> highest lease epoch that this borrower had and has no more; late copies are refused."""
+
+    # ------------------------------------------------------------ from the leader
+
+    def grant(self, message: Grant, now: int) -> list[Effect] | None:
+        """Hold the stream, from now on under this epoch; a second copy is answered as the first was."""
+        stream, epoch = message.stream, message.lease_epoch
+        lease = self.held.get(stream)
+        if epoch <= self.over.get(stream, -1) or (lease is not None and epoch < lease.lease_epoch):
+            return None
+        if lease is not None and epoch == lease.lease_epoch:
+            return [self._report(lease)]
+        effects: list[Effect] = []
+        if lease is not None:
+            effects.append(self._drop(stream, lease, StreamEvent.REPLACED))
+        lease = self.held[stream] = Borrowed.begin(stream, epoch, message.progress)
+        lease.report_at = self._resend_at(now)
+        granted = StreamGranted(
+            stream,
+            epoch,
+            message.progress,
+            message.pinned_end,
+            message.resumes,
+            message.follows,
+            message.retry_after_ms,
+            lease,
+        )
+        return [*effects, granted, self._report(lease)]
+
+    def revoke(self, message: Revoke, *, leaving: bool) -> list[Effect] | None:
+        """The leader wants the stream back; of a session that leaves it gets it anyway."""
+        lease = self._lease(message.stream, message.lease_epoch)
+        if lease is None:
+            return None
+        if leaving:
+            return []
+        if not lease.move(StreamEvent.REVOKE):
+            return [self._report(lease)]
+        return [StreamRevoking(message.stream, message.lease_epoch)]
+
+    def revoke_all(self) -> list[Effect]:
+        """The session leaves: it is asked for final progress of every stream."""
+        for lease in self.held.values():
+            lease.move(StreamEvent.REVOKE)
+        return [StreamRevoking(stream, lease.lease_epoch) for stream, lease in self.held.items()]
+
+    def revoked(self, message: Revoked, *, leaving: bool) -> list[Effect]:
+        """The leader has the stream back. Each copy is answered: the first answer may be lost."""
+        stream, epoch = message.stream, message.lease_epoch
+        who = self.link.identity
+        finished = self.link.send(
+            RevokeFinished(group=who.group, borrower=who.borrower, stream=stream, lease_epoch=epoch)
+        )
+        lease = self._lease(stream, epoch)
+        if lease is None:
+            return [finished]
+        if leaving:
+            return []
+        effects: list[Effect] = []
+        if lease.told.final and lease.acknowledged < lease.told.offset and not message.forced:
+            effects.append(ProgressAcknowledged(stream, epoch, lease.told.offset))
+        return [*effects, self._drop(stream, lease, StreamEvent.REVOKED), finished]
+
+    def committed(self, message: ProgressCommitted) -> list[Effect]:
+        """What the leader was told is durable."""
+        effects: list[Effect] = []
+        for entry in message.progress:
+            lease = self._lease(entry.stream, entry.lease_epoch)
+            if lease is not None and entry.offset > lease.acknowledged:
+                lease.acknowledged = entry.offset
+                effects.append(ProgressAcknowledged(entry.stream, entry.lease_epoch, entry.offset))
+        return effects
+
+    def failure_taken(self, message: FailureTaken) -> list[Effect] | None:
+        """A failure is counted durably, and the leader says what becomes of the message."""
+        lease = self._lease(message.stream, message.lease_epoch)
+        if lease is None or lease.failed is None or lease.failed.failure != message.failure:
+            return None
+        lease.failed = None
+        done = message.offset + (message.verdict == "passed")
+        if done > lease.told.offset:
+            lease.told = lease.told.model_copy(update={"offset": done})
+        lease.acknowledged = max(lease.acknowledged, lease.told.offset)
+        answer = FailureAnswered(
+            message.stream,
+            message.lease_epoch,
+            message.offset,
+            message.failure,
+            message.verdict,
+            message.retry_after_ms,
+        )
+        return [answer]
+
+    # ------------------------------------------------------------ from the session
+
+    def progressed(self, event: Progressed, now: int) -> list[Effect] | None:
+        """The session has consumed further. Only of a stream that was asked back it is final."""
+        lease = self._open(event.stream, event.lease_epoch, event.offset)
+        if lease is None or (event.final and lease.state is not StreamState.REVOKING):
+            return None
+        lease.told = Progress(
+            stream=event.stream,
+            lease_epoch=event.lease_epoch,
+            offset=event.offset,
+            final=event.final,
+            holes=event.holes,
+        )
+        lease.report_at = self._resend_at(now)
+        return [self._report(lease)]
+
+    def failed(self, event: Failed, now: int) -> list[Effect] | None:
+        """The session could not process a message; all before it is done."""
+        lease = self._open(event.stream, event.lease_epoch, event.offset)
+        if lease is None:
+            return None
+        if event.offset > lease.told.offset:
+            lease.told = lease.told.model_copy(update={"offset": event.offset})
+        lease.report_at = self._resend_at(now)
+        lease.failed = MessageFailed(
+            group=self.link.group,
+            borrower=self.link.borrower,
+            stream=event.stream,
+            lease_epoch=event.lease_epoch,
+            offset=event.offset,
+            failure=event.failure,
+            cause=event.cause,
+        )
+        return [self.link.send(lease.failed)]
+
+    # ------------------------------------------------------------ of all streams
+
+    @property
+    def are_final(self) -> bool:
+        """Whether the leader was told the final progress of every stream."""
+        return all(lease.told.final for lease in self.held.values())
+
+    def final(self) -> tuple[Progress, ...]:
+        """How far each stream is, for a leader that hears no more of it."""
+        return tuple(lease.told.model_copy(update={"final": True}) for lease in self.held.values())
+
+    def end(self) -> list[Effect]:
+        """The borrower's life is over."""
+        return [self._drop(stream, lease, StreamEvent.ENDED) for stream, lease in list(self.held.items())]
+
+    def repeat(self, now: int) -> list[Effect]:
+        """Tell again what is due and not answered."""
+        effects: list[Effect] = []
+        for lease in self.held.values():
+            if not lease.is_answered and now >= lease.report_at:
+                lease.report_at = self._resend_at(now)
+                effects.append(self._report(lease) if lease.failed is None else self.link.send(lease.failed))
+        return effects
+
+    # ------------------------------------------------------------ inside
+
+    def _lease(self, stream: str, lease_epoch: int) -> Borrowed | None:
+        lease = self.held.get(stream)
+        return lease if lease is not None and lease.lease_epoch == lease_epoch else None
+
+    def _open(self, stream: str, lease_epoch: int, offset: int) -> Borrowed | None:
+        """The lease, if progress up to `offset` may still be told."""
+        lease = self._lease(stream, lease_epoch)
+        return None if lease is None or lease.told.final or offset < lease.told.offset else lease
+
+    def _drop(self, stream: str, lease: Borrowed, event: StreamEvent) -> StreamGone:
+        lease.move(event)
+        del self.held[stream]
+        self.over[stream] = lease.lease_epoch
+        return StreamGone(stream, lease.lease_epoch)
+
+    def _report(self, lease: Borrowed) -> SendToLeader:
+        link = self.link
+        return link.send(UpdateProgress(group=link.group, borrower=link.borrower, progress=(lease.told,)))
+
+    def _resend_at(self, now: int) -> int:
+        """When what is said now is said again: later with many streams, or answers are crowded out."""
+        return now + self.resend_interval * max(1, len(self.held) // CALM_STREAMS)
