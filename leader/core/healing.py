@@ -7,7 +7,7 @@ missing, because the lineage of the data has changed (`streamlease.registry.lead
 * it issues lease epochs above the term that began the lineage. Such a term is a leap away from all before
   it, so no lease epoch of the lost tail is issued again, whether anybody remembers it or not;
 * it believes those who come back: everybody who connects attests, of each stream that it has had, the newest
-  lease epoch, and the committed offset with the epoch of its lease. The highest wins, provided that the
+  lease epoch, and the committed offset with its lease epoch. The highest wins, provided that the
   journal cannot know better: the lease was issued in the lost tail, or is the newest that the journal has of
   the stream. What is older is refused: an operator may have reset the stream since;
 * it makes its first plan a little later than else, so that those who know more come before others get
@@ -47,9 +47,9 @@ def news(state: GroupState, attested: Iterable[Progress]) -> Attested | None:
         progress = state.streams.get(entry.stream)
         if progress is None or not _is_lost(state, entry.stream, entry.lease_epoch):
             continue
-        epoch, offset = found.get(entry.stream, (progress.lease_epoch, progress.committed))
-        if entry.lease_epoch > epoch or entry.offset > offset:
-            found[entry.stream] = (max(epoch, entry.lease_epoch), max(offset, entry.offset))
+        lease_epoch, offset = found.get(entry.stream, (progress.lease_epoch, progress.committed))
+        if entry.lease_epoch > lease_epoch or entry.offset > offset:
+            found[entry.stream] = (max(lease_epoch, entry.lease_epoch), max(offset, entry.offset))
     return Attested(streams=found) if found else None
 
 

@@ -72,7 +72,7 @@ class Leased(_Record):
 
 
 class Released(_Record):
-    """The lease of that epoch is over. An open cut of its session keeps its end for the next owner."""
+    """That lease is over. An open cut of its session keeps its end for the next owner."""
 
     type: Literal["released"] = "released"
     stream: str
@@ -238,16 +238,16 @@ class StreamProgress:
 
     committed: int
     lease_epoch: int = 0
-    """The epoch of the newest lease that is known."""
+    """The newest lease epoch that is known."""
     lost_from: int | None = None
-    """Leases from this epoch up to the term of the lineage may be unknown; None: all are known."""
+    """Leases from this lease epoch up to the term of the lineage may be unknown; None: all are known."""
     owner: str | None = None
-    """Name of the borrower that holds the lease of that epoch."""
+    """Name of the borrower that holds the lease."""
     session: str | None = None
     held_since: int = 0
-    """The epoch since which `session` has held the stream: nobody else had it in between."""
+    """The lease epoch since which `session` has held the stream: nobody else had it in between."""
     follows: int | None = None
-    """The epoch of the lease before the newest one; None: not known."""
+    """The lease epoch before the newest one; None: not known."""
     last_session: str | None = None
     """The session of the newest lease, even after its end."""
     truncated: int = 0
@@ -292,7 +292,7 @@ class GroupState(BaseModel):
     """Of the data in which the newest term was issued."""
     lineage_term: int = 0
     """The first term of that lineage that is known."""
-    epoch_floor: int = 0
+    lease_epoch_floor: int = 0
     """Lease epochs are issued above this one."""
     lost_from: int | None = None
     """As of `StreamProgress`, for streams that are new to the group."""
@@ -324,8 +324,8 @@ class GroupState(BaseModel):
                 for stream, offset in record.offsets.items():
                     self._commit(stream, offset)
             case Attested():
-                for stream, (epoch, offset) in record.streams.items():
-                    self._attest(stream, epoch, offset)
+                for stream, (lease_epoch, offset) in record.streams.items():
+                    self._attest(stream, lease_epoch, offset)
             case CutOpened():
                 cuts = self.sessions.setdefault(record.session, SessionCuts())
                 cuts.cut = record.cut
@@ -383,11 +383,11 @@ class GroupState(BaseModel):
                 pass
 
     def _reset(self, stream: str, offset: int) -> None:
-        """A new line of progress. The epoch rises, so that nothing said or read before can count for it."""
+        """A new line of progress. The lease epoch rises: nothing said or read before can count for it."""
         progress = self.streams[stream]
         self._open_ranges(progress.session).pop(stream, None)
         progress.committed = offset
-        progress.lease_epoch = max(progress.lease_epoch, self.epoch_floor) + 1
+        progress.lease_epoch = max(progress.lease_epoch, self.lease_epoch_floor) + 1
         progress.lost_from = None
         progress.owner = progress.session = progress.pinned_end = None
         progress.finished = False
@@ -413,8 +413,8 @@ class GroupState(BaseModel):
         if record.lineage != self.lineage:
             self.lineage, self.lineage_term = record.lineage, record.term
             if not began:
-                self.lost_from = self.epoch_floor + 1
-                self.epoch_floor = max(self.epoch_floor, record.term)
+                self.lost_from = self.lease_epoch_floor + 1
+                self.lease_epoch_floor = max(self.lease_epoch_floor, record.term)
                 for progress in self.streams.values():
                     progress.lost_from = progress.lease_epoch
         self.term = record.term
@@ -454,12 +454,14 @@ class GroupState(BaseModel):
             case StreamsForgotten():
                 for stream in record.streams:
                     gone = self.streams.pop(stream, None)
-                    self.epoch_floor = max(self.epoch_floor, gone.lease_epoch if gone is not None else 0)
+                    self.lease_epoch_floor = max(
+                        self.lease_epoch_floor, gone.lease_epoch if gone is not None else 0
+                    )
                     for cuts in self.sessions.values():
                         cuts.ranges.pop(stream, None)
                 self.operated.forget_streams(record.streams)
                 if self.lost_from is not None:
-                    self.lost_from = self.epoch_floor + 1
+                    self.lost_from = self.lease_epoch_floor + 1
             case _:
                 assert_never(record)
 

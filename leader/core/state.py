@@ -1,7 +1,7 @@
 """Every legal transition of a lease, as its leader sees it.
 
 Source: EIP-0028, "Leader's logic": the stream assignment statuses. A lease begins in `granting` under a new
-lease epoch and never goes back; after `ended` the stream is free and its next lease has a higher epoch.
+lease epoch and never goes back; after `ended` the stream is free and its next lease has a higher lease epoch.
 
 ::
 

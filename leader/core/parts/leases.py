@@ -55,8 +55,8 @@ class Leases(Table[Lease]):
         """Take over the leases of the former term: their owners are expected back."""
         for stream, progress in self.ledger.durable.streams.items():
             if progress.owner is not None and progress.session is not None:
-                epoch = progress.lease_epoch
-                self._rows[stream] = Lease(progress.owner, epoch, LeaseState.GRANTED, now, now)
+                lease_epoch = progress.lease_epoch
+                self._rows[stream] = Lease(progress.owner, lease_epoch, LeaseState.GRANTED, now, now)
 
     def _move(self, lease: Lease, event: LeaseEvent) -> bool:
         target = LEASE_TRANSITIONS.get((lease.state, event))
@@ -67,21 +67,21 @@ class Leases(Table[Lease]):
         return True
 
     def _begin(self, stream: str, peer: Peer, now: int) -> None:
-        """Begin a new lease of `stream`, under the next epoch."""
+        """Begin a new lease of `stream`, under the next lease epoch."""
         durable = self.ledger.durable
-        epoch = max(durable.streams[stream].lease_epoch, durable.epoch_floor) + 1
+        lease_epoch = max(durable.streams[stream].lease_epoch, durable.lease_epoch_floor) + 1
         self.ledger.record(
             Leased(
                 stream=stream,
-                lease_epoch=epoch,
+                lease_epoch=lease_epoch,
                 name=peer.name,
                 session=peer.session,
                 session_timeout_ms=peer.timeout,
             )
         )
         since = durable.streams[stream].held_since
-        resumes = since if since < epoch else None
-        lease = Lease(peer.name, epoch, LeaseState.GRANTING, now, 0, resumes)
+        resumes = since if since < lease_epoch else None
+        lease = Lease(peer.name, lease_epoch, LeaseState.GRANTING, now, 0, resumes)
         self._rows[stream] = lease
         self._tell(stream, lease, peer, now)
 
@@ -171,7 +171,7 @@ class Leases(Table[Lease]):
         self.ledger.happened(Freed(tuple(freed)))
 
     def take_over(self, old: Peer, new: Peer, now: int) -> None:
-        """A newcomer has the name of `old`: it gets the same streams, under new epochs, at once.
+        """A newcomer has the name of `old`: it gets the same streams, under new lease epochs, at once.
 
         Also those that an operator wants back, if the session had them: asked back once it has answered, it
         finishes what it was handed, which a free stream's next owner would be handed again.
@@ -278,7 +278,7 @@ class Leases(Table[Lease]):
         ]
 
     def _force_out(self, stream: str) -> tuple[Peer, int] | None:
-        """End a lease that a record has ended already; who had it, and its epoch."""
+        """End a lease that a record has ended already; who had it, and its lease epoch."""
         lease = self._rows.pop(stream, None)
         self.hand_overs.forget((stream,))
         if lease is None:
@@ -329,11 +329,11 @@ class Leases(Table[Lease]):
             forced = self._force_out(stream)
             if forced is None:
                 continue
-            peer, epoch = forced
+            peer, lease_epoch = forced
             paused = self.ledger.durable.operated.paused is not None
             if self.peers.takes(peer.name) and not paused and stream not in behind:
                 self._begin(stream, peer, now)
             else:
-                self._tell_forced_out(peer, stream, epoch)
+                self._tell_forced_out(peer, stream, lease_epoch)
         self.ledger.happened(Freed((*reset, *behind)))
         self.ledger.happened(SituationChanged())

@@ -9,7 +9,8 @@
 An act is decided from the leader's state alone (`acts`). What it changes durably is one record, which also
 holds the answer: whoever sends the command again, because the answer was lost or the leader changed, gets the
 answer of the first time and nothing is done twice. A refusal is an answer too. What leases follow from the
-record (revocations, grants, new epochs) is found again by the next leader, if this one does not get that far.
+record (revocations, grants, new lease epochs) is found again by the next leader, if this one does not get
+that far.
 
 What is set stays until it is taken back, ends by itself, or its borrower is gone: a pause, a drained
 borrower, a stream moved by hand. Traffic never moves a deadline.

@@ -11,11 +11,11 @@ def about(
     ledger: Ledger, stream: str, lease: Lease, peer: Peer, retry_after_ms: int
 ) -> Grant | Revoke | Revoked:
     """The message that belongs to the state of a lease that is not at rest."""
-    group, term, epoch = ledger.group, ledger.term, lease.lease_epoch
+    group, term, lease_epoch = ledger.group, ledger.term, lease.lease_epoch
     if lease.state is LeaseState.REVOKING:
-        return Revoke(group=group, borrower=peer.borrower, term=term, stream=stream, lease_epoch=epoch)
+        return Revoke(group=group, borrower=peer.borrower, term=term, stream=stream, lease_epoch=lease_epoch)
     if lease.state is LeaseState.REVOKED:
-        return Revoked(group=group, borrower=peer.borrower, term=term, stream=stream, lease_epoch=epoch)
+        return Revoked(group=group, borrower=peer.borrower, term=term, stream=stream, lease_epoch=lease_epoch)
     assert lease.state is LeaseState.GRANTING
     progress = ledger.durable.streams[stream]
     return Grant(
@@ -23,7 +23,7 @@ def about(
         borrower=peer.borrower,
         term=term,
         stream=stream,
-        lease_epoch=epoch,
+        lease_epoch=lease_epoch,
         progress=progress.committed,
         pinned_end=progress.pinned_end,
         resumes=lease.resumes,
