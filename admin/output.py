@@ -11,7 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from streamlease.protocol.quantities import LATEST
 
@@ -22,9 +22,17 @@ GAP = "   "
 """Between two columns of a table."""
 
 
-def document(value: Any) -> None:
+class Document(Protocol):
+    """What is printed as JSON: a row of ``admin.facts``, or what is made of rows."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields."""
+
+
+def document(value: Document | dict[str, Any]) -> None:
     """One JSON document on one line."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+    fields = value if isinstance(value, dict) else value.as_json()
+    sys.stdout.write(json.dumps(fields, ensure_ascii=False, default=str) + "\n")
     sys.stdout.flush()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from streamlease.admin.ui.board import Board
+    from streamlease.admin.ui.board import Board, GroupOnPage
     from streamlease.agent.client import Client
 
 FIRST_SECONDS = 10.0
@@ -87,20 +89,22 @@ def view(board: Board, subscription: str | None, height: int | None) -> Renderab
 
     if board.error is not None:
         return Text(f"cannot read: {board.error}")
-    server = board.overview["redis"]
+    assert board.overview is not None, "a look without an error has read something"
+    server = board.overview.redis
     head = Text(
-        f"{server['name']} {server['version']} at {server['address']}, {server['memory']} used; "
-        f"{len(board.overview['hosts'])} leader hosts; a look took {board.took * 1000:.0f} ms"
+        f"{server.name} {server.version} at {server.address}, {server.memory} used; "
+        f"{len(board.overview.hosts)} leader hosts; a look took {board.took * 1000:.0f} ms"
     )
     room = None if height is None else max(1, height - 6)
-    return Group(head, _groups(board, room) if subscription is None else _streams(board, subscription, room))
+    if subscription is None:
+        return Group(head, _groups(board.overview.groups, room))
+    return Group(head, _streams(board, subscription, room))
 
 
-def _groups(board: Board, room: int | None) -> Table:
+def _groups(groups: list[GroupOnPage], room: int | None) -> Table:
     titles = ("SUBSCRIPTION", "LEADER", "TERM", "BORROWERS", "HELD", "STREAMS", "MOVES", "LAG")
-    keys = ("subscription", "leader", "term", "borrowers", "held", "streams", "moves", "lag")
-    groups = sorted(board.overview["groups"], key=lambda group: _by_lag(group["lag"]))
-    return _table(titles, [[group[key] for key in keys] for group in groups], room)
+    cells = attrgetter("subscription", "leader", "term", "borrowers", "held", "streams", "moves", "lag")
+    return _table(titles, [cells(one) for one in sorted(groups, key=lambda one: _by_lag(one.lag))], room)
 
 
 def _streams(board: Board, subscription: str, room: int | None) -> Table:
@@ -108,7 +112,8 @@ def _streams(board: Board, subscription: str, room: int | None) -> Table:
     if found is None:
         raise UnknownGroup(f"group '{subscription}' was deleted")
     titles = ("STREAM", "OWNER", "LEASE EPOCH", "STATE", "COMMITTED", "NEXT", "LAG")
-    return _table(titles, sorted(found.rows.values(), key=lambda row: _by_lag(row[-1])), room)
+    rows = sorted(found.rows.values(), key=lambda row: _by_lag(row.lag))
+    return _table(titles, rows, room)
 
 
 def _by_lag(lag: int | None) -> tuple[int, int]:
@@ -116,7 +121,7 @@ def _by_lag(lag: int | None) -> tuple[int, int]:
     return (0, 0) if lag is None else (1, -lag)
 
 
-def _table(titles: tuple[str, ...], rows: list[list[Any]], room: int | None) -> Table:
+def _table(titles: tuple[str, ...], rows: Sequence[Sequence[Any]], room: int | None) -> Table:
     from rich import box
     from rich.table import Table
 

@@ -1,9 +1,9 @@
 """Views: read once and printed, or with ``--watch`` again and again until Ctrl-C.
 
-A view is a document and a way to draw it for people. Watched, a terminal is cleared before each picture, any
-other output gets an empty line between two, and ``--json`` prints one document per line. What Redis does not
-answer while it is watched is said on standard error (with ``--json`` also as a document), and the next look
-comes in its time; only the first one must succeed.
+A view is a document, such as a row of ``admin.facts``, and a way to draw it for people. Watched, a terminal
+is cleared before each picture, any other output gets an empty line between two, and ``--json`` prints one
+document per line. What Redis does not answer while it is watched is said on standard error (with ``--json``
+also as a document), and the next look comes in its time; only the first one must succeed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from streamlease.admin.options import check_seconds
-from streamlease.admin.output import document, line, note
+from streamlease.admin.output import Document, document, line, note
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import StreamleaseError
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
 
-Document = dict[str, Any]
-Look = Callable[["Client"], Awaitable[Document]]
-Draw = Callable[[Document], None]
+Seen = TypeVar("Seen", bound=Document | dict[str, Any])
 
 Watch = Annotated[
     float | None,
@@ -39,7 +37,14 @@ BROKEN_PIPE = 141
 """What a shell says of a program that a closed pipe ended."""
 
 
-def view(redis: str | None, look: Look, draw: Draw, *, as_json: bool, watch: float | None) -> int:
+def view(
+    redis: str | None,
+    look: Callable[[Client], Awaitable[Seen]],
+    draw: Callable[[Seen], None],
+    *,
+    as_json: bool,
+    watch: float | None,
+) -> int:
     """Show what `look` reads, once or every `watch` seconds; the exit code.
 
     Raises:
@@ -47,7 +52,7 @@ def view(redis: str | None, look: Look, draw: Draw, *, as_json: bool, watch: flo
         StreamleaseError: as `look`; of later looks only what is not retriable.
     """
     check_seconds("--watch", watch)
-    show = document if as_json else draw
+    show: Callable[[Seen], None] = document if as_json else draw
 
     async def work(client: Client) -> None:
         show_first = await look(client)
@@ -72,7 +77,7 @@ def view(redis: str | None, look: Look, draw: Draw, *, as_json: bool, watch: flo
     return 0
 
 
-def _picture(show: Draw, seen: Document, *, first: bool, clear: bool) -> None:
+def _picture(show: Callable[[Seen], None], seen: Seen, *, first: bool, clear: bool) -> None:
     if clear and sys.stdout.isatty():
         sys.stdout.write(CLEAR)
     elif clear and not first:

@@ -20,8 +20,8 @@ from typing import Any
 import streamlease
 from bench.frame import Frame, Table, percentile
 from bench.leaders import _Holder, _hosts, _until
-from streamlease.admin.groups.group_list import summaries
-from streamlease.admin.groups.group_view import describe
+from streamlease.admin.facts.group import describe
+from streamlease.admin.facts.groups import summaries
 from streamlease.agent.client import Client
 from streamlease.agent.session import Session, SessionConfig
 from streamlease.borrower.life import BorrowerConfig

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from streamlease.registry import keys
 from streamlease.streams.redis.connection import AsyncRedis, ask
@@ -25,8 +27,8 @@ class HostInfo(BaseModel):
 
     host: str
     name: str = ""
-    pid: int = 0
-    leaders: int = 0
+    pid: Annotated[int, Field(ge=0)] = 0
+    leaders: Annotated[int, Field(ge=0)] = 0
     drained: bool = False
     """An operator wants it to lead nothing, as long as there are others."""
 

@@ -260,13 +260,13 @@ SAME_THING = {
     "DeadLetter", "Failed", "NotLeader", "Received", "Tick",  # the event, message or record of the same thing
     "Held", "Peer", "Process", "Reading",  # these are not: they wait for a name each
 }  # fmt: skip
-"""Names that two modules may give to a class. The documents of ``--json`` are named as what they show."""
+"""Names that two modules may give to a class. The answers of commands are named as what they tell."""
 
 
 def test_no_two_rooms_give_one_name_to_two_things() -> None:
     found: dict[str, list[str]] = {}
     for module, path in MODULES.items():
-        if module != "streamlease.admin.documents":
+        if module != "streamlease.admin.answers":
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found.setdefault(node.name, []).append(module)

@@ -20,7 +20,7 @@ async def records(client: Client) -> Finding:
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    from streamlease.admin.groups.group_list import summaries
+    from streamlease.admin.facts.groups import summaries
     from streamlease.leader.journal import recover
     from streamlease.registry import keys
     from streamlease.streams.log.log import AsyncLog
@@ -38,9 +38,7 @@ async def records(client: Client) -> Finding:
 
     told = [text for text in await for_each(groups.groups, whole) if text]
     _, damaged = await summaries(client, groups.groups)
-    told += [
-        f"group {name}: {why}" for name, why in damaged.items() if not any(name in text for text in told)
-    ]
+    told += [f"group {one.name}: {one.why}" for one in damaged if not any(one.name in text for text in told)]
     for space in known.listed:
         _, why = await attempt(AsyncLog(client.redis).states(space.streams()))
         if why:

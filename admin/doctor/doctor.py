@@ -67,7 +67,10 @@ def doctor(
     check_seconds("--stuck-after", stuck_after)
     findings = asyncio.run(_examine(chosen_url(redis), stuck_after, role))
     if as_json:
-        document({"ok": _healthy(findings), "checks": [finding._asdict() for finding in findings]})
+        from streamlease.admin.answers import Check, Doctor
+
+        checks = [Check(**finding._asdict()) for finding in findings]
+        document(Doctor(ok=_healthy(findings), checks=checks))
     else:
         _print(findings)
     return 0 if _healthy(findings) else 1
@@ -333,10 +336,10 @@ async def _damage(client: Client) -> Finding | None:
 
 
 async def _groups(client: Client) -> Finding:
-    from streamlease.admin.groups.group_list import summaries
+    from streamlease.admin.facts.groups import summaries
 
     groups, _ = await summaries(client, await client.groups.list())
-    alone = [group["subscription"] for group in groups if group["leader"] is None and group["lag"] != 0]
+    alone = [group.subscription for group in groups if group.leader is None and group.lag != 0]
     if alone:
         return Finding(
             "groups",

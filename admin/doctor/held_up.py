@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamlease.admin.doctor.findings import Finding, Level, some
 from streamlease.admin.running import for_each
 
 if TYPE_CHECKING:
+    from streamlease.admin.facts.group import Group
     from streamlease.agent.client import Client
     from streamlease.protocol.topics import SharedSubscription
 
@@ -22,8 +23,8 @@ async def held_up(client: Client, stuck_after: float) -> Finding:
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    from streamlease.admin.groups.group_list import summaries
-    from streamlease.admin.groups.group_view import describe
+    from streamlease.admin.facts.group import describe
+    from streamlease.admin.facts.groups import summaries
     from streamlease.protocol.topics import SharedSubscription
     from streamlease.streams.redis.damaged import attempt
 
@@ -33,9 +34,9 @@ async def held_up(client: Client, stuck_after: float) -> Finding:
 
     # Leaders are asked only where something waits: to look must not cost the others anything.
     late = [
-        SharedSubscription.parse(group["subscription"])
+        SharedSubscription.parse(group.subscription)
         for group in (await summaries(client, await client.groups.list()))[0]
-        if group["state"] == "led" and (group["lag_seconds"] is None or group["lag_seconds"] > stuck_after)
+        if group.state == "led" and (group.lag_seconds is None or group.lag_seconds > stuck_after)
     ]
     found = [text for texts in await for_each(late, one) for text in texts]
     if not found:
@@ -48,25 +49,21 @@ async def held_up(client: Client, stuck_after: float) -> Finding:
     )
 
 
-def stuck(group: dict[str, Any], stuck_after: float) -> Iterator[str]:
-    """Those of a group (a document of ``group describe``) that are held up: who has them, and why. Pure.
+def stuck(group: Group, stuck_after: float) -> Iterator[str]:
+    """The streams of a group that are held up: who has them, and why. Pure.
 
     A stream that its owner simply consumes too slowly is not one of them, unless the owner is silent.
     """
-    if group["paused"] is not None:
+    if group.paused is not None:
         return  # somebody wants it so
-    silent = {
-        one["name"]: one["silent_seconds"]
-        for one in group["borrowers"]
-        if one["silent_seconds"] is not None and one["silent_seconds"] > SILENT_SECONDS
-    }
-    for stream in group["streams"]:
-        waits = stream["lag_seconds"]
-        if not stream["lag"] or waits is None or waits <= stuck_after:
+    silent = {one.name: one.silent_seconds for one in group.borrowers if one.silent_seconds > SILENT_SECONDS}
+    for stream in group.streams:
+        waits = stream.lag_seconds
+        if not stream.lag or waits is None or waits <= stuck_after:
             continue
-        reasons = [stream["why"]] if stream["why"] else []
-        if stream["owner"] in silent:
-            reasons.append(f"its owner was not heard of for {silent[stream['owner']]:.0f} s")
+        reasons = [stream.why] if stream.why else []
+        if stream.owner in silent:
+            reasons.append(f"its owner was not heard of for {silent[stream.owner]:.0f} s")
         if reasons:
-            holder = f"held by {stream['owner']}" if stream["owner"] else "held by nobody"
-            yield f"{stream['stream']} of {group['subscription']}, {holder}: {'; '.join(reasons)}"
+            holder = f"held by {stream.owner}" if stream.owner else "held by nobody"
+            yield f"{stream.stream} of {group.subscription}, {holder}: {'; '.join(reasons)}"

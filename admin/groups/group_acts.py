@@ -226,7 +226,7 @@ def step_down(
     check_seconds("--timeout", timeout)
 
     async def work(client: Client) -> tuple[LeaderRecord, LeaderRecord]:
-        from streamlease.admin.groups.group_view import ask_leader
+        from streamlease.admin.facts.group import ask_leader
         from streamlease.registry import leadership
 
         await declared(client, shared)

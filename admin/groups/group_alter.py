@@ -75,6 +75,8 @@ def alter(
     after = with_client(redis, work)
     held = after.options.model_dump() | {"expiry_ms": after.expiry_ms}
     if as_json:
-        document({"subscription": str(shared), "options": held})
+        from streamlease.admin.answers import Altered, Options
+
+        document(Altered(subscription=str(shared), options=Options(**held)))
     else:
         line(f"{shared}: " + ", ".join(f"{name} {value}" for name, value in held.items()))

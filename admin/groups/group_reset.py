@@ -121,7 +121,7 @@ def _read(file: Path) -> str:
 
 
 async def _bounds(client: Client, shared: SharedSubscription, only: list[str]) -> dict[str, Bounds]:
-    from streamlease.admin.groups.group_view import look
+    from streamlease.admin.facts.group import look
     from streamlease.streams.log.log import AsyncLog
 
     declaration = await declared(client, shared)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,6 +30,7 @@ from streamlease.protocol.errors import UnknownGroup
 from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
+    from streamlease.admin.facts.group import Group
     from streamlease.agent.client import Client
     from streamlease.registry.groups import Declaration
 
@@ -83,7 +85,9 @@ def declare(
 
     created, declaration = with_client(redis, work)
     if as_json:
-        document({"subscription": declaration.subscription, "start": declaration.start, "created": created})
+        from streamlease.admin.answers import Declared
+
+        document(Declared(subscription=declaration.subscription, start=declaration.start, created=created))
     else:
         was = "is declared" if created else "exists already"
         line(f"{declaration.subscription} {was} and begins at {declaration.start}")
@@ -94,45 +98,48 @@ def describe(subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_
     """One group: its leader, its streams with owner and lag, its borrowers."""
     shared = SharedSubscription.parse(subscription)
 
-    async def look(client: Client) -> dict[str, Any]:
-        from streamlease.admin.groups import group_view
+    async def look(client: Client) -> Group:
+        from streamlease.admin.facts import group
 
-        return await group_view.describe(client, shared)
+        return await group.describe(client, shared)
 
     return view(redis, look, _draw, as_json=as_json, watch=watch)
 
 
-def _draw(group: dict[str, Any]) -> None:
-    leader = group["leader"]
-    led = f"; led by {leader['host']} in term {leader['term']}" if leader else ""
-    line(f"{group['subscription']}: {group['state']}{led}; streams are assigned by {group['strategy']}")
-    if group["paused"] is not None:
-        paused = group["paused"]
-        line(f"paused by {paused['who']} at {paused['at']}, until {paused['until'] or 'it is resumed'}")
+COLUMNS = (
+    "stream", "owner", "lease_epoch", "state", "since", "committed", "next", "lag", "lag_seconds", "why",
+)  # fmt: skip
+"""Of a stream, as they stand in the table."""
+
+
+def _draw(group: Group) -> None:
+    leader = group.leader
+    led = "" if leader is None else f"; led by {leader.host} in term {leader.term}"
+    line(f"{group.subscription}: {group.state}{led}; streams are assigned by {group.strategy}")
+    if group.paused is not None:
+        paused = group.paused
+        line(f"paused by {paused.who} at {paused.at}, until {paused.until or 'it is resumed'}")
     line(
-        f"lag {shown(group['lag'])} messages, {shown(group['lag_seconds'])} s; {group['moves']} moves; "
-        f"longest hand-over {group['longest_hand_over_ms']} ms, "
-        f"longest take-over {group['longest_take_over_ms']} ms"
+        f"lag {shown(group.lag)} messages, {shown(group.lag_seconds)} s; {group.moves} moves; "
+        f"longest hand-over {group.longest_hand_over_ms} ms, "
+        f"longest take-over {group.longest_take_over_ms} ms"
     )
-    if group["note"]:
-        line(group["note"])
-    if group["expired_at"] is not None:
-        line(f"idle for too long: since {group['expired_at']} it keeps no messages from being removed")
-    if group["truncated"]:
-        lost = ", ".join(f"{count} of {stream}" for stream, count in group["truncated"].items())
+    if group.note:
+        line(group.note)
+    if group.expired_at is not None:
+        line(f"idle for too long: since {group.expired_at} it keeps no messages from being removed")
+    if group.truncated:
+        lost = ", ".join(f"{count} of {stream}" for stream, count in group.truncated.items())
         line(f"messages that retention removed, or Redis lost, before it consumed them: {lost}")
-    columns = (
-        "stream", "owner", "lease_epoch", "state", "since", "committed", "next", "lag", "lag_seconds", "why",
-    )  # fmt: skip
-    titles = [column.replace("_", " ").upper() for column in columns]
-    table(titles, [[s[column] for column in columns] for s in group["streams"]], "it has no streams")
-    members = ("name", "id", "host", "streams", "last_seen", "drained")
+    titles = [column.replace("_", " ").upper() for column in COLUMNS]
+    cells = attrgetter(*COLUMNS)
+    table(titles, [cells(stream) for stream in group.streams], "it has no streams")
     line("")
     table(
         ["BORROWER", "ID", "HOST", "STREAMS", "LAST SEEN", "NOTE"],
         [
-            [*(b[member] for member in members[:-1]), "drained" if b["drained"] else ""]
-            for b in group["borrowers"]
+            (one.name, one.id, one.host, one.streams, one.last_seen, "drained" if one.drained else "")
+            for one in group.borrowers
         ],
         "it has no borrowers",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -87,14 +87,9 @@ def redis_stream(
         if not follow:
             raise
     if as_json:
-        document(
-            {
-                "space": space,
-                "imported": counts.imported,
-                "there_before": counts.there_before,
-                "deleted": counts.deleted,
-            }
-        )
+        from streamlease.admin.answers import Imported
+
+        document(Imported(space=space, **asdict(counts)))
         return
     before = f"; {counts.there_before} were there before" if counts.there_before else ""
     gone = f"; {counts.deleted} deleted" if delete else ""

@@ -86,14 +86,16 @@ def publish(
 
 def _report(topic: str, counts: PublicationProgress, seconds: float, resumable: bool, as_json: bool) -> None:
     if as_json:
+        from streamlease.admin.answers import Published
+
         document(
-            {
-                "topic": topic,
-                "published": counts.published,
-                **({"there_before": counts.skipped} if resumable else {}),
-                "bytes": counts.bytes,
-                "seconds": round(seconds, 3),
-            }
+            Published(
+                topic=topic,
+                published=counts.published,
+                there_before=counts.skipped if resumable else None,
+                bytes=counts.bytes,
+                seconds=round(seconds, 3),
+            )
         )
         return
     before = f"; {counts.skipped} were there before" if counts.skipped else ""

@@ -92,11 +92,6 @@ def parse_expiry(what: str, text: str) -> int:
     return 0 if text == "never" else parse_duration(what, text)
 
 
-def document(retention: Retention) -> dict[str, Any]:
-    """Retention as a document: milliseconds, bytes, messages; null: no such limit."""
-    return retention.model_dump()
-
-
 def sentence(retention: Retention) -> str:
     """Retention for people."""
     expiry = retention.group_expiry_ms

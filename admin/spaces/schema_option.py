@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from streamlease.admin.output import line, table
 from streamlease.protocol.errors import InvalidOption
 
 if TYPE_CHECKING:
+    from streamlease.admin.facts.spaces import SchemaRow
     from streamlease.streams.entries.schemas import Schema
 
 SchemaFile = Annotated[
@@ -40,13 +41,8 @@ def read(file: Path) -> Schema:
         raise InvalidOption(f"--schema {file}: {error}") from None
 
 
-def document(schema: Schema, version: int) -> dict[str, Any]:
-    """A schema in the form that ``--schema`` takes, with its fingerprint and its version in the space."""
-    return {**schema.model_dump(), "fingerprint": schema.fingerprint, "version": version}
-
-
-def show(schema: dict[str, Any]) -> None:
-    """The document of a schema as a table."""
-    line(f"schema {schema['fingerprint']}, version {schema['version']}")
-    rows = [(one["name"], one["type"], "yes" if one["nullable"] else "no") for one in schema["columns"]]
+def show(schema: SchemaRow) -> None:
+    """A schema as a table."""
+    line(f"schema {schema.fingerprint}, version {schema.version}")
+    rows = [(one.name, one.type, "yes" if one.nullable else "no") for one in schema.columns]
     table(("COLUMN", "TYPE", "NULLABLE"), rows, "")

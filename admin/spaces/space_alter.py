@@ -10,7 +10,7 @@ import typer
 from streamlease.admin.acting import Yes, confirm
 from streamlease.admin.completing import SpaceName
 from streamlease.admin.options import AsJson, RedisUrl
-from streamlease.admin.output import document, line
+from streamlease.admin.output import line
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces import retention_options, schema_option
 from streamlease.admin.spaces.retention_options import (
@@ -22,7 +22,7 @@ from streamlease.admin.spaces.retention_options import (
     RetentionOptions,
 )
 from streamlease.admin.spaces.schema_option import SchemaFile
-from streamlease.admin.spaces.space_definition import definition
+from streamlease.admin.spaces.space_view import definition
 from streamlease.protocol.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class _Changes:
 
     def tell(self, space: Space) -> None:
         """What was changed, for people."""
+        from streamlease.admin.facts.spaces import SchemaRow
+
         if self.retention.anything:
             line(f"space {space.name} {retention_options.sentence(space.retention)}")
         if self.streams.anything:
@@ -82,7 +84,7 @@ class _Changes:
                 f"{space.newest.number}; former ones are sealed"
             )
         if self.columns is not None:
-            schema_option.show(schema_option.document(self.columns, len(space.schemas)))
+            schema_option.show(SchemaRow.of(self.columns, len(space.schemas)))
 
 
 def alter(
@@ -129,6 +131,6 @@ def alter(
         )
     space = with_client(redis, lambda client: changes.make(client, name))
     if as_json:
-        document(definition(space))
+        definition(space)
     else:
         changes.tell(space)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from streamlease.admin.completing import SpaceName
 from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line, printable, table
 from streamlease.admin.running import with_client
-from streamlease.admin.spaces import schema_option, space_alter
+from streamlease.admin.spaces import schema_option, space_alter, space_view
 from streamlease.admin.spaces.retention_options import (
     Age,
     Bytes,
@@ -22,11 +22,10 @@ from streamlease.admin.spaces.retention_options import (
     RetentionOptions,
 )
 from streamlease.admin.spaces.schema_option import SchemaFile
-from streamlease.admin.spaces.space_definition import definition
 from streamlease.admin.watching import Watch, view
 
 if TYPE_CHECKING:
-    from streamlease.agent.client import Client
+    from streamlease.admin.facts.spaces import SpaceList
 
 app = typer.Typer(
     help="Topic spaces: which topics belong together, in how many streams.", no_args_is_help=True
@@ -73,7 +72,7 @@ def create(
         ),
     )
     if as_json:
-        document(definition(space))
+        space_view.definition(space)
     else:
         line(f"space {space.name} has {space.newest.streams} streams for {' '.join(space.topics)}")
 
@@ -82,31 +81,27 @@ def create(
 def list_spaces(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
     """All spaces."""
 
-    async def look(client: Client) -> dict[str, Any]:
-        known = await client.spaces.look()
-        damaged = [{"name": one.name, "why": one.why} for one in known.damaged.values()]
-        more = {"damaged": damaged} if damaged else {}
-        return {"spaces": [definition(space) for space in known.listed], **more}
+    from streamlease.admin.facts import spaces
 
-    return view(redis, look, _draw_list, as_json=as_json, watch=watch)
+    return view(redis, spaces.look, _draw_list, as_json=as_json, watch=watch)
 
 
-def _draw_list(seen: dict[str, Any]) -> None:
+def _draw_list(seen: SpaceList) -> None:
     table(
         ("SPACE", "STREAMS", "TOPICS"),
-        [(space["name"], space["streams"], " ".join(space["topics"])) for space in seen["spaces"]],
+        [(space.name, space.streams, " ".join(space.topics)) for space in seen.spaces],
         "there are no spaces: create one with 'streamlease space create NAME --topics FILTER'",
     )
-    for one in seen.get("damaged", ()):
-        line(f"space {printable(one['name'])} cannot be read: {printable(one['why'])}")
+    for one in seen.damaged:
+        line(f"space {printable(one.name)} cannot be read: {printable(one.why)}")
 
 
 @app.command()
 def show(name: SpaceName, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
     """One space with its streams: what they hold, and which groups keep it from being removed."""
-    from streamlease.admin.spaces import space_view
+    from streamlease.admin.facts import spaces
 
-    return view(redis, partial(space_view.look, name=name), space_view.draw, as_json=as_json, watch=watch)
+    return view(redis, partial(spaces.look_into, name=name), space_view.draw, as_json=as_json, watch=watch)
 
 
 app.command("alter")(space_alter.alter)
@@ -128,7 +123,7 @@ def seal(
     )
     space = with_client(redis, lambda client: client.spaces.seal(name))
     if as_json:
-        document(definition(space))
+        space_view.definition(space)
     else:
         line(f"space {space.name} is sealed")
 
@@ -149,6 +144,8 @@ def delete(
     )
     with_client(redis, lambda client: client.spaces.delete(name))
     if as_json:
-        document({"deleted": name})
+        from streamlease.admin.answers import Deleted
+
+        document(Deleted(deleted=name))
     else:
         line(f"space {name} is deleted")

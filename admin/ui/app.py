@@ -34,7 +34,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamlease.admin.ui.acts import PageAct, do
-from streamlease.admin.ui.board import Board, GroupBoard, Row
+from streamlease.admin.ui.board import Board, GroupBoard, StreamRow
 from streamlease.admin.ui.host_names import KnownHosts
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
 from streamlease.streams.tasks import Supervisor
@@ -171,7 +171,7 @@ class _Site:
     def _overview(self) -> dict[str, Any]:
         board = self._board
         return {
-            **board.overview,
+            **({} if board.overview is None else board.overview.as_json()),
             "error": board.trouble,
             "took_ms": round(board.took * 1000, 1),
             "acts": self._token is not None,
@@ -200,7 +200,7 @@ class _Viewer:
     """What one viewer of a group was sent already."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, StreamRow] = {}
         self._events = -1
 
     def changes(self, group: GroupBoard) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class _Viewer:
             "gone": sorted(before.keys() - group.rows.keys()),
             "lag": [group.lag[-1]],
             "events": events,
-            "summary": group.summary,
+            "summary": _summary(group),
         }
 
 
@@ -228,8 +228,12 @@ def _whole(group: GroupBoard) -> dict[str, Any]:
         "gone": [],
         "lag": list(group.lag),
         "events": list(group.events),
-        "summary": group.summary,
+        "summary": _summary(group),
     }
+
+
+def _summary(group: GroupBoard) -> dict[str, Any]:
+    return {} if group.summary is None else group.summary.as_json()
 
 
 def _message(event: str, data: dict[str, Any]) -> str:

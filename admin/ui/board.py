@@ -14,10 +14,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamlease.admin.doctor.server_facts import server_facts
-from streamlease.admin.spaces.space_definition import definition
+from pydantic import ValidationError
+
+from streamlease.admin.facts import hosts
+from streamlease.admin.facts.hosts import Host, Server
+from streamlease.admin.facts.rows import Count, FactRow, lag_of, total
+from streamlease.admin.facts.spaces import SpaceRow, messages
 from streamlease.leader.core.operated import Acted
 from streamlease.leader.core.records import (
     GroupState,
@@ -30,7 +34,7 @@ from streamlease.leader.core.records import (
 from streamlease.leader.journals import JournalFollower, JournalNews
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.registry import hosts, leadership
+from streamlease.registry import leadership
 from streamlease.streams.redis.damaged import readable, why
 from streamlease.streams.spaces.retention import Kept, kept
 
@@ -55,8 +59,52 @@ LAG_POINTS = 1200
 EVENTS = 200
 """Newest events of a group that are kept."""
 
-Row = list[Any]
-"""``[stream, owner, lease epoch, state, committed, next, lag]``; what is unknown is None."""
+
+class StreamRow(NamedTuple):
+    """One stream of a group, sent as a list; what is unknown is None."""
+
+    stream: str
+    owner: str | None
+    lease_epoch: int
+    state: str
+    committed: int
+    next: int | None
+    lag: int | None
+
+
+class SpaceOnPage(SpaceRow):
+    messages: Count
+    bytes: int
+    held_by: list[str]
+    held_since: int | None
+    """Microseconds since 1970."""
+
+
+class GroupOnPage(FactRow):
+    subscription: str
+    leader: str | None
+    term: Count
+    streams: Count
+    held: Count
+    borrowers: Count
+    moves: Count
+    lag: Count | None
+    expired: bool
+
+
+class DamagedOnPage(FactRow):
+    what: str
+    why: str
+
+
+class Overview(FactRow):
+    time: Count
+    """Milliseconds since 1970."""
+    redis: Server
+    hosts: list[Host]
+    spaces: list[SpaceOnPage]
+    groups: list[GroupOnPage]
+    damaged: list[DamagedOnPage]
 
 
 @dataclass(slots=True)
@@ -64,11 +112,12 @@ class GroupBoard:
     """One group as the page shows it."""
 
     subscription: SharedSubscription
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, StreamRow] = field(default_factory=dict)
     lag: deque[tuple[int, int | None]] = field(default_factory=lambda: deque(maxlen=LAG_POINTS))
     """Time (ms since 1970) and lag of all streams."""
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS))
-    summary: dict[str, Any] = field(default_factory=dict)
+    summary: GroupOnPage | None = None
+    """None: it was not looked at yet."""
     written: int = 0
     """How many events there were; the newest is event number `written`."""
 
@@ -82,7 +131,8 @@ class Board:
     def __init__(self, client: Client, interval: float = INTERVAL_SECONDS) -> None:
         self.groups: dict[str, GroupBoard] = {}
         """By subscription."""
-        self.overview: dict[str, Any] = {}
+        self.overview: Overview | None = None
+        """What the newest look found; None: nothing was read yet."""
         self.error: str | None = "nothing was read yet"
         """Why the newest look failed; None if it did not."""
         self.failure: StreamleaseError | None = None
@@ -107,7 +157,7 @@ class Board:
             try:
                 await self._look()
                 self.error = None
-            except StreamleaseError as error:
+            except (StreamleaseError, ValidationError) as error:
                 self.error = why(error)
                 log.warning("cannot read: %s", self.error)
             self.looked_at = time.monotonic()
@@ -151,7 +201,7 @@ class Board:
         known, all_groups = await client.spaces.look(), await client.groups.look()
         spaces, shared = known.listed, all_groups.groups
         alive = await hosts.alive(client.redis)
-        facts = await server_facts(client.redis)
+        server = await hosts.server(client.redis)
         ids = [one.id for one in shared]
         leaders, unread = await readable(ids, partial(leadership.read_all, client.redis))
         unread |= {group: record.damage for group, record in leaders.items() if record.damage}
@@ -173,26 +223,17 @@ class Board:
         for group in self.groups.values():
             identity = group.subscription.id
             self._take(group, news.get(identity, JournalNews()), ends, leaders[identity], now)
-        self.overview = {
-            "time": now,
-            "redis": {
-                "address": facts.address,
-                "name": facts.name,
-                "version": facts.version,
-                "memory": facts.get("used_memory_human", "unknown"),
-            },
-            "hosts": [host.model_dump() for host in alive],
-            "spaces": [
-                _space(space, [sizes[stream] for stream in streams[space.name] if stream in sizes])
-                for space in spaces
-            ],
-            "groups": [group.summary for group in self.groups.values()],
-            "damaged": [
-                *({"what": f"space {name}", "why": one.why} for name, one in known.damaged.items()),
-                *({"what": f"group {name}", "why": reason} for name, reason in all_groups.damaged.items()),
-                *({"what": f"group {one}", "why": unread[one.id]} for one in shared if one.id in unread),
-            ],
-        }
+        damaged = {f"space {name}": one.why for name, one in known.damaged.items()}
+        damaged |= {f"group {name}": reason for name, reason in all_groups.damaged.items()}
+        damaged |= {f"group {one}": unread[one.id] for one in shared if one.id in unread}
+        self.overview = Overview(
+            time=now,
+            redis=server,
+            hosts=alive,
+            spaces=[_space(space, [*filter(None, map(sizes.get, streams[space.name]))]) for space in spaces],
+            groups=[group.summary for group in self.groups.values() if group.summary is not None],
+            damaged=[DamagedOnPage(what=what, why=reason) for what, reason in damaged.items()],
+        )
 
     def _streams_of(self, space: Space) -> dict[StreamId, str]:
         known = self._known.get(space.name)
@@ -218,45 +259,42 @@ class Board:
         group.rows = rows
         group.lag.append((now, lag))
         live = leader.held and not leader.expired
-        owners = {row[1] for row in rows.values() if row[1] is not None}
-        group.summary = {
-            "subscription": str(group.subscription),
-            "leader": leader.host if live else None,
-            "term": leader.term,
-            "streams": len(rows),
-            "held": sum(row[1] is not None for row in rows.values()),
-            "borrowers": len(owners),
-            "moves": state.moves,
-            "lag": lag,
-            "expired": state.expired_at is not None,
-        }
+        owners = {row.owner for row in rows.values() if row.owner is not None}
+        group.summary = GroupOnPage(
+            subscription=str(group.subscription),
+            leader=leader.host if live else None,
+            term=leader.term,
+            streams=len(rows),
+            held=sum(row.owner is not None for row in rows.values()),
+            borrowers=len(owners),
+            moves=state.moves,
+            lag=lag,
+            expired=state.expired_at is not None,
+        )
 
 
 def _rows(
-    before: Mapping[str, Row], state: GroupState, ends: Mapping[str, int]
-) -> tuple[dict[str, Row], int | None]:
+    before: Mapping[str, StreamRow], state: GroupState, ends: Mapping[str, int]
+) -> tuple[dict[str, StreamRow], int | None]:
     """A row for each stream, the same object as before where nothing changed; and the lag of all."""
-    rows: dict[str, Row] = {}
-    lag: int | None = 0
+    rows: dict[str, StreamRow] = {}
     for stream, progress in state.streams.items():
         row, made = before.get(stream), _row(stream, progress, ends.get(stream))
-        if row is None or row != made:
-            row = made
-        rows[stream] = row
-        lag = None if lag is None or row[-1] is None else lag + row[-1]
-    return rows, lag
+        rows[stream] = made if row is None or row != made else row
+    return rows, total(row.lag for row in rows.values())
 
 
-def _row(stream: str, progress: StreamProgress, next: int | None) -> Row:
+def _row(stream: str, progress: StreamProgress, next: int | None) -> StreamRow:
     if progress.finished:
         state = "finished"
     elif progress.waiting:
         state = "waiting"
     else:
         state = "free" if progress.owner is None else "held"
-    # After a failover that lost writes the log may end below what was committed: then nobody knows.
-    lag = next - progress.committed if next is not None and next >= progress.committed else None
-    return [stream, progress.owner, progress.lease_epoch, state, progress.committed, next, lag]
+    committed = progress.committed
+    return StreamRow(
+        stream, progress.owner, progress.lease_epoch, state, committed, next, lag_of(next, committed)
+    )
 
 
 def _event(record: Record, at: int) -> dict[str, Any] | None:
@@ -274,13 +312,11 @@ def _event(record: Record, at: int) -> dict[str, Any] | None:
             return None
 
 
-def _space(space: Space, found: Sequence[Kept]) -> dict[str, Any]:
-    held = sorted({size.held_by for size in found if size.held_by is not None})
-    since = min((size.held_since for size in found if size.held_since is not None), default=None)
-    return {
-        **definition(space),
-        "messages": sum(size.next - size.floor for size in found),
-        "bytes": sum(size.bytes for size in found),
-        "held_by": held,
-        "held_since": since,
-    }
+def _space(space: Space, found: Sequence[Kept]) -> SpaceOnPage:
+    return SpaceOnPage.of(
+        space,
+        messages=messages(found),
+        bytes=sum(size.bytes for size in found),
+        held_by=sorted({size.held_by for size in found if size.held_by is not None}),
+        held_since=min((size.held_since for size in found if size.held_since is not None), default=None),
+    )

@@ -143,9 +143,10 @@ async def test_the_page_goes_on(command: InProcess, store: redis.Redis, name: st
         for _ in range(2):
             await board._look()
         assert str(GOOD) in board.groups
-        assert "good" in [space["name"] for space in board.overview["spaces"]]
+        assert board.overview is not None
+        assert "good" in [space.name for space in board.overview.spaces]
         if name in ("definition", "set of groups", "term", "journal", "journal of another type"):
-            assert told in " ".join(one["what"] for one in board.overview["damaged"])
+            assert told in " ".join(one.what for one in board.overview.damaged)
 
 
 async def test_a_look_that_fails_does_not_freeze_the_page(

@@ -15,6 +15,7 @@ from streamlease.admin.doctor.held_up import stuck
 from streamlease.admin.doctor.rights import examine, excess
 from streamlease.admin.doctor.roles import ADMIN, CLIENT, HOST, OBSERVER, ROLES, Role
 from streamlease.admin.doctor.server_facts import ServerFacts
+from streamlease.admin.facts.group import BorrowerRow, Group, GroupStream, Paused
 from streamlease.agent.client import Client, connect
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.registry import hosts
@@ -191,14 +192,21 @@ async def test_a_client_is_not_told_off_for_what_it_may_not_look_at(client: Clie
 # -- streams -------------------------------------------------------------------------------------------------
 
 
-def group(*, paused: Any = None, silent: float = 1.0, **stream: Any) -> dict[str, Any]:
-    usual = {"stream": "s.0.0", "owner": "worker", "lag": 3, "lag_seconds": 100.0, "why": ""}
-    return {
-        "subscription": SUB,
-        "paused": paused,
-        "streams": [usual | stream],
-        "borrowers": [{"name": "worker", "silent_seconds": silent}],
-    }
+def group(*, paused: Paused | None = None, silent: float = 1.0, **stream: Any) -> Group:
+    usual = {
+        "stream": "s.0.0", "owner": "worker", "lease_epoch": 1, "state": "granted", "since": None,
+        "committed": 0, "next": 3, "lag": 3, "lag_seconds": 100.0, "why": "",
+    }  # fmt: skip
+    worker = BorrowerRow(
+        id="b", name="worker", host=None, streams=1, drained=False, silent_seconds=silent,
+        last_seen="2026-01-31T12:00:00Z",
+    )  # fmt: skip
+    return Group(
+        subscription=SUB, start="earliest", strategy="count", leader=None, state="stable", note="",
+        paused=paused, expired_at=None, truncated={}, lag=None, lag_seconds=None,
+        streams=[GroupStream(**usual | stream)], borrowers=[worker], moves=0, longest_hand_over_ms=0,
+        longest_take_over_ms=0, term=1,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -211,10 +219,10 @@ def group(*, paused: Any = None, silent: float = 1.0, **stream: Any) -> dict[str
         (group(), None),
         (group(why="open cut since 9.0 s", lag_seconds=9.0), None),
         (group(why="open cut since 99.0 s", lag=0, lag_seconds=0.0), None),
-        (group(why="the group is paused", paused={"who": "me"}), None),
+        (group(why="the group is paused", paused=Paused(who="me", at=None, until=None)), None),
     ],
 )
-def test_streams_that_are_held_up(seen: dict[str, Any], said: str | None) -> None:
+def test_streams_that_are_held_up(seen: Group, said: str | None) -> None:
     found = list(stuck(seen, 60.0))
     if said is None:
         assert found == []

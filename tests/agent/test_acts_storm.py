@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.admin.groups.group_view import describe
+from streamlease.admin.facts.group import Group, describe
 from streamlease.agent.client import Client, connect
 from streamlease.agent.subscription import SharedReader
 from streamlease.leader.journal import recover
@@ -109,7 +109,7 @@ async def test_acts_at_once_from_two_shells_are_each_done_once(embedded_redis_ur
             async with asyncio.timeout(SECONDS):
                 while True:
                     seen = await describe(home, SHARED)
-                    if seen["lag"] == 0 and {row["state"] for row in seen["streams"]} == {"granted"}:
+                    if seen.lag == 0 and {row.state for row in seen.streams} == {"granted"}:
                         break
                     await asyncio.sleep(0.05)
             state = (await recover(home.redis, SHARED.id)).state
@@ -118,7 +118,7 @@ async def test_acts_at_once_from_two_shells_are_each_done_once(embedded_redis_ur
             assert Counter("refused" if act.error else "done" for act in acts) == {
                 kind: said[kind] for kind in ("done", "refused")
             }
-            assert seen["leader"]["term"] == 1, "the leader bore it all"
+            assert seen.leader is not None and seen.leader.term == 1, "the leader bore it all"
             assert not any(task.done() for task in consumers)
             for task in (*consumers, littering):
                 task.cancel()
@@ -150,12 +150,12 @@ async def test_a_dry_run_says_what_is_then_done(embedded_redis_url: str) -> None
         await home.create_space("s", ["a/#"], streams=len(STREAMS))
         async with home.subscribe(SUB, name="first") as first, one.subscribe(SUB, name="second") as second:
 
-            async def settled() -> dict[str, Any]:
+            async def settled() -> Group:
                 async with asyncio.timeout(SECONDS):
                     while True:
                         seen = await describe(home, SHARED)
-                        states = {row["state"] for row in seen["streams"]}
-                        if states in ({"granted"}, {"free"}) and len(seen["streams"]) == len(STREAMS):
+                        states = {row.state for row in seen.streams}
+                        if states in ({"granted"}, {"free"}) and len(seen.streams) == len(STREAMS):
                             return seen
                         await asyncio.sleep(0.02)
 

@@ -10,7 +10,7 @@ import logging
 
 import pytest
 
-from streamlease.admin.groups.group_view import describe
+from streamlease.admin.facts.group import describe
 from streamlease.agent.client import Client
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -43,7 +43,7 @@ async def publish_one_by_one(client: Client, *numbers: int) -> None:
 
 async def truncated(client: Client, count: int) -> None:
     async with asyncio.timeout(SECONDS):
-        while (await describe(client, SHARED))["truncated"] != {str(STREAM): count}:  # noqa: ASYNC110 (a condition in Redis)
+        while (await describe(client, SHARED)).truncated != {str(STREAM): count}:  # noqa: ASYNC110 (a condition in Redis)
             await asyncio.sleep(0.02)
 
 
@@ -85,7 +85,7 @@ async def test_holes_are_passed_over_wherever_they_are(client: Client) -> None:
         await publish_one_by_one(client, 10)
         assert await take(reader, 1) == [10]
     seen = await describe(client, SHARED)
-    assert (seen["lag"], seen["streams"][0]["committed"]) == (0, 11)
+    assert (seen.lag, seen.streams[0].committed) == (0, 11)
 
 
 async def test_a_reset_into_a_hole_goes_on_behind_it(client: Client) -> None:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from streamlease.admin.groups.group_view import describe, total_lag
+from streamlease.admin.facts.group import describe
 from streamlease.agent import blocking
 from streamlease.agent.client import Client, connect
 from streamlease.agent.subscription import Batch, SharedReader
@@ -22,12 +22,11 @@ from tests.conftest import MakeServer
 
 
 async def lag(client: Client, subscription: str = SUB) -> int | None:
-    return total_lag(await describe(client, SharedSubscription.parse(subscription)))
+    return (await describe(client, SharedSubscription.parse(subscription))).lag
 
 
 async def moves(client: Client) -> int:
-    found: int = (await describe(client, SharedSubscription.parse(SUB)))["moves"]
-    return found
+    return (await describe(client, SharedSubscription.parse(SUB))).moves
 
 
 async def test_a_group_that_is_deleted_before_its_subscriber_connects_is_declared_again(

@@ -46,7 +46,7 @@ def test_events_of_a_group_hold_names_as_data(name: str) -> None:
         event = _event(record, 1)
         assert event is not None
         assert name in event["text"]
-    assert GroupBoard(SharedSubscription("g", "a")).summary == {}
+    assert GroupBoard(SharedSubscription("g", "a")).summary is None
 
 
 def test_the_script_has_no_way_to_make_html_of_text() -> None:

@@ -1,0 +1,243 @@
+"""What commands print that is no view of a fact but an answer: of an act, a publication, a check, an error.
+
+Programs may rely on it: names stay, and what is unknown is null.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from streamlease.admin.facts.groups import LeaderRow
+from streamlease.admin.facts.rows import Count, FactRow, Moment, Seconds, StreamName
+
+
+class ErrorText(FactRow):
+    type: str
+    message: str
+
+
+class Error(FactRow):
+    """In place of any other document: what is wrong, with which value, and what to do."""
+
+    error: ErrorText
+
+
+class Declared(FactRow):
+    subscription: str
+    start: str
+    created: bool
+
+
+class Options(FactRow):
+    strategy: str | None
+    revocation_timeout_ms: Count | None
+    on_poison: Literal["dead-letter", "stop"]
+    max_failures: Count
+    retry_delay_ms: Count
+    max_retry_delay_ms: Count
+    dead_letters: str | None
+    expiry_ms: Count | None
+
+
+class Altered(FactRow):
+    subscription: str
+    options: Options
+
+
+class Done(FactRow):
+    """Of acts that say no more than that they are done."""
+
+    subscription: str
+    act: str
+    dry_run: bool
+
+
+class PausedUntil(Done):
+    until: Moment | None
+
+
+class Drained(Done):
+    borrower: str
+    streams: list[StreamName]
+
+
+class Undrained(Done):
+    borrower: str
+
+
+class DrainedHost(FactRow):
+    act: Literal["drain", "undrain"]
+    host: str
+    drained: bool
+    leaders: list[str]
+    not_moved: list[str]
+
+
+class Moved(Done):
+    stream: StreamName
+    from_: str | None = Field(alias="from")
+    to: str
+
+
+class Released(Done):
+    stream: StreamName
+    from_: str = Field(alias="from")
+    lease_epoch: Count
+
+
+class Grant(FactRow):
+    stream: StreamName
+    to: str
+
+
+class Rebalanced(FactRow):
+    subscription: str
+    dry_run: bool
+    grants: list[Grant]
+    revokes: list[StreamName]
+    targets: dict[str, Count]
+
+
+class SteppedDown(FactRow):
+    subscription: str
+    former: LeaderRow | None
+    leader: LeaderRow | None
+
+
+class ResetStream(FactRow):
+    stream: StreamName
+    from_: Count = Field(alias="from")
+    to: Count
+    again: Count
+    skipped: Count
+    note: str
+
+
+class Reset(FactRow):
+    subscription: str
+    dry_run: bool
+    streams: list[ResetStream]
+
+
+class Act(FactRow):
+    at: Moment | None
+    who: str
+    act: str
+    what: str
+    outcome: str
+    request: str
+    details: dict[str, Any]
+
+
+class History(FactRow):
+    subscription: str
+    acts: list[Act]
+
+
+class Replayed(FactRow):
+    by: str
+    stream: StreamName
+    offset: Count
+    at: Moment | None = None
+
+
+class DeadLetter(FactRow):
+    place: str
+    topic: str | None
+    stream: StreamName | None
+    offset: int
+    lease_epoch: Count
+    failures: Count
+    cause: str
+    borrower: str | None
+    bytes: Count
+    timestamp: Moment
+    replayed: Replayed | None
+
+
+class DeadLetters(FactRow):
+    subscription: str
+    dead_letters: list[DeadLetter]
+
+
+class ReplayedLetters(DeadLetters):
+    dry_run: bool
+
+
+class Unstopped(Done):
+    stream: StreamName
+    offset: Count
+
+
+class Deleted(FactRow):
+    deleted: str
+
+
+class Check(FactRow):
+    check: str
+    level: Literal["ok", "warn", "fail"]
+    message: str
+    remedy: str
+
+
+class Doctor(FactRow):
+    ok: bool
+    checks: list[Check]
+
+
+class EmbeddedRedis(FactRow):
+    """Only `running` and `directory` if none runs."""
+
+    running: bool
+    directory: str
+    url: str | None = None
+    pid: Count | None = None
+    port: Count | None = None
+    persistent: bool | None = None
+    started: Moment | None = None
+    server: str | None = None
+
+
+class StoppedRedis(FactRow):
+    stopped: bool
+    directory: str
+
+
+class Published(FactRow):
+    topic: str | None
+    published: Count
+    there_before: Count | None = None
+    bytes: Count
+    seconds: Seconds
+
+
+class Imported(FactRow):
+    space: str
+    imported: Count
+    there_before: Count
+    deleted: Count
+
+
+class Base64(FactRow):
+    """Bytes that are no UTF-8."""
+
+    base64: str
+
+
+Bytes = str | Base64
+
+
+class Message(FactRow):
+    """One line for each message. `payload` is null and `values` is there in a space with a schema."""
+
+    topic: str
+    key: Bytes | None
+    payload: Bytes | None
+    stream: StreamName
+    offset: Count
+    timestamp: Moment
+    headers: list[tuple[str, Bytes]]
+    epoch: list[int] | None
+    values: dict[str, Any] | None = None

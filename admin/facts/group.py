@@ -1,0 +1,232 @@
+"""One group as operators see it: from its leader if one lives, else from its journal, with the lag of now."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from streamlease.admin.acting import declared
+from streamlease.admin.facts.groups import LeaderRow, longest, seconds_waiting
+from streamlease.admin.facts.rows import Count, FactRow, Moment, Seconds, StreamName, lag_of, moment, total
+from streamlease.admin.output import iso_microseconds
+from streamlease.leader import journal
+from streamlease.leader.core import view
+from streamlease.protocol.errors import Indefinite, NotLeader, StoreRefused, UnknownSpace
+from streamlease.protocol.ids import StreamId
+from streamlease.registry import leadership
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.times import WaitingMessage, server_time, waiting
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.protocol.topics import SharedSubscription
+    from streamlease.registry.groups import Declaration
+
+DESCRIBE_SECONDS = 3.0
+
+
+class Paused(FactRow):
+    who: str
+    at: Moment | None
+    until: Moment | None
+
+
+class GroupStream(FactRow):
+    stream: StreamName
+    owner: str | None
+    lease_epoch: Count
+    state: str
+    since: Moment | None
+    committed: Count
+    next: Count | None
+    lag: Count | None
+    lag_seconds: Seconds | None
+    why: str
+
+
+class BorrowerRow(FactRow):
+    id: str | None
+    name: str
+    host: str | None
+    streams: Count
+    drained: bool
+    silent_seconds: float
+    last_seen: Moment
+
+
+class Group(FactRow):
+    subscription: str
+    start: str
+    strategy: str
+    leader: LeaderRow | None
+    state: str
+    note: str
+    paused: Paused | None
+    expired_at: Moment | None
+    truncated: dict[str, Count]
+    lag: Count | None
+    lag_seconds: Seconds | None
+    streams: list[GroupStream]
+    borrowers: list[BorrowerRow]
+    moves: Count
+    longest_hand_over_ms: Count
+    longest_take_over_ms: Count
+    term: Count
+
+
+class GroupStatus(FactRow):
+    subscription: str
+    state: str
+    leader: LeaderRow | None
+    term: Count
+    borrowers: Count
+    streams: Count
+    lag: Count | None
+
+    @classmethod
+    def of(cls, group: Group) -> GroupStatus:
+        """The group in one line."""
+        return cls(
+            subscription=group.subscription,
+            state=group.state,
+            leader=group.leader,
+            term=group.term,
+            borrowers=len(group.borrowers),
+            streams=len(group.streams),
+            lag=group.lag,
+        )
+
+
+async def describe(client: Client, subscription: SharedSubscription) -> Group:
+    """One group with its streams and borrowers.
+
+    Raises:
+        UnknownGroup: nobody declared it.
+        StoreUnavailable, StoreRefused.
+    """
+    declaration = await declared(client, subscription)
+    seen = await look(client, declaration)
+    now = await server_time(client.redis)
+    streams = await _streams(client, seen["streams"], now)
+    leader = seen["leader"]
+    return Group(
+        subscription=str(subscription),
+        start=declaration.start,
+        strategy=seen["strategy"] or declaration.options.strategy or "count",
+        leader=None if leader is None else LeaderRow(**leader),
+        state=seen["state"],
+        note=seen["note"],
+        paused=_pause(seen["paused"]),
+        expired_at=moment(seen.get("expired_at_ms")),
+        truncated={s["stream"]: s["truncated"] for s in seen["streams"] if s.get("truncated")},
+        lag=total(stream.lag for stream in streams),
+        lag_seconds=longest(stream.lag_seconds for stream in streams),
+        streams=streams,
+        borrowers=[_borrower(borrower, now) for borrower in seen["borrowers"]],
+        moves=seen["moves"],
+        longest_hand_over_ms=seen["longest_hand_over_ms"],
+        longest_take_over_ms=seen["longest_take_over_ms"],
+        term=seen["term"],
+    )
+
+
+async def look(client: Client, declaration: Declaration) -> dict[str, Any]:
+    """What the leader of a group says, or, if there is none or it may not be asked, its journal.
+
+    `note` says so if a leader lives and the journal answers all the same.
+    """
+    record = await leadership.read(client.redis, declaration.shared.id)
+    if not record.held or record.expired:
+        return {**await _from_journal(client, declaration), "note": ""}
+    leader = {"host": record.host, "term": record.term}
+    try:
+        seen = await ask_leader(client, declaration.shared)
+    except StoreRefused:
+        # To ask is to write into the leader's mailbox, which a user who may only read cannot do.
+        note = "read from the journal: this user of Redis may not ask the leader"
+        return _as_led(await _from_journal(client, declaration), leader, note)
+    if seen is None:
+        note = f"read from the journal: {record.host} did not answer within {DESCRIBE_SECONDS:g} s"
+        return _as_led(await _from_journal(client, declaration), leader, note)
+    return {**seen, "note": ""}
+
+
+def _as_led(seen: dict[str, Any], leader: dict[str, Any], note: str) -> dict[str, Any]:
+    """A group that has a leader, as its journal says: who holds what, and not why."""
+    for stream in seen["streams"]:
+        if stream["state"] == "absent":
+            stream["state"] = "held"
+        stream["why"] = ""
+    state = seen["state"] if seen["paused"] is not None else "led"
+    return {**seen, "leader": leader, "state": state, "note": note}
+
+
+async def ask_leader(client: Client, subscription: SharedSubscription) -> dict[str, Any] | None:
+    """What the live leader says; None if there is none, or it does not answer in time.
+
+    Raises:
+        StoreRefused: who asks may only read.
+    """
+    try:
+        reply = await client.command(subscription, "describe", seconds=DESCRIBE_SECONDS)
+    except (NotLeader, Indefinite):
+        return None
+    found: dict[str, Any] = json.loads(reply.body)
+    return found if reply.ok else None
+
+
+async def _from_journal(client: Client, declaration: Declaration) -> dict[str, Any]:
+    shared = declaration.shared
+    state = (await journal.recover(client.redis, shared.id)).state
+    try:
+        new = [one for one in await client.groups.streams(shared) if str(one) not in state.streams]
+    except UnknownSpace:
+        new = []
+    # Streams that no leader has seen yet begin at the declared start.
+    floors = await AsyncLog(client.redis).floors(new)
+    starts = {str(one): max(declaration.positions.get(str(one), 0), floor) for one, floor in floors.items()}
+    from streamlease.leader.core.records import StreamsAdded
+
+    state.apply(StreamsAdded(starts=starts))
+    return view.of_state(state)
+
+
+async def _streams(client: Client, streams: list[dict[str, Any]], now: int) -> list[GroupStream]:
+    places = [(StreamId.parse(stream["stream"]), int(stream["committed"])) for stream in streams]
+    seen = await waiting(client.redis, places)
+    return [_stream(one, seen.get(place), now) for one, place in zip(streams, places, strict=True)]
+
+
+def _stream(stream: dict[str, Any], there: WaitingMessage | None, now: int) -> GroupStream:
+    next = None if there is None else there.next
+    since, lag = stream["since_ms"], lag_of(next, stream["committed"])
+    return GroupStream(
+        stream=stream["stream"],
+        owner=stream["owner"],
+        lease_epoch=stream["lease_epoch"],
+        state=stream["state"],
+        since=None if since is None else iso_microseconds(now - since * 1000),
+        committed=stream["committed"],
+        next=next,
+        lag=lag,
+        lag_seconds=None if there is None or lag is None else seconds_waiting(lag, there.since, now),
+        why=stream["why"],
+    )
+
+
+def _pause(paused: dict[str, Any] | None) -> Paused | None:
+    if paused is None:
+        return None
+    return Paused(who=paused["who"], at=moment(paused["at_ms"]), until=moment(paused["until_ms"]))
+
+
+def _borrower(borrower: dict[str, Any], now: int) -> BorrowerRow:
+    return BorrowerRow(
+        id=borrower["id"],
+        name=borrower["name"],
+        host=borrower["host"],
+        streams=borrower["streams"],
+        drained=borrower["drained"],
+        silent_seconds=round(borrower["last_seen_ms"] / 1000, 3),
+        last_seen=iso_microseconds(now - borrower["last_seen_ms"] * 1000),
+    )
