@@ -168,9 +168,10 @@ class BorrowedStreams:
         if event.offset > lease.told.offset:
             lease.told = lease.told.model_copy(update={"offset": event.offset})
         lease.report_at = self._resend_at(now)
+        who = self.link.identity
         lease.failed = MessageFailed(
-            group=self.link.group,
-            borrower=self.link.borrower,
+            group=who.group,
+            borrower=who.borrower,
             stream=event.stream,
             lease_epoch=event.lease_epoch,
             offset=event.offset,
@@ -221,8 +222,8 @@ class BorrowedStreams:
         return StreamGone(stream, lease.lease_epoch)
 
     def _report(self, lease: Borrowed) -> SendToLeader:
-        link = self.link
-        return link.send(UpdateProgress(group=link.group, borrower=link.borrower, progress=(lease.told,)))
+        who = self.link.identity
+        return self.link.send(UpdateProgress(group=who.group, borrower=who.borrower, progress=(lease.told,)))
 
     def _resend_at(self, now: int) -> int:
         """When what is said now is said again: later with many streams, or answers are crowded out."""

@@ -31,16 +31,6 @@ class Link:
     term: int = 0
     """Of the leader that accepted the borrower; messages of an earlier one are not believed."""
 
-    @property
-    def group(self) -> str:
-        """The shared subscription."""
-        return self.identity.group
-
-    @property
-    def borrower(self) -> str:
-        """The borrower's id."""
-        return self.identity.borrower
-
     def send(self, message: BorrowerToLeader) -> SendToLeader:
         """Put `message` into the leader's mailbox."""
         return SendToLeader(self.mailbox, message)
