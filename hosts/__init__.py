@@ -1,1 +1,1 @@
-"""One process that runs leaders, and keeps all groups and spaces in order besides."""
+"""A process that runs leaders, and keeps all groups and spaces in order as well."""

@@ -1,4 +1,4 @@
-"""Generations that nobody needs any more leave by themselves, and half-done changes of spaces are finished.
+"""Dropping generations that nobody needs any more, and finishing half-done changes of spaces.
 
 A generation is *spent* when it was sealed and followed by another one, nothing is left in its streams (they
 are empty, or retention removed all), every group that holds data has consumed them to their ends, and no

@@ -1,4 +1,4 @@
-"""Retention as the leader hosts do it: one of them, every few seconds, for all spaces.
+"""Retention: every few seconds, one of the leader hosts trims the streams of all spaces.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What all leaders of one host need again and again, done for all of them at once.
+"""Work that every leader needs again and again, done once per host for all its leaders.
 
 Hundreds of leaders that each renew, tick and look for streams by themselves keep a host busy with nothing.
 Here each of these is one loop and one exchange with Redis:

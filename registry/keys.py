@@ -1,4 +1,4 @@
-"""Names of all keys of groups, hosts and mailboxes.
+"""The names of all keys of groups, hosts and mailboxes.
 
 All keys of one shared subscription carry the same hash tag, so that Redis Cluster keeps them in one slot and
 a script may touch them together::

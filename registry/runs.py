@@ -1,4 +1,4 @@
-"""What is remembered of a group's Spark queries outside of its journal: hints, which leave by themselves.
+"""What is remembered of a group's Spark queries outside its journal: hints, which expire by themselves.
 
 Which session reads for a run of a query (`docs/decisions/0127-one-reader-of-a-group-in-a-query.md`); whose
 checkpoint is behind its progress (`docs/decisions/0128-progress-tracked-later.md`); of which losses a query

@@ -33,7 +33,7 @@ DAMAGE = (
     RecursionError,
     pa.ArrowException,
 )
-"""What reading bytes that nobody wrote so can end in."""
+"""The errors that decoding may raise for bytes that no publisher wrote."""
 
 TOPIC_INDEXED = pa.dictionary(pa.int32(), pa.string())
 _ALL = pa.ipc.IpcReadOptions(use_threads=False)

@@ -1,4 +1,4 @@
-"""Entries and messages, all that other rooms need of them: ``layout`` says how an entry looks. Pure."""
+"""All that other rooms need of entries and messages; ``layout`` says how an entry looks. Pure."""
 
 from __future__ import annotations
 

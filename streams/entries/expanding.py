@@ -1,4 +1,4 @@
-"""How large an entry becomes once its columns are expanded, read off before anything is expanded. Pure.
+"""How large an entry becomes when its columns are expanded, known before anything is expanded. Pure.
 
 A few kilobytes of zstd may say that they hold gigabytes, and an entry without columns that it has a trillion
 rows. Arrow's record batches tell both in front: the metadata is a flatbuffer with the place of each buffer,
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 
 MOST_BYTES = 256 * 1024 * 1024
-"""What the columns of one entry may expand to: sixteen times what a publisher gathers."""
+"""The most that the columns of one entry may expand to: sixteen times what a publisher gathers."""
 
 MOST_MESSAGES = 2**20
 """How many messages one entry may hold: eight times what a publisher gathers."""

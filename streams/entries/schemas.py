@@ -216,7 +216,7 @@ class Schema(BaseModel):
 
 
 SchemaLike = Schema | Mapping[str, Any] | pa.Schema
-"""What a schema may be given as."""
+"""The forms in which a schema may be given."""
 
 
 def _nullness(column: Column) -> str:

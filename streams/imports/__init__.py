@@ -1,1 +1,1 @@
-"""Messages of sources that have positions, such as a plain Redis stream, brought in once."""
+"""Importing messages, each once, from sources that have positions, such as a plain Redis stream."""

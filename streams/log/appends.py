@@ -137,7 +137,7 @@ def foreign_entry(stream: StreamId, entry: str = "") -> StreamleaseError:
 
 
 def refused_append(stream: StreamId, reply: ResponseError) -> StreamleaseError:
-    """What a script that appends to `stream` was refused with."""
+    """The error that a refused append to `stream` raises."""
     return foreign_entry(stream) if "equal or smaller than the target" in str(reply) else refusal(reply)
 
 

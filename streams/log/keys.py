@@ -79,5 +79,5 @@ def inbox_refused(space: str) -> str:
 
 
 def inbox_mover(space: str) -> str:
-    """Who moves the entries of the inbox now."""
+    """Key of the claim of the process that moves the entries of the inbox now."""
     return f"sl:{{inbox:{space}}}:mover"

@@ -355,7 +355,7 @@ class AsyncLog:
         max_bytes: int | None = READ_BYTES,
         schema: Schema | None = None,
     ) -> list[pa.RecordBatch]:
-        """What is there of ``start <= offset < end``, from `start` on and without a hole, perhaps nothing.
+        """The messages from `start` on, below `end`, as far as there are any: without a hole, perhaps none.
 
         Args:
             end: None for the end of the stream.

@@ -17,7 +17,7 @@ Outcome = list[pa.RecordBatch] | StreamleaseError
 
 
 async def read_all(redis: AsyncRedis, readers: Sequence[RangeReader]) -> list[Outcome]:
-    """What each of `readers` finds, in their order: batches as of ``AsyncLog.read``, or why there are none.
+    """What each of `readers` finds, in order: batches like those of ``AsyncLog.read``, or why there are none.
 
     One stream's error is not another's, nor is that of a server of a cluster one of other servers' streams.
     """

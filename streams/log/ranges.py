@@ -43,7 +43,7 @@ ENOUGH_BYTES = 1024 * 1024
 """The same in bytes."""
 
 ROW_BYTES = 40
-"""What a message takes beside its own values: its offset, its times, and where its values begin."""
+"""Bytes that a message takes beside its own values: its offset, its times, and where its values begin."""
 
 FIRST_COUNT = 8
 MOST_FIRST_COUNT = 64
@@ -83,7 +83,7 @@ class LogState(NamedTuple):
     last_append: int
     pending: bool = False
     bytes: int = 0
-    """Of all that it keeps, as stored."""
+    """The size of all that it keeps, as stored."""
 
     @property
     def mean_bytes(self) -> float:
@@ -149,7 +149,7 @@ class Taken(NamedTuple):
     end: int
     versions: Versions | None
     sizes: list[int]
-    """Of each entry, expanded."""
+    """The size of each entry, expanded."""
 
 
 class RangeReader:
@@ -228,7 +228,7 @@ class RangeReader:
                 self.position, self.done = damaged.start, True
 
     def take(self, replies: list[Any]) -> Taken:
-        """What a step brought, and the reader stands behind it; nothing if the stream has no more now.
+        """What a step brought; the reader goes on behind it. Nothing if the stream has no more now.
 
         Raises:
             UnknownSpace: there is no such stream.

@@ -1,4 +1,4 @@
-"""Who has something new: the ``next`` offsets of a changing set of streams.
+"""Which streams have something new: the ``next`` offsets of a changing set of streams.
 
 The metas, read every `poll_interval` seconds, are the truth. Each append also publishes the new ``next``
 on its stream's news channel; that push is only faster, and everything works without it. A push raises

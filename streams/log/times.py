@@ -1,4 +1,4 @@
-"""Where in a stream a moment lies: the first message strictly after it; and how old what waits there is.
+"""Where in a stream a moment lies (the first message strictly after it), and how old a waiting message is.
 
 Append times are microseconds of the server's clock and rise strictly from entry to entry, so every moment
 lies between two entries (all messages of an entry have its time), and a binary search finds the place.
@@ -205,7 +205,7 @@ class WaitingMessage(NamedTuple):
 async def waiting(
     redis: AsyncRedis, places: Iterable[tuple[StreamId, int]]
 ) -> dict[tuple[StreamId, int], WaitingMessage]:
-    """What is to be known of lag, for any number of offsets of each stream, in one call for each place.
+    """Since when messages wait at any number of offsets of each stream, with one question for each place.
 
     Streams that do not exist, or are damaged, are left out.
 

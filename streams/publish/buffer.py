@@ -1,4 +1,4 @@
-"""How much a publisher holds, and waiting while that is too much.
+"""How much a publisher holds in memory, and how its callers wait while that is too much.
 
 What is held is counted as content and `ROW_BYTES` for each message. While a round is on the wire, the
 connection holds copies of it, so a part of the limit is set aside for them and a round is never larger than
@@ -34,7 +34,7 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        """What is held, with what copies of it on the wire may cost."""
+        """Bytes held, with an allowance for copies on the wire."""
         return self.held + min(self.reserve, WIRE_COPIES * self.held)
 
     def is_full_for(self, size: int) -> bool:

@@ -316,7 +316,7 @@ class Delivery:
     def _restaged(
         self, batch: int, plan: BatchPlan, own: BatchPlan, part: int, lacking: Lacking
     ) -> list[list[Key]]:
-        """What a stream gets instead of keys that are gone: what the present attempt staged for it."""
+        """What the present attempt staged for a stream, in place of keys that are gone."""
         stream = lacking.stream
         mine = own.parts.get(stream)
         if part or (mine is None and own.tag != plan.tag):

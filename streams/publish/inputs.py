@@ -1,4 +1,4 @@
-"""What the user of a publisher hands over, checked and in its one form: values, times, columns. Pure."""
+"""What a user hands to a publisher, checked and brought into one form: values, times, columns. Pure."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class Part:
 
     @property
     def size(self) -> int:
-        """What it counts in the buffer, in bytes."""
+        """How many bytes it counts for in the buffer."""
         return self.capacity - self.room
 
     @property
@@ -139,7 +139,7 @@ class Part:
 
     @property
     def written(self) -> bool:
-        """Whether it is known to be in its stream, if not durably."""
+        """Whether it is known to be in its stream, though perhaps not durably."""
         return isinstance(self.error, NotDurable)
 
     def add(self, row: Row, size: int, sent: bool) -> int:
@@ -296,7 +296,7 @@ class Part:
 
 
 class Receipt:
-    """What ``submit`` gives for one message: awaited, where it stands; it may be dropped as well."""
+    """What ``submit`` returns for one message. Await it to learn where the message stands, or drop it."""
 
     __slots__ = ("_part", "_place")
 
@@ -308,7 +308,7 @@ class Receipt:
         return (yield from self._part.future(self._place).__await__())
 
     def done(self) -> bool:
-        """Whether it is known what became of the message."""
+        """Whether the fate of the message is known."""
         return self._part.outcome(self._place) is not None
 
     def result(self) -> Placed:

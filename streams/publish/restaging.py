@@ -1,4 +1,4 @@
-"""Staged rows of a stream that takes no more, encoded anew for the streams and the schema that follow."""
+"""Staged rows of a sealed stream, encoded anew for the streams and the schema that follow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of a sink, delivered exactly once: rows are staged by tasks, and appended once a batch is decided.
+"""Batches of a sink, delivered exactly once: tasks stage rows, which are appended once a batch is decided.
 
 Theory of operation. A sink writes numbered batches; each is made by several tasks, and a batch may be made
 again, otherwise divided over other tasks, with its rows in another order, and while former tasks still run.

@@ -1,4 +1,4 @@
-"""Calls that are about one topic, one after the other, in the order in which they were made.
+"""Calls about the same topic take turns, in the order in which they were made.
 
 A call may have to wait on its way: for the definition of a space, for room in the buffer. Whoever came later
 and need not wait would overtake it. So each call draws a turn for its topics at once, does what needs no
@@ -15,7 +15,7 @@ from types import TracebackType
 
 
 class Turns:
-    """Who is about to do something with which topic."""
+    """The calls that are under way, by topic."""
 
     def __init__(self) -> None:
         self.queues: dict[str, deque[Turn]] = {}

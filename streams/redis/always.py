@@ -1,4 +1,4 @@
-"""Small commands that Redis is to take even if it is out of memory.
+"""Small commands that Redis must take even when it is out of memory.
 
 Control messages, and the notes that retention leaves, are bounded, and without them nothing that holds
 memory can be let go: a group whose consumers cannot say what they have consumed holds it for ever. They go

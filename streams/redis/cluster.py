@@ -283,7 +283,7 @@ class AsyncCluster:
         return client
 
     def pubsub(self, **options: Any) -> Any:
-        """Of some node: what is published on one of them, all of them hear."""
+        """A subscription through any node: what is published on one node reaches all of them."""
         known = self.topology.primaries() or list(self.seeds)
         return self.node(known[int(time.monotonic()) % len(known)]).pubsub(**options)
 

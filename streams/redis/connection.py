@@ -83,7 +83,7 @@ def address(client: AsyncRedis | BlockingRedis) -> str:
 
 
 def identity(client: AsyncRedis | BlockingRedis) -> object:
-    """What stands for the servers behind `client`, to remember something about them."""
+    """A key for the servers behind `client`, under which something can be remembered about them."""
     return client if isinstance(client, AsyncCluster | BlockingCluster) else client.connection_pool
 
 
@@ -251,7 +251,7 @@ class PendingAnswer:
 
 
 def silent(client: AsyncRedis | BlockingRedis, error: StreamleaseError) -> StreamleaseError:
-    """What it means to one who only reads that an exchange failed: nothing can have been done."""
+    """The error for a failed exchange of a reader, which cannot have changed anything."""
     if not isinstance(error, Indefinite):
         return error
     cause = str(error).partition("(")[2].rpartition("):")[0]

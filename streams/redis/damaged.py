@@ -16,7 +16,7 @@ Item = TypeVar("Item", bound=Hashable)
 Result = TypeVar("Result")
 
 DAMAGE = (StreamleaseError, ValueError, TypeError, LookupError, ArithmeticError, OSError, RecursionError)
-"""What comes of values that nobody wrote on purpose."""
+"""The errors that reading a value may raise if nobody wrote it on purpose."""
 
 
 def number(key: str, held: bytes | None, none: int = 0) -> int:
@@ -36,7 +36,7 @@ def number(key: str, held: bytes | None, none: int = 0) -> int:
 async def readable(
     items: Sequence[Item], work: Callable[[Sequence[Item]], Awaitable[Mapping[Item, Result]]]
 ) -> tuple[dict[Item, Result], dict[Item, str]]:
-    """What `work` gives for `items`, and of those that cannot be read, why.
+    """What `work` gives for `items`; for those that cannot be read, why.
 
     Raises:
         StoreUnavailable, Indefinite: Redis does not answer.
@@ -76,7 +76,7 @@ async def _halves(
 
 
 async def attempt(work: Awaitable[Result]) -> tuple[Result | None, str]:
-    """What one look gives, or why it cannot be had.
+    """What one look finds, or why it finds nothing.
 
     Raises:
         StoreUnavailable, Indefinite: Redis does not answer.

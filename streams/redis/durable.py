@@ -1,4 +1,4 @@
-"""Script calls that count as done only once they are as durable as somebody demands."""
+"""Script calls that count as done only once they are as durable as demanded."""
 
 from __future__ import annotations
 

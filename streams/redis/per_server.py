@@ -1,4 +1,4 @@
-"""Work for many keys, each server's beside that of the others.
+"""Work on many keys, split by server, with all servers at once.
 
 In a Redis Cluster one exchange for keys of all servers takes as long as the slowest of them, and a server
 that is down or stands still takes seconds. What has a deadline, such as the renewal of leaderships, must not

@@ -1,4 +1,4 @@
-"""What stands in the URL of a Redis, taken apart and checked; and how one is shown. Pure.
+"""The URL of a Redis, taken apart and checked; and how it is shown. Pure.
 
 Passwords hold characters that mean something in a URL, and people forget the scheme. So whatever is wrong
 with a URL, nothing of it is repeated that could be part of a secret: an error names the fault, and shows the
@@ -55,7 +55,7 @@ OPTIONS: dict[str, tuple[Callable[[str], bool], str]] = {
     "ssl_check_hostname": (lambda text: text.lower() in _WORDS, "true or false"),
     "ssl_cert_reqs": (lambda text: text in ("none", "optional", "required"), "none, optional or required"),
 }
-"""What may stand behind the ``?``: with the names of redis-py, and what each value must be."""
+"""The options behind the ``?``, under the names of redis-py, and what each value must be."""
 
 _SECRET = {name for name in OPTIONS if "password" in name}
 

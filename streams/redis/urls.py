@@ -41,7 +41,7 @@ ANSWER_SECONDS = 10.0
 """How long one reply may take before the connection is given up."""
 
 MOST_CONNECTIONS = 10_000
-"""Of one client. Each subscription listens on one; redis-py by itself stops at 100 of an asyncio client."""
+"""Of one client. Each subscription listens on one connection; redis-py stops at 100 of an asyncio client."""
 
 HEALTH_CHECK_SECONDS = 30
 READ_BYTES = 256 * 1024
