@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import socket
@@ -109,7 +110,8 @@ class Agent:
         self._hosting = asyncio.Lock()
         self._seen: dict[str, int] = {}
         """The highest term of each group that any message here carried."""
-        self._replies: dict[str, asyncio.Future[CommandReply]] = {}
+        self._replies: dict[str, list[asyncio.Future[CommandReply]]] = {}
+        """Request -> who waits for its reply: the same one may be asked for twice at once."""
         self._wishes: dict[str, list[Wish]] = {}
 
     async def start(self) -> None:
@@ -173,7 +175,7 @@ class Agent:
         self.error = self.error or error
         for end in list(self._sessions):
             end(error)
-        for reply in self._replies.values():
+        for reply in itertools.chain.from_iterable(self._replies.values()):
             if not reply.done():
                 reply.set_exception(error)
 
@@ -214,7 +216,8 @@ class Agent:
             Indefinite: no reply within `seconds`: it was done, or it was not.
         """
         reply: asyncio.Future[CommandReply] = asyncio.get_running_loop().create_future()
-        self._replies[command.request] = reply
+        waiting = self._replies.setdefault(command.request, [])
+        waiting.append(reply)
         try:
             self.post(leader, command)
             async with asyncio.timeout(seconds):
@@ -225,7 +228,9 @@ class Agent:
                 f"look with 'streamlease group history' whether it was done"
             ) from None
         finally:
-            del self._replies[command.request]
+            waiting.remove(reply)
+            if not waiting:
+                del self._replies[command.request]
 
     async def act(self, command: Command, seconds: float) -> CommandReply:
         """Have the leader of the command's group do it, whoever that is; find or spawn one if need be.
@@ -405,9 +410,9 @@ class Agent:
         self.saw_term(message.group, getattr(message, "term", 0))
         match message:
             case CommandReply():
-                reply = self._replies.get(message.request)
-                if reply is not None and not reply.done():
-                    reply.set_result(message)
+                for reply in self._replies.get(message.request, ()):
+                    if not reply.done():
+                        reply.set_result(message)
                 return
             case CutFixed() | CutFinished() | CutResumed() | CutRead():
                 receiver = message.session

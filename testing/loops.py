@@ -163,7 +163,8 @@ class Process:
         due = self.loop.due()
         if due is None:
             return float("inf")
-        at = self.timeline.now if due <= 0 else (due - self.offset) / self.rate
+        # A moment later than due: clocks are rounded, and a loop that is early by that would wait for ever.
+        at = self.timeline.now if due <= 0 else (due - self.offset) / self.rate + RESOLUTION / 1000
         return max(at, self.paused_until, self.timeline.now)
 
     def start(self, work: Coroutine[Any, Any, Any], name: str = "main") -> asyncio.Task[Any]:

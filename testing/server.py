@@ -113,7 +113,7 @@ class MemoryServer:
     def _begin_anew(self) -> None:
         self.lineage = self._new_lineage()
         self._loaded.clear()
-        for peer in list(self._open):
+        for peer in self.peers():
             peer.lose()
 
     def _new_lineage(self) -> str:
@@ -238,6 +238,10 @@ class MemoryServer:
         """A connection is made."""
         self._open[peer] = None
         peer.process = self._number
+
+    def peers(self) -> list[Peer]:
+        """All connections."""
+        return list(self._open)
 
     def knows(self, peer: Peer) -> bool:
         """Whether what comes by `peer` still comes to the process that it was sent to."""

@@ -260,7 +260,9 @@ class Judge:
                 runner.machine.durable == self.truth, "journal and memory of", runner.host.id, "differ"
             )
 
-    def step_leader(self, runner: SimRunner, machine: Leader, event: e.Event, now: int) -> list[e.Effect]:
+    def step_leader(
+        self, runner: Any, machine: Leader, event: e.Event, now: int, *, more: bool = False
+    ) -> list[e.Effect]:
         """[1, 10] Step a leader, and look at what it did."""
         self.steps += 1
         message = event.message if isinstance(event, e.Received) else None
@@ -268,7 +270,7 @@ class Judge:
         before = copy.deepcopy(machine) if message is not None and self.steps % COMPARED == 0 else None
         refused = machine.ledger.refused
         kept = _kept_by_cuts(machine) if isinstance(event, e.Tick) else ()
-        effects = machine.step(event, now)
+        effects = machine.step(event, now, more=more)
         if machine.ledger.refused > refused:
             self.sometimes["a leader refuses an event"] += 1
             if before is not None and not effects:

@@ -43,7 +43,7 @@ def test_a_stopped_process_goes_on_with_everything_that_waited_and_its_clock_wen
     async def work() -> None:
         async def note(number: int) -> None:
             await asyncio.sleep(number)
-            seen.append((number, timeline.now))
+            seen.append((number, round(timeline.now, 6)))
 
         async with asyncio.TaskGroup() as group:
             for number in (3, 1, 2, 9):

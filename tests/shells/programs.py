@@ -1,0 +1,183 @@
+"""Programs that consume, and operators: what users write, on the real client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from streamlease.agent.batch import Batch
+from streamlease.agent.session import Session
+from streamlease.agent.subscription import SharedReader
+from streamlease.protocol.errors import (
+    ActRefused,
+    Fenced,
+    Indefinite,
+    NotLeader,
+    StoreUnavailable,
+    StreamleaseError,
+)
+from streamlease.protocol.messages import Command
+from streamlease.testing.connection import connect
+from streamlease.testing.loops import Process
+from tests.shells.network import FaultyLine
+from tests.simulation.operators import Operators
+
+if TYPE_CHECKING:
+    from tests.shells.world import World
+
+UNANSWERED = (StoreUnavailable, Indefinite)
+
+
+class Program:
+    """Takes batches, works, commits; perhaps late, perhaps several at once."""
+
+    def __init__(self, world: World, process: Process, line: FaultyLine, name: str | None) -> None:
+        self.world = world
+        self.process = process
+        self.line = line
+        self.name = name
+        random = world.kernel.random
+        self.max_batch = random.choice((1, 5, 30))
+        self.patience = random.choice((20, 150, 600))
+        self.lazy = random.random() < 0.3
+        self._left = asyncio.Event()
+        self.over = False
+        self.reader: SharedReader | None = None
+        self._late: list[asyncio.Task[None]] = []
+        process.ends.append(self._gone)
+        process.start(self._run())
+
+    @property
+    def session(self) -> Session | None:
+        """Its session, once it has begun."""
+        return self.reader._settling.session if self.reader is not None else None
+
+    def _gone(self) -> None:
+        self.over = True
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is about to stop."""
+        return self._left.is_set()
+
+    def leave(self) -> None:
+        """Stop after the present batch, in good order."""
+        self._left.set()
+
+    async def _run(self) -> None:
+        world = self.world
+        client = connect(world.server, self.line, embedded=world.embedded)
+        subscription = client.subscribe(
+            world.subscription,
+            start="earliest",
+            name=self.name,
+            max_batch=self.max_batch,
+            session_timeout=world.session_timeout,
+        )
+        while not self.leaving:
+            try:
+                self.reader = await subscription.__aenter__()
+                break
+            except UNANSWERED:
+                await asyncio.sleep(0.3)
+        if self.reader is not None:
+            try:
+                await self._consume(self.reader)
+            except Fenced:
+                world.sometimes["a consumer is replaced by its namesake"] += 1
+            await self._leave(self.reader)
+        try:
+            await client.close()
+        except UNANSWERED:
+            world.sometimes["a client closes without an answer"] += 1
+        world.end(self.process)
+
+    async def _consume(self, reader: SharedReader) -> None:
+        world, random = self.world, self.world.kernel.random
+        while (batch := await self._next(reader)) is not None:
+            stream, held, turn = str(batch.stream), batch.held, batch.held.turn
+            session = self.session
+            assert session is not None
+            world.judge.delivered(session.config.session, stream, held.lease_epoch, batch.start, batch.end)
+            await asyncio.sleep(random.randint(1, 20 if world.healing else self.patience) / 1000)
+            if turn != held.turn:
+                continue
+            committing = asyncio.create_task(self._commit(batch))
+            if self.lazy and random.random() < 0.6 and len(self._late) < 5:
+                self._late = [*(task for task in self._late if not task.done()), committing]
+            else:
+                await committing
+
+    async def _next(self, reader: SharedReader) -> Batch | None:
+        """The next batch; None if it is to leave before there is one."""
+        taking, leaving = asyncio.create_task(_take(reader)), asyncio.create_task(self._left.wait())
+        try:
+            await asyncio.wait([taking, leaving], return_when=asyncio.FIRST_COMPLETED)
+            return taking.result() if taking.done() and not self.leaving else None
+        finally:
+            taking.cancel()
+            leaving.cancel()
+
+    async def _commit(self, batch: Batch) -> None:
+        try:
+            await batch.commit()
+        except Fenced:
+            self.world.sometimes["a commit is refused: the stream was taken away"] += 1
+        except Indefinite:
+            self.world.sometimes["a commit is not confirmed in time"] += 1
+        else:
+            self.world.judge.acknowledged(str(batch.stream), batch.end)
+
+    async def _leave(self, reader: SharedReader) -> None:
+        if self._late and reader._settling.error is None:
+            await asyncio.wait(self._late, timeout=30)
+        for task in self._late:
+            task.cancel()
+        for stream, held in reader.book.streams.items():
+            if held.delivered > held.acknowledged:
+                self.world.sometimes["a consumer leaves without an answer to its commit"] += 1
+                self.world.judge.broken.setdefault(stream, set()).add(held.lease_epoch)
+        await reader.close()
+
+
+class RealOperators(Operators):
+    """Operators whose acts go the way of ``client.act``: a leader is found, asked, and asked again."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)  # type: ignore[arg-type]
+        self.shells = world
+        self._client: Any = None
+
+    def _do(self, act: Any, **more: Any) -> None:
+        kernel = self.world.kernel
+        self.last = Command(
+            group=self.shells.group,
+            request=kernel.token(),
+            act=act,
+            who="operator",
+            at=kernel.now + 1,
+            **more,
+        )
+        self._send(self.last)
+
+    def _send(self, command: Command) -> None:
+        self.shells.operator.start(self._ask(command), name=f"act {command.act}")
+
+    async def _ask(self, command: Command) -> None:
+        if self._client is None:
+            self._client = connect(self.shells.server, self.shells.operator_line, embedded=False)
+        try:
+            reply = await (await self._client.agent()).act(command, 4.5)
+        except (NotLeader, Indefinite, StoreUnavailable) as error:
+            self.world.sometimes[f"an operator's act ends with {type(error).__name__}"] += 1
+        except (ActRefused, StreamleaseError) as error:
+            self.shells.defects.append(f"an operator's {command.act} ended with {error!r}")
+        else:
+            self.world.sometimes["an operator is answered"] += 1
+            again = self.shells.answers.setdefault(command.request, reply.ok)
+            if again != reply.ok:
+                self.shells.defects.append(f"request {command.request} was answered in two ways")
+
+
+async def _take(reader: SharedReader) -> Batch:
+    return await anext(reader)

@@ -1,0 +1,152 @@
+"""Lets the judge see what happens inside the real shells, for as long as a world runs.
+
+Nothing here changes what they do: each method is called as it is, and the judge is told before or behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from streamlease.agent.fetching import Fetching
+from streamlease.agent.subscription import SharedReader
+from streamlease.borrower.book import Held
+from streamlease.hosts.host import LeaderHost
+from streamlease.leader import journal
+from streamlease.leader.core import events as e
+from streamlease.leader.core.machine import Leader
+from tests.simulation import poison
+
+if TYPE_CHECKING:
+    from tests.shells.world import World
+
+KEPT = 20
+SNAPSHOT_EVERY = 25
+
+
+@contextmanager
+def watched(world: World) -> Iterator[None]:
+    """The shells speak to the judge of `world`, and draw their random numbers from its seed."""
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        enter(
+            mock.patch.object(secrets, "token_hex", lambda size=16: world.kernel.random.randbytes(size).hex())
+        )
+        state = random.getstate()
+        stack.callback(random.setstate, state)
+        random.seed(world.kernel.seed)
+        enter(mock.patch.object(journal, "ENTRIES_KEPT", KEPT))
+        enter(mock.patch.object(journal, "SNAPSHOT_EVERY", SNAPSHOT_EVERY))
+        _watch_leaders(world, enter)
+        _watch_hosts(world, enter)
+        _watch_readers(world, enter)
+        handler = _Defects(world)
+        logger = logging.getLogger("streamlease")
+        level, propagate = logger.level, logger.propagate
+        logger.addHandler(handler)
+        logger.setLevel(logging.ERROR)
+        logger.propagate = False
+        stack.callback(logger.removeHandler, handler)
+        stack.callback(setattr, logger, "propagate", propagate)
+        stack.callback(logger.setLevel, level)
+        yield
+
+
+class _Defects(logging.Handler):
+    """What the product itself calls a defect is one here."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it for the next look at the world."""
+        if record.exc_info and not self._world.over:
+            cause = record.exc_info[1]
+            self._world.defects.append(f"{record.getMessage()}: {cause!r}")
+            self._world.causes.append(cause)
+
+
+def _watch_leaders(world: World, enter: Any) -> None:
+    real, judge = Leader.step, world.judge
+    inside: list[int] = []
+
+    def step(leader: Leader, event: e.Event, now: int, *, more: bool = False) -> list[e.Effect]:
+        if world.over or id(leader) in inside or leader.ledger.group != world.group:
+            return real(leader, event, now, more=more)
+        if isinstance(event, e.Recovered):
+            world.recovered(leader)
+        inside.append(id(leader))
+        try:
+            return judge.step_leader(None, leader, event, now, more=more)
+        finally:
+            inside.pop()
+
+    enter(mock.patch.object(Leader, "step", step))
+
+
+def _watch_hosts(world: World, enter: Any) -> None:
+    real = LeaderHost._stand
+
+    async def stand(host: LeaderHost, group: str) -> None:
+        world.judge.candidate(host.id, +1)
+        try:
+            await real(host, group)
+        finally:
+            world.judge.candidate(host.id, -1)
+
+    enter(mock.patch.object(LeaderHost, "_stand", stand))
+
+
+def _session(reader: SharedReader) -> str:
+    session = reader._settling.session
+    assert session is not None
+    return session.config.session
+
+
+def _watch_readers(world: World, enter: Any) -> None:
+    judge, sometimes = world.judge, world.sometimes
+    granted, acknowledged = SharedReader.granted, SharedReader.acknowledged
+    skip, give_up_lost = Fetching._skip, SharedReader._give_up_lost
+
+    def on_grant(reader: SharedReader, slot: int, grant: Any) -> None:
+        session = _session(reader)
+        judge.believes(session, grant.stream, grant.lease_epoch)
+        before = reader.book.streams.get(grant.stream)
+        turn = before.turn if before is not None else 0
+        granted(reader, slot, grant)
+        if before is not None and reader.book.streams[grant.stream] is before:
+            if before.turn != turn:
+                sometimes["a stream comes back behind what was decided elsewhere"] += 1
+                poison.void(judge, session, grant.stream, before.committed)
+            sometimes["a consumer goes on where it was"] += 1
+
+    def on_acknowledged(reader: SharedReader, slot: int, ack: Any) -> None:
+        judge.acknowledged(ack.stream, ack.offset)
+        acknowledged(reader, slot, ack)
+
+    def on_skip(fetching: Fetching, held: Held, start: int, end: int) -> None:
+        judge.skipped(held.stream, held.lease_epoch, start, end)
+        sometimes["messages of other topics are passed over"] += 1
+        skip(fetching, held, start, end)
+
+    def on_look(reader: SharedReader, now: float) -> None:
+        before = dict(reader.book.streams)
+        give_up_lost(reader, now)
+        for stream, held in before.items():
+            if stream not in reader.book.streams:
+                sometimes["a commit is given up: its stream did not come back"] += 1
+                judge.broken.setdefault(stream, set()).add(held.lease_epoch)
+
+    for name, act in (
+        ("granted", on_grant),
+        ("acknowledged", on_acknowledged),
+        ("_give_up_lost", on_look),
+    ):
+        enter(mock.patch.object(SharedReader, name, act))
+    enter(mock.patch.object(Fetching, "_skip", on_skip))
