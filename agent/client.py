@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader, UnknownGroup
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from streamlease.agent.listening import PlainSubscription
     from streamlease.agent.subscription import SharedReader, Subscription
     from streamlease.protocol.messages import ActName, Command, CommandReply
+    from streamlease.streams.log.shared_tails import SharedTails
     from streamlease.streams.publish.publisher import Publisher
 
 M = TypeVar("M", bound="BaseModel")
@@ -81,6 +83,12 @@ class Client:
         self._agent: Agent | None = None
         self._agent_lock = asyncio.Lock()
         self._readers: list[SharedReader] = []
+
+    @cached_property
+    def _tails(self) -> SharedTails:
+        from streamlease.streams.log.shared_tails import SharedTails
+
+        return SharedTails(self.redis)
 
     async def __aenter__(self) -> Client:
         """Check the server.
@@ -231,6 +239,7 @@ class Client:
             arrival = await self.groups.arrive(shared)
             reader = SharedReader(
                 self.redis,
+                self._tails,
                 shared,
                 max_batch=max_batch,
                 buffered_batches=buffered_batches,
@@ -274,7 +283,14 @@ class Client:
         from streamlease.agent.listening import PlainSubscription
 
         return PlainSubscription(
-            self.redis, self.spaces, filter, start, follow=True, max_batch=max_batch, schema=schema
+            self.redis,
+            self._tails,
+            self.spaces,
+            filter,
+            start,
+            follow=True,
+            max_batch=max_batch,
+            schema=schema,
         )
 
     def history(
@@ -300,6 +316,7 @@ class Client:
 
         return plain.PlainSubscription(
             self.redis,
+            self._tails,
             self.spaces,
             filter,
             plain.after(since),
