@@ -38,8 +38,9 @@ from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
 from streamlease.streams.entries.messages import Message, filter_batch, to_messages
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import LogState, MissingOffsets
+from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.shared_tails import SharedTails
+from streamlease.streams.log.state import LogState
 from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import SpaceStore
@@ -265,9 +266,9 @@ class PlainSubscription:
                 moments[stream] = microseconds(start) - 1
             elif isinstance(start, Mapping) and str(stream) in start:
                 place = _Place(start[str(stream)], place.end, sliding=False)
-                after_offset(stream, place.position - 1, 0, state.next)
-            if not place.sliding and place.position < state.floor:
-                raise HistoryTruncated(str(stream), place.position, state.floor)
+                after_offset(stream, place.position - 1, state)
+            if not place.sliding:
+                state.check_exists(stream, place.position)
             self._places[stream] = place
         for stream, offset in (await offsets_after(self._redis, moments)).items():
             self._places[stream] = _Place(offset, self._places[stream].end, sliding=False)

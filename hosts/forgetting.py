@@ -24,7 +24,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.registry.groups import Groups
 from streamlease.registry.progress import GroupProgress, needs
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import LogState
+from streamlease.streams.log.state import LogState
 from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Generation, Space, SpaceStore, streams_of

@@ -277,7 +277,7 @@ class Groups:
                 if name not in known:
                     raise InvalidOption(f"start names the stream {ascii(name)[:80]}, which the group has not")
         return {
-            str(stream): after_offset(stream, wanted[str(stream)] - 1, state.floor, state.next)
+            str(stream): after_offset(stream, wanted[str(stream)] - 1, state)
             for stream, state in states.items()
             if str(stream) in wanted
         }

@@ -38,7 +38,7 @@ from streamlease.spark.schema import (
 )
 from streamlease.streams.entries.messages import filter_batch
 from streamlease.streams.log.log import BlockingLog
-from streamlease.streams.log.ranges import LogState
+from streamlease.streams.log.state import LogState
 from streamlease.streams.log.times import offsets_after_blocking
 from streamlease.streams.spaces.definitions import Space
 
@@ -291,10 +291,11 @@ def _kept(
 ) -> dict[StreamId, int]:
     wanted = {stream: offset for stream, offset in given.items() if stream in states}
     for stream, offset in wanted.items():
-        if offset < states[stream].floor:
-            truncated = HistoryTruncated(str(stream), offset, states[stream].floor)
+        try:
+            states[stream].check_exists(stream, offset)
+        except HistoryTruncated as truncated:
             if fail:
-                raise truncated
+                raise
             log.warning("%s", truncated)
     return {stream: max(offset, states[stream].floor) for stream, offset in wanted.items()}
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.protocol.ids import StreamId
     from streamlease.streams.entries.schemas import Schema
-    from streamlease.streams.log.ranges import LogState
+    from streamlease.streams.log.state import LogState
     from streamlease.streams.spaces.spaces import Space
 
 

@@ -17,7 +17,7 @@ from streamlease.registry.groups import Groups
 from streamlease.spark.option_values import LATEST
 from streamlease.spark.options import SourceOptions
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import LogState
+from streamlease.streams.log.state import LogState
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +93,12 @@ def at_offsets(
                 f"option 'startingOffsets' has offset {offset} for stream {stream}, which ends at "
                 f"{state.next}: give at most {state.next}, or -1 for the end"
             )
-        if LATEST < offset < state.floor:
-            truncated = HistoryTruncated(stream, offset, state.floor)
+        try:
+            if offset > LATEST:
+                state.check_exists(StreamId.parse(stream), offset)
+        except HistoryTruncated as truncated:
             if fail_on_data_loss:
-                raise truncated
+                raise
             log.warning("%s", truncated)
         found[stream] = state.next if offset == LATEST else max(offset, state.floor)
     return found

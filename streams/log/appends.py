@@ -25,7 +25,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Encoded, raised
 from streamlease.streams.entries.schemas import load_versions
 from streamlease.streams.log.keys import stream_log, stream_meta, stream_news, stream_publishers
-from streamlease.streams.log.ranges import no_stream
+from streamlease.streams.log.state import no_stream
 from streamlease.streams.redis.cluster import Answer
 from streamlease.streams.redis.connection import Command, refusal
 from streamlease.streams.redis.durability import MEMORY, Durability, Waits, not_durable

@@ -43,13 +43,10 @@ from streamlease.streams.log.many import READ_BYTES, read_all
 from streamlease.streams.log.ranges import (
     ENOUGH_BYTES,
     ENOUGH_ROWS,
-    LogState,
     RangeReader,
     gather,
-    meta_command,
-    no_stream,
-    parse_meta,
 )
+from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.log.times import after_offset, microseconds, offsets_after, offsets_after_blocking
 from streamlease.streams.redis.connection import (
     Argument,
@@ -110,7 +107,7 @@ def _states(
 def _after(stream: StreamId, offset: int, state: LogState | None) -> int:
     if state is None:
         raise no_stream(stream)
-    return after_offset(stream, offset, state.floor, state.next)
+    return after_offset(stream, offset, state)
 
 
 def _newer(appends: Sequence[Append], late: Sequence[int], replies: Sequence[Any]) -> dict[int, Append]:
@@ -327,7 +324,7 @@ class AsyncLog:
         return {stream: state.next for stream, state in _states(wanted, replies, damaged).items()}
 
     async def floors(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
-        """The lowest offset that each stream still keeps; unknown streams are left out."""
+        """The lowest offset of each stream that exists; unknown streams are left out."""
         return {stream: state.floor for stream, state in (await self.states(streams)).items()}
 
     async def since(self, stream: StreamId, point: int | datetime) -> int:

@@ -20,14 +20,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from streamlease.protocol.errors import HistoryTruncated, StreamleaseError, UnknownSpace
+from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.entries.entries import Entry, decode_entries
 from streamlease.streams.entries.expanding import expanded_entry_bytes
 from streamlease.streams.entries.schemas import Schema, Versions, load_versions
-from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.keys import stream_log
+from streamlease.streams.log.state import LogState, damaged_stream, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import Command
 
 BATCH_ROWS = 65_536
@@ -71,74 +72,6 @@ class MissingOffsets(HistoryTruncated):
 
     def _usual_remedy(self) -> str:
         return f"go on from offset {self.oldest}"
-
-
-class LogState(NamedTuple):
-    """What is known about a stream: `next` offset, lowest offset kept, whether `next` is its end, the time of
-    the last append in microseconds, whether it waits for its predecessors to be sealed, and its size."""
-
-    next: int
-    floor: int
-    sealed: bool
-    last_append: int
-    pending: bool = False
-    bytes: int = 0
-    """The size of all that it keeps, as stored."""
-
-    @property
-    def mean_bytes(self) -> float:
-        """Stored size of a message that it keeps; 0 if it keeps none."""
-        return self.bytes / (self.next - self.floor) if self.next > self.floor else 0.0
-
-
-def meta_command(stream: StreamId) -> Command:
-    """Asks for what :func:`parse_meta` reads."""
-    return ("HMGET", stream_meta(stream), "next", "floor", "state", "last_append", "bytes")
-
-
-def parse_meta(stream: StreamId, reply: Any) -> LogState | None:
-    """The reply to :func:`meta_command`; None if there is no such stream.
-
-    Raises:
-        StreamleaseError: it is damaged.
-    """
-    if reply[0] is None:
-        return None
-    next, floor, state, last_append = reply[:4]
-    try:
-        return LogState(
-            int(next),
-            int(floor or 0),
-            state == b"sealed",
-            int(last_append or 0),
-            state == b"pending",
-            int(reply[4] or 0) if len(reply) > 4 else 0,
-        )
-    except ValueError:
-        raise damaged_stream(stream) from None
-
-
-def damaged_stream(stream: StreamId) -> StreamleaseError:
-    return StreamleaseError(
-        f"what is kept about stream {stream} is damaged: restore key {stream_meta(stream)} from a backup"
-    )
-
-
-def no_stream(stream: StreamId) -> UnknownSpace:
-    """The error for a stream without meta."""
-    return UnknownSpace(
-        f"there is no stream {stream}: its space was deleted or never created; "
-        f"create it: streamlease space create {stream.space} --topics ..."
-    )
-
-
-def lost_stream(stream: StreamId) -> UnknownSpace:
-    """The error for a stream without meta whose space is there."""
-    return UnknownSpace(
-        f"space {stream.space} has no stream {stream} any more, though its definition names it: "
-        f"Redis lost it, as in a failover; give the space new streams: "
-        f"streamlease space alter {stream.space} --rotate"
-    )
 
 
 class Taken(NamedTuple):
@@ -241,8 +174,7 @@ class RangeReader:
         if state is None:
             raise no_stream(self.stream)
         self.state = state
-        if self.position < state.floor:
-            raise HistoryTruncated(str(self.stream), self.position, state.floor)
+        state.check_exists(self.stream, self.position)
         self._look_at_schema(meta[-1])
         entries: list[Entry] = [(entry[0], entry[1]) for entry in found if entry[1] is not None]
         begin = self.position

@@ -27,7 +27,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.ranges import no_stream
+from streamlease.streams.log.state import LogState, Segment, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import (
     AsyncRedis,
     BlockingRedis,
@@ -63,17 +63,17 @@ def microseconds(moment: datetime) -> int:
 
 
 def _meta(stream: StreamId) -> Command:
-    return ("HMGET", stream_meta(stream), "next", "floor", "trimmed_at")
+    return (*meta_command(stream), "trimmed_at")
 
 
-def _bounds(stream: StreamId, reply: Any, moment: int) -> tuple[int, int]:
-    """Floor and end of a stream that still has everything after `moment`."""
-    if reply[0] is None:
+def _searched(stream: StreamId, reply: Any, moment: int) -> Segment:
+    """Where to search a stream that still has everything after `moment`."""
+    state, trimmed_at = parse_meta(stream, reply), reply[-1]
+    if state is None:
         raise no_stream(stream)
-    floor = int(reply[1] or 0)
-    if reply[2] is not None and moment < int(reply[2]):
-        raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, floor)
-    return floor, int(reply[0])
+    if trimmed_at is not None and moment < int(trimmed_at):
+        raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, state.floor)
+    return state.memory
 
 
 def first_after(moments: Mapping[StreamId, int]) -> Steps:
@@ -86,7 +86,7 @@ def first_after(moments: Mapping[StreamId, int]) -> Steps:
     high: dict[StreamId, int] = {}
     streams = list(moments)
     for stream, reply in zip(streams, (yield [_meta(stream) for stream in streams]), strict=True):
-        low[stream], high[stream] = _bounds(stream, reply, moments[stream])
+        low[stream], high[stream] = _searched(stream, reply, moments[stream])
     while middle := {
         stream: (low[stream] + high[stream]) // 2 for stream in streams if low[stream] < high[stream]
     }:
@@ -105,8 +105,7 @@ def first_after(moments: Mapping[StreamId, int]) -> Steps:
             else:
                 low[stream] = held.end
     for stream, reply in zip(streams, (yield [_meta(stream) for stream in streams]), strict=True):
-        floor, _ = _bounds(stream, reply, moments[stream])
-        low[stream] = max(low[stream], floor)
+        low[stream] = max(low[stream], _searched(stream, reply, moments[stream]).first)
     return low
 
 
@@ -153,20 +152,19 @@ def offsets_after_blocking(redis: BlockingRedis, moments: Mapping[StreamId, int]
             return offsets
 
 
-def after_offset(stream: StreamId, offset: int, floor: int, next: int) -> int:
-    """The offset right after `offset`, of a stream with this floor and end. -1: from the beginning.
+def after_offset(stream: StreamId, offset: int, state: LogState) -> int:
+    """The offset right after `offset`, of a stream in that state. -1: from the beginning.
 
     Raises:
         HistoryTruncated: retention removed messages from after `offset`.
         InvalidInput: the stream never had that offset.
     """
-    if not -1 <= offset < next:
+    if not -1 <= offset < state.next:
         raise InvalidInput(
-            f"stream {stream} never had offset {offset}, its next one is {next}: "
+            f"stream {stream} never had offset {offset}, its next one is {state.next}: "
             f"the offset is of another stream, or Redis lost writes; start from an offset that is there"
         )
-    if offset + 1 < floor:
-        raise HistoryTruncated(str(stream), offset + 1, floor)
+    state.check_exists(stream, offset + 1)
     return offset + 1
 
 

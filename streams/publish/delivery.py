@@ -21,7 +21,7 @@ from streamlease.streams.log.keys import (
     stream_publishers,
     stream_staged,
 )
-from streamlease.streams.log.ranges import no_stream
+from streamlease.streams.log.state import no_stream
 from streamlease.streams.publish.batch_plan import BatchPlan, Key, Parts, Staged
 from streamlease.streams.publish.restaging import Restaging
 from streamlease.streams.publish.staging import EXPIRY_SECONDS, Lacking, Lost, gone, parse_member

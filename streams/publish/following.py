@@ -15,7 +15,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.schemas import Versions
 from streamlease.streams.entries.splitting import split
 from streamlease.streams.log.log import AsyncLog, StreamPending
-from streamlease.streams.log.ranges import lost_stream, no_stream
+from streamlease.streams.log.state import lost_stream, no_stream
 from streamlease.streams.publish.buffer import ROW_BYTES, Buffer, size_of
 from streamlease.streams.publish.lanes import Lane, Lanes
 from streamlease.streams.publish.parts import Part

@@ -26,7 +26,7 @@ from streamlease.protocol.errors import Fenced, InvalidOption, StoreRefused, Str
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.quantities import MOST, format_duration, format_size
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.ranges import damaged_stream, no_stream
+from streamlease.streams.log.state import damaged_stream, no_stream
 from streamlease.streams.redis.connection import AsyncRedis, Command, exchange, refusal
 from streamlease.streams.redis.scripts import Call, load_script, run_each
 

@@ -1,0 +1,114 @@
+"""What there is of a stream, and what of it is in memory. Pure.
+
+The history of a stream is made of segments, each held by one source. So far there is one source, the memory
+of Redis, and so one segment. Still there are two floors, and who asks for one says which:
+
+* ``LogState.floor``: the lowest offset that *exists*. Whoever wants something below it gets
+  ``HistoryTruncated`` (``check_exists``).
+* ``LogState.memory.first``: the lowest offset *in memory*. Only who sends commands to Redis asks for it.
+
+A further source will hold a segment below that of Redis. Then ``parse_meta`` reads where it begins, and
+``floor`` is that; readers that ask what exists stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from streamlease.protocol.errors import HistoryTruncated, StreamleaseError, UnknownSpace
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.redis.connection import Command
+
+
+class Segment(NamedTuple):
+    """What one source holds of a stream: the offsets ``first <= offset < next``, without a hole."""
+
+    first: int
+    next: int
+
+
+class LogState(NamedTuple):
+    """What is known about a stream: what Redis holds, whether ``next`` is its end, the time of the last
+    append in microseconds, whether it waits for its predecessors to be sealed, and its size."""
+
+    memory: Segment
+    sealed: bool
+    last_append: int
+    pending: bool = False
+    bytes: int = 0
+    """Of all that is in memory, as stored."""
+
+    @property
+    def next(self) -> int:
+        """The offset that the next message will get."""
+        return self.memory.next
+
+    @property
+    def floor(self) -> int:
+        """The lowest offset that exists."""
+        return self.memory.first
+
+    @property
+    def mean_bytes(self) -> float:
+        """Stored size of a message in memory; 0 if there is none."""
+        first, next = self.memory
+        return self.bytes / (next - first) if next > first else 0.0
+
+    def check_exists(self, stream: StreamId, offset: int) -> None:
+        """Whether the history from `offset` on is whole.
+
+        Raises:
+            HistoryTruncated: retention removed that offset.
+        """
+        if offset < self.floor:
+            raise HistoryTruncated(str(stream), offset, self.floor)
+
+
+def meta_command(stream: StreamId) -> Command:
+    """Asks for what :func:`parse_meta` reads."""
+    return ("HMGET", stream_meta(stream), "next", "floor", "state", "last_append", "bytes")
+
+
+def parse_meta(stream: StreamId, reply: Any) -> LogState | None:
+    """The reply to :func:`meta_command`; None if there is no such stream.
+
+    Raises:
+        StreamleaseError: it is damaged.
+    """
+    if reply[0] is None:
+        return None
+    next, floor, state, last_append = reply[:4]
+    try:
+        return LogState(
+            Segment(int(floor or 0), int(next)),
+            state == b"sealed",
+            int(last_append or 0),
+            state == b"pending",
+            int(reply[4] or 0) if len(reply) > 4 else 0,
+        )
+    except ValueError:
+        raise damaged_stream(stream) from None
+
+
+def damaged_stream(stream: StreamId) -> StreamleaseError:
+    return StreamleaseError(
+        f"what is kept about stream {stream} is damaged: restore key {stream_meta(stream)} from a backup"
+    )
+
+
+def no_stream(stream: StreamId) -> UnknownSpace:
+    """The error for a stream without meta."""
+    return UnknownSpace(
+        f"there is no stream {stream}: its space was deleted or never created; "
+        f"create it: streamlease space create {stream.space} --topics ..."
+    )
+
+
+def lost_stream(stream: StreamId) -> UnknownSpace:
+    """The error for a stream without meta whose space is there."""
+    return UnknownSpace(
+        f"space {stream.space} has no stream {stream} any more, though its definition names it: "
+        f"Redis lost it, as in a failover; give the space new streams: "
+        f"streamlease space alter {stream.space} --rotate"
+    )
