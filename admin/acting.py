@@ -20,7 +20,7 @@ from streamlease.protocol.nearest import nearest
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.protocol.messages import ActName
+    from streamlease.protocol.acts import Act
     from streamlease.protocol.topics import SharedSubscription
     from streamlease.registry.groups import Declaration
 
@@ -47,10 +47,9 @@ async def declared(client: Client, subscription: SharedSubscription) -> Declarat
 async def act(
     client: Client,
     subscription: SharedSubscription,
-    name: ActName,
+    wanted: Act,
     *,
     dry_run: bool = False,
-    **arguments: Any,
 ) -> dict[str, Any]:
     """Have an act done in the name of who runs the command; the leader's answer.
 
@@ -58,7 +57,7 @@ async def act(
         UnknownGroup, ActRefused, NotLeader, Indefinite: as `Client.act`.
     """
     await declared(client, subscription)
-    return await client.act(subscription, name, who=operator(), dry_run=dry_run, **arguments)
+    return await client.act(subscription, wanted, who=operator(), dry_run=dry_run)
 
 
 async def delete_group(
@@ -70,6 +69,7 @@ async def delete_group(
         Indefinite: also if the leader ended, and what is kept could not be removed.
         UnknownGroup, ActRefused, NotLeader: as `Client.act`.
     """
+    from streamlease.protocol.acts import DeleteGroup
     from streamlease.streams.redis.damaged import attempt
 
     declaration, why = await attempt(client.groups.get(subscription))
@@ -82,7 +82,7 @@ async def delete_group(
         )
     wishes = None if force else await client.groups.wishes(subscription)
     if declaration is not None:
-        await client.act(subscription, "delete", who=who, dry_run=dry_run, force=force)
+        await client.act(subscription, DeleteGroup(force=force), who=who, dry_run=dry_run)
     if dry_run:
         return
     try:

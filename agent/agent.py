@@ -283,26 +283,27 @@ class Agent:
         )
 
     async def _why_not(self, command: Command, seconds: float, *, unanswered: bool) -> StreamleaseError:
+        act = command.act.act
         try:
             found = await spawn.find(self._redis, command.group)
         except StreamleaseError as error:
             if not unanswered:
                 return error
-            return _maybe_done(command, f"nobody answered '{command.act}' within {seconds:g} s ({error})")
+            return _maybe_done(command, f"nobody answered '{act}' within {seconds:g} s ({error})")
         record = found.record
         if unanswered:
             silence = (record.read_at - record.renewed_at) / 1000
             who = (
-                f"the leader of {command.group} on host {record.host} did not answer '{command.act}' within "
+                f"the leader of {command.group} on host {record.host} did not answer '{act}' within "
                 f"{seconds:g} s and last renewed its term {silence:.1f} s ago"
                 if record.held
-                else f"the leader of {command.group} did not answer '{command.act}' within {seconds:g} s, "
+                else f"the leader of {command.group} did not answer '{act}' within {seconds:g} s, "
                 f"and nobody leads now"
             )
             return _maybe_done(command, who)
         if found.live:
             return NobodyLeads(
-                f"host {record.host}, which leads {command.group}, could not be asked for '{command.act}' "
+                f"host {record.host}, which leads {command.group}, could not be asked for '{act}' "
                 f"within {seconds:g} s, so nothing was done: try again"
             )
         why = (

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from streamlease.agent.agent import Agent
     from streamlease.agent.listening import PlainSubscription
     from streamlease.agent.subscription import SharedReader, Subscription
-    from streamlease.protocol.messages import ActName, Command, CommandReply
+    from streamlease.protocol.acts import Act
+    from streamlease.protocol.messages import Command, CommandReply
     from streamlease.streams.log.shared_tails import SharedTails
     from streamlease.streams.publish.publisher import Publisher
 
@@ -328,7 +329,7 @@ class Client:
     async def command(
         self,
         subscription: SharedSubscription,
-        act: str,
+        act: Act,
         *,
         who: str = "",
         dry_run: bool = False,
@@ -354,13 +355,12 @@ class Client:
     async def act(
         self,
         subscription: SharedSubscription,
-        act: ActName,
+        act: Act,
         *,
         who: str = "",
         request: str | None = None,
         dry_run: bool = False,
         seconds: float = ACT_SECONDS,
-        **arguments: Any,
     ) -> dict[str, Any]:
         """Have an operator's act done; a leader is found or spawned for it. The leader's answer.
 
@@ -368,7 +368,6 @@ class Client:
             who: who acts, as kept in the group's history.
             request: id of the command: the same one is never done twice; a new one if not given.
             dry_run: only answer what it would do.
-            arguments: fields of `streamlease.protocol.messages.Command`.
 
         Raises:
             InvalidOption: an argument is none, or not acceptable.
@@ -387,7 +386,6 @@ class Client:
                 "who": who,
                 "at": int(whole) * 1000 + int(part) // 1000,
                 "dry_run": dry_run,
-                **arguments,
             }
         )
         reply = await (await self.agent()).act(command, seconds)

@@ -27,6 +27,7 @@ from streamlease.agent.session import Session, SessionConfig
 from streamlease.borrower.life import BorrowerConfig
 from streamlease.leader.core.records import Committed, Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal
+from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
@@ -126,7 +127,7 @@ async def _asked(client: Client) -> list[float]:
     times = []
     for _ in range(ASKED):
         began = time.perf_counter()
-        await client.command(SMALL, "describe")
+        await client.command(SMALL, DescribeGroup())
         times.append((time.perf_counter() - began) * 1000)
         await asyncio.sleep(0.02)
     return times

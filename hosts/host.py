@@ -29,6 +29,7 @@ from streamlease.leader.core.events import Received
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.core.planning.strategies import load_installed
 from streamlease.leader.runner import Runner, now_ms
+from streamlease.protocol.acts import StepDown
 from streamlease.protocol.errors import (
     Indefinite,
     StoreRefused,
@@ -329,7 +330,7 @@ class LeaderHost:
             step_down = Command(
                 group=group,
                 request=f"{wanted.request}/{group}",
-                act="step_down",
+                act=StepDown(),
                 who=wanted.who,
                 at=wanted.at,
             )

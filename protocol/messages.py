@@ -39,6 +39,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from streamlease.protocol.acts import ActField
 from streamlease.protocol.cuts import NO_RANGES, Offset, RangesField, Text
 from streamlease.protocol.ids import HIGHEST_TOLD
 from streamlease.protocol.topics import MAX_BYTES
@@ -217,24 +218,6 @@ class SpawnWanted(_Message):
 # ---------------------------------------------------------------- operator -> leader
 
 
-ActName = Literal[
-    "describe",
-    "rebalance",
-    "step_down",
-    "pause",
-    "resume",
-    "drain",
-    "undrain",
-    "move",
-    "release",
-    "retry",
-    "dead_letter",
-    "reset",
-    "expire",
-    "delete",
-]
-
-
 class Command(_Message):
     """An operator's act. `who` and `at` are kept in the group's history.
 
@@ -243,22 +226,12 @@ class Command(_Message):
 
     type: Literal["command"] = "command"
     request: Text
-    act: ActName
+    act: ActField
     who: str = ""
     at: Offset = 0
     """When it was given, in milliseconds since 1970 by the clock of Redis."""
     dry_run: bool = False
     """Only answer what it would do."""
-    stream: Text | None = None
-    """Of `move`, `release`, `retry` and `dead_letter`."""
-    borrower: Text | None = None
-    """Name or id, of `drain`, `undrain` and `move`."""
-    until: Offset | None = None
-    """Of `pause`: when it resumes by itself, in milliseconds since 1970."""
-    offsets: dict[Text, Offset] = Field(default_factory=dict)
-    """Of `reset`: where each stream goes on."""
-    force: bool = False
-    """Of `delete`: also if borrowers are connected; their sessions end."""
 
 
 class DrainHost(_Message):

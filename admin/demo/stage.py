@@ -32,6 +32,7 @@ from streamlease.admin.demo.query import SUBSCRIPTION
 from streamlease.admin.demo.report import DemoOutcome, DemoProgress, Reporter
 from streamlease.admin.redis.embedded import EmbeddedRedis
 from streamlease.agent.client import Client
+from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.errors import InvalidOption, NotLeader, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -287,7 +288,7 @@ class Stage:
             await asyncio.sleep(0.5)
 
     async def _describe(self) -> dict[str, Any]:
-        reply = await self.client.command(self.group, "describe", seconds=2.0)
+        reply = await self.client.command(self.group, DescribeGroup(), seconds=2.0)
         if not reply.ok:
             raise NotLeader(reply.error)
         group: dict[str, Any] = json.loads(reply.body)

@@ -167,8 +167,10 @@ async def ask_leader(client: Client, subscription: SharedSubscription) -> dict[s
     Raises:
         StoreRefused: who asks may only read.
     """
+    from streamlease.protocol.acts import DescribeGroup
+
     try:
-        reply = await client.command(subscription, "describe", seconds=DESCRIBE_SECONDS)
+        reply = await client.command(subscription, DescribeGroup(), seconds=DESCRIBE_SECONDS)
     except (NotLeader, Indefinite):
         return None
     found: dict[str, Any] = json.loads(reply.body)

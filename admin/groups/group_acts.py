@@ -22,7 +22,6 @@ from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.protocol.messages import ActName
     from streamlease.registry.leadership import LeaderRecord
 
 Sub = Annotated[str, typer.Argument(metavar="SUB", help="'$shared/GROUP/FILTER' or '$queue/GROUP/FILTER'.")]
@@ -34,11 +33,13 @@ WATCH_SECONDS = 0.05
 
 
 def simple_act(
-    subscription: str, name: ActName, redis: str | None, *, dry_run: bool = False, **arguments: Any
+    subscription: str, name: str, redis: str | None, *, dry_run: bool = False, **arguments: str
 ) -> dict[str, Any]:
     """Do an act that needs nothing but its arguments; the document of its outcome."""
-    shared = SharedSubscription.parse(subscription)
-    answer = with_client(redis, lambda client: act(client, shared, name, dry_run=dry_run, **arguments))
+    from streamlease.protocol import acts
+
+    shared, wanted = SharedSubscription.parse(subscription), acts.parse(name, **arguments)
+    answer = with_client(redis, lambda client: act(client, shared, wanted, dry_run=dry_run))
     return {"subscription": str(shared), "act": name, "dry_run": dry_run, **answer}
 
 
@@ -63,8 +64,10 @@ def pause(
     shared = SharedSubscription.parse(subscription)
 
     async def work(client: Client) -> dict[str, Any]:
+        from streamlease.protocol.acts import PauseGroup, made
+
         moment = None if until is None else await parse_moment(client.redis, "--until", until, ahead=True)
-        return await act(client, shared, "pause", dry_run=dry_run, until=moment)
+        return await act(client, shared, made(PauseGroup, until=moment), dry_run=dry_run)
 
     answer = with_client(redis, work)
     moment = answer.pop("until_ms")
@@ -227,6 +230,7 @@ def step_down(
 
     async def work(client: Client) -> tuple[LeaderRecord, LeaderRecord]:
         from streamlease.admin.facts.group import ask_leader
+        from streamlease.protocol.acts import StepDown
         from streamlease.registry import leadership
 
         await declared(client, shared)
@@ -234,7 +238,7 @@ def step_down(
         if not former.held or former.expired:
             raise NotLeader(f"group '{shared}' has no leader now: there is nobody to step down")
         seen = await ask_leader(client, shared)
-        await act(client, shared, "step_down")
+        await act(client, shared, StepDown())
         # Without borrowers nobody asks for a next leader.
         patience = timeout if seen is None or seen["borrowers"] else min(timeout, 1.0)
         present = former

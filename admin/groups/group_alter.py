@@ -63,13 +63,14 @@ def alter(
         return before.model_copy(update={**changes, "options": held})
 
     async def work(client: Client) -> Declaration:
+        from streamlease.protocol.acts import StepDown
         from streamlease.registry import leadership
 
         await declared(client, shared)
         after = await client.groups.alter(shared, change)
         leader = await leadership.read(client.redis, shared.id)
         if options and leader.held and not leader.expired:
-            await act(client, shared, "step_down")
+            await act(client, shared, StepDown())
         return after
 
     after = with_client(redis, work)

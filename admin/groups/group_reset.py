@@ -66,12 +66,14 @@ def reset(
     text = None if file is None else _read(file)
 
     async def work(client: Client) -> list[dict[str, Any]]:
+        from streamlease.protocol.acts import ResetProgress, made
+
         read = None if text is None else (str(file), text)
         rows = await reset_rows(client, shared, to=to, shift=shift, file=read, only=stream or [])
         moves = {row["stream"]: row["to"] for row in rows}
         # A dry run also asks the leader, if there is one to be had, whether it would do it.
         if moves:
-            await act(client, shared, "reset", dry_run=not execute, offsets=moves)
+            await act(client, shared, made(ResetProgress, offsets=moves), dry_run=not execute)
         return rows
 
     rows = with_client(redis, work)

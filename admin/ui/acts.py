@@ -13,6 +13,7 @@ from streamlease.admin.acting import delete_group
 from streamlease.admin.groups.group_reset import reset_rows
 from streamlease.admin.moments import parse_moment
 from streamlease.admin.output import iso_microseconds
+from streamlease.protocol.acts import ResetProgress, made, parse
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import SharedSubscription
 
@@ -26,7 +27,7 @@ Text = str | None
 
 
 class PageAct(BaseModel):
-    """What the page may ask of a leader; the fields are those of `Command`."""
+    """What the page may ask of a leader; what is given of them makes an act."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,7 +72,7 @@ async def do(client: Client, wanted: PageAct, who: str) -> list[str]:
         arguments[name] = _given(wanted, name)
     if wanted.act == "pause" and wanted.until:
         arguments["until"] = await parse_moment(client.redis, "until", wanted.until, ahead=True)
-    answer = await client.act(shared, wanted.act, who=who, dry_run=wanted.dry_run, **arguments)
+    answer = await client.act(shared, parse(wanted.act, **arguments), who=who, dry_run=wanted.dry_run)
     return _told(wanted.act, answer)
 
 
@@ -129,7 +130,7 @@ async def _reset(client: Client, shared: SharedSubscription, wanted: PageAct, wh
     rows = await reset_rows(client, shared, to=wanted.to, shift=wanted.shift, only=only)
     moves = {row["stream"]: row["to"] for row in rows}
     if moves:
-        await client.act(shared, "reset", who=who, dry_run=wanted.dry_run, offsets=moves)
+        await client.act(shared, made(ResetProgress, offsets=moves), who=who, dry_run=wanted.dry_run)
     again, skipped = sum(row["again"] for row in rows), sum(row["skipped"] for row in rows)
     head = f"{len(rows)} streams; {again} messages come again, {skipped} are skipped"
     return [head, *_cut([_reset_line(row) for row in rows])]

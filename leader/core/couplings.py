@@ -22,6 +22,7 @@ from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.plans import Plans
 from streamlease.leader.core.parts.sessions import Sessions
 from streamlease.leader.core.parts.streams import Streams
+from streamlease.protocol import acts as a
 
 
 class Parts(Protocol):
@@ -154,7 +155,7 @@ def take_as_many_as_needed(leader: Parts, fact: h.Done, now: int) -> None:
 
 
 def follow(leader: Parts, fact: h.Done, now: int) -> None:
-    for react in FOLLOWS[fact.record.act]:
+    for react in FOLLOWS[type(fact.act)]:
         react(leader, fact, now)
 
 
@@ -194,20 +195,20 @@ def begin_new_lines(leader: Parts, fact: h.Done, now: int) -> None:
 
 # ---------------------------------------------------------------- the tables
 
-FOLLOWS: dict[str, tuple[Reaction, ...]] = {
-    "rebalance": (plan_now,),
-    "step_down": (step_down,),
-    "pause": (ask_back_all_unwanted,),
-    "resume": (ask_back_all_unwanted, plan_now),
-    "drain": (ask_back_all_unwanted, plan_now),
-    "undrain": (ask_back_all_unwanted, plan_now),
-    "move": (ask_back_all_unwanted, plan_now),
-    "release": (take_by_force,),
-    "retry": (go_on_behind_failure,),
-    "dead_letter": (go_on_behind_failure,),
-    "reset": (begin_new_lines,),
-    "expire": (),
-    "delete": (end,),
+FOLLOWS: dict[type[a.LastingAct], tuple[Reaction, ...]] = {
+    a.RebalanceGroup: (plan_now,),
+    a.StepDown: (step_down,),
+    a.PauseGroup: (ask_back_all_unwanted,),
+    a.ResumeGroup: (ask_back_all_unwanted, plan_now),
+    a.DrainBorrower: (ask_back_all_unwanted, plan_now),
+    a.UndrainBorrower: (ask_back_all_unwanted, plan_now),
+    a.MoveStream: (ask_back_all_unwanted, plan_now),
+    a.ReleaseStream: (take_by_force,),
+    a.RetryMessage: (go_on_behind_failure,),
+    a.PutDeadLetter: (go_on_behind_failure,),
+    a.ResetProgress: (begin_new_lines,),
+    a.ExpireGroup: (),
+    a.DeleteGroup: (end,),
 }
 
 COUPLINGS: dict[type[h.Happening], tuple[Reaction, ...]] = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from streamlease.leader.core.operated import Acted
 from streamlease.leader.core.planning.planner import Plan
 from streamlease.leader.core.state import Peer
+from streamlease.protocol.acts import LastingAct
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class Planned:
 class Done:
     """An act changed what is set on the group: its record is made."""
 
+    act: LastingAct
     record: Acted
 
 

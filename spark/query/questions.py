@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from streamlease.agent.client import Client
 from streamlease.agent.session import Session
+from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.messages import (
     CutFinished,
@@ -90,7 +91,7 @@ class Questions:
     async def view(self) -> dict[str, Any] | None:
         """The group as its leader describes it; None if it does not."""
         try:
-            reply = await self._client.command(self._subscription, "describe", seconds=ANSWER_SECONDS)
+            reply = await self._client.command(self._subscription, DescribeGroup(), seconds=ANSWER_SECONDS)
         except StreamleaseError as error:
             log.warning("%s", error)
             return None

@@ -14,6 +14,7 @@ from streamlease.agent.client import Client, connect
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.core.records import GroupState
 from streamlease.leader.journal import recover
+from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import ActRefused
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.log.times import server_time
@@ -48,7 +49,7 @@ async def state(client: Client) -> GroupState:
 async def pause_for(client: Client, milliseconds: int) -> int:
     """Pause the group until a moment from now on; which."""
     moment = await server_time(client.redis) // 1000 + milliseconds
-    await client.act(SHARED, "pause", who="ann@host", until=moment)
+    await client.act(SHARED, parse("pause", until=moment), who="ann@host")
     return moment
 
 

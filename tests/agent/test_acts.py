@@ -16,6 +16,7 @@ from streamlease.agent.agent import Agent
 from streamlease.agent.client import Client
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.journal import recover
+from streamlease.protocol.acts import PauseGroup
 from streamlease.protocol.errors import Indefinite, NotLeader, StoreUnavailable
 from streamlease.protocol.messages import Command, CommandReply, Message
 from streamlease.protocol.topics import SharedSubscription
@@ -27,7 +28,7 @@ SHARED = SharedSubscription.parse("$shared/g/a/#")
 
 
 def pause(request: str = "r1", *, dry_run: bool = False) -> Command:
-    return Command(group=SHARED.id, request=request, act="pause", who="me", dry_run=dry_run)
+    return Command(group=SHARED.id, request=request, act=PauseGroup(), who="me", dry_run=dry_run)
 
 
 @pytest.fixture

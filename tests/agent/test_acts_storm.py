@@ -17,6 +17,7 @@ from streamlease.admin.facts.group import Group, describe
 from streamlease.agent.client import Client, connect
 from streamlease.agent.subscription import SharedReader
 from streamlease.leader.journal import recover
+from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import ActRefused, Fenced
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership
@@ -63,7 +64,7 @@ async def shell(client: Client, who: str, names: list[str], said: Counter[str]) 
             more["offsets"] = {rng.choice(STREAMS): 0}
         dry = rng.random() < 0.2
         try:
-            await client.act(SHARED, act, who=who, dry_run=dry, **more)  # type: ignore[arg-type]
+            await client.act(SHARED, parse(act, **more), who=who, dry_run=dry)
             said["dry" if dry else "done"] += 1
         except ActRefused:
             said["dry" if dry else "refused"] += 1
@@ -103,7 +104,7 @@ async def test_acts_at_once_from_two_shells_are_each_done_once(embedded_redis_ur
             littering.cancel()
             for act, more in (("resume", {}), *(("undrain", {"borrower": name}) for name in names)):
                 try:
-                    await home.act(SHARED, act, who="end", **more)  # type: ignore[arg-type]
+                    await home.act(SHARED, parse(act, **more), who="end")
                 except ActRefused:
                     continue
             async with asyncio.timeout(SECONDS):
@@ -161,7 +162,7 @@ async def test_a_dry_run_says_what_is_then_done(embedded_redis_url: str) -> None
 
             async def outcome(act: str, *, dry: bool, **more: Any) -> Any:
                 try:
-                    return await home.act(SHARED, act, who="me", dry_run=dry, **more)  # type: ignore[arg-type]
+                    return await home.act(SHARED, parse(act, **more), who="me", dry_run=dry)
                 except ActRefused as refused:
                     return str(refused)
 

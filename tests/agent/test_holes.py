@@ -12,6 +12,7 @@ import pytest
 
 from streamlease.admin.facts.group import describe
 from streamlease.agent.client import Client
+from streamlease.protocol.acts import parse
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.log.keys import stream_log, stream_meta
@@ -95,7 +96,7 @@ async def test_a_reset_into_a_hole_goes_on_behind_it(client: Client) -> None:
         assert await take(reader, 6) == [*range(6)]
     await lose(client, 2, 3)
     for offset, left in ((0, [0, 1, 4, 5]), (3, [4, 5])):
-        await client.act(SHARED, "reset", who="me", offsets={str(STREAM): offset})
+        await client.act(SHARED, parse("reset", offsets={str(STREAM): offset}), who="me")
         async with client.subscribe(SUB) as reader:
             assert await take(reader, len(left)) == left
     await truncated(client, 3)

@@ -13,6 +13,7 @@ import pytest
 from streamlease.agent import blocking
 from streamlease.agent.client import Client
 from streamlease.leader import runner
+from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.errors import InvalidInput, MessageTooLarge, StreamleaseError
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
@@ -252,7 +253,7 @@ async def test_a_defect_while_a_dead_letter_is_written_is_told_and_does_not_end_
         described: dict[str, Any] = {}
 
         async def look() -> None:
-            reply = await client.command(SHARED, "describe")
+            reply = await client.command(SHARED, DescribeGroup())
             (described["stream"],) = json.loads(reply.body)["streams"]
 
         async with asyncio.timeout(30):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamlease.agent.client import Client, connect
+from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
@@ -48,12 +49,11 @@ CALLS: dict[str, Call] = {
     "listen start": entered(lambda client: client.listen("a/#", start=BAD)),
     "history": entered(lambda client: client.history(BAD)),
     "history since": entered(lambda client: client.history("a/#", since=BAD)),
-    "act": lambda client: client.act(SHARED, BAD),
-    "who acts": lambda client: client.act(SHARED, "describe", who=BAD),
-    "stream of an act": lambda client: client.act(SHARED, "release", stream=BAD),
-    "reset": lambda client: client.act(SHARED, "reset", offsets={BAD: 1}),
-    "command": lambda client: client.command(SHARED, BAD),
-    "who commands": lambda client: client.command(SHARED, "describe", who=BAD),
+    "act": lambda client: client.act(SHARED, parse(BAD)),
+    "who acts": lambda client: client.act(SHARED, parse("describe"), who=BAD),
+    "stream of an act": lambda client: client.act(SHARED, parse("release", stream=BAD)),
+    "reset": lambda client: client.act(SHARED, parse("reset", offsets={BAD: 1})),
+    "who commands": lambda client: client.command(SHARED, parse("describe"), who=BAD),
     "host": lambda client: client.drain_host(BAD),
     "who drains": lambda client: client.drain_host("h", who=BAD),
     "codec": entered(lambda client: client.publisher(compression=BAD)),
@@ -100,6 +100,6 @@ async def test_what_an_act_cannot_be_is_one_line(client: Client, what: str) -> N
     async with client.subscribe(SUB, start="earliest"):
         with pytest.raises(StreamleaseError, match=f"{what} is "):
             if what == "act":
-                await client.act(SHARED, "fly")  # type: ignore[arg-type]
+                await client.act(SHARED, parse("fly"))
             else:
-                await client.act(SHARED, "release", stream=7)
+                await client.act(SHARED, parse("release", stream=7))

@@ -19,6 +19,7 @@ import pytest
 
 from streamlease.agent.client import Client, connect
 from streamlease.agent.subscription import SharedReader
+from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import UnknownGroup
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
@@ -243,7 +244,7 @@ async def test_destroy_queue_live_clients(client: Client, second: Client, sub: s
         await until(lambda: len(one.streams) == len(other.streams) == 2)
         await publish(client, range(20))
         await until(lambda: len(got_by(consumers)) >= 20)
-        await second.act(shared, "delete", force=True)
+        await second.act(shared, parse("delete", force=True))
         await second.groups.forget(shared)
         await publish(client, range(20, 40))
         await until(lambda: all(consumer.error is not None for consumer in consumers))

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 import streamlease
 from streamlease.agent.client import Client
+from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.entries.messages import to_messages
@@ -353,7 +354,7 @@ class _State:
 
 async def _look(client: Client, group: str, consumers: int, nexts: dict[str, int]) -> _State:
     try:
-        reply = await client.command(SharedSubscription.parse(group), "describe", seconds=2.0)
+        reply = await client.command(SharedSubscription.parse(group), DescribeGroup(), seconds=2.0)
     except streamlease.StreamleaseError as error:
         return _State(f"{group}: {error}", sum(nexts.values()))
     view = json.loads(reply.body)

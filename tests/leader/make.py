@@ -17,6 +17,7 @@ from streamlease.leader.core.events import (
 )
 from streamlease.leader.core.machine import Leader, LeaderConfig
 from streamlease.leader.core.records import GroupState, Record, decode_records, encode_records
+from streamlease.protocol.acts import parse
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
@@ -121,7 +122,7 @@ def resume(session: str, cut: int, *ranges: CutRange, arrival: int = 1) -> Resum
 def command(
     act: Any, *, dry_run: bool = False, who: str = "me", request: str = "r1", at: int = 0, **more: Any
 ) -> Command:
-    return Command(group=GROUP, request=request, act=act, dry_run=dry_run, who=who, at=at, **more)
+    return Command(group=GROUP, request=request, act=parse(act, **more), dry_run=dry_run, who=who, at=at)
 
 
 class Rig:

@@ -13,6 +13,7 @@ import pytest
 from streamlease.leader.core import couplings, happenings
 from streamlease.leader.core.machine import Leader
 from streamlease.leader.core.state import TAKING_TRANSITIONS, Taking, TakingEvent
+from streamlease.protocol.acts import LastingAct
 from tests.leader.make import S0, led
 
 CORE = Path(couplings.__file__).parent
@@ -92,6 +93,10 @@ def test_a_foreign_change_is_found(line: str) -> None:
 
 def test_every_happening_has_its_row() -> None:
     assert set(couplings.COUPLINGS) == set(get_args(happenings.Happening))
+
+
+def test_every_act_has_its_row() -> None:
+    assert set(couplings.FOLLOWS) == set(get_args(LastingAct))
 
 
 def test_no_part_is_cut_by_inheritance() -> None:

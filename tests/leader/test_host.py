@@ -15,6 +15,7 @@ from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.core.records import Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal, recover
 from streamlease.leader.runner import Runner
+from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import StoreRefused
 from streamlease.protocol.ids import HIGHEST_TOLD
@@ -316,7 +317,7 @@ async def test_a_host_without_the_group_refuses_an_operator_and_ignores_the_rest
             finished=0,
             ranges=Ranges.of((part("a.0.0", 1, 0, 1),)),
         )
-        question = Command(group=GROUP, request="r7", act="describe")
+        question = Command(group=GROUP, request="r7", act=DescribeGroup())
         await client.say(host.id, goodbye("b9"), cut, finish("s", 1), question)
         reply = await client.hear(CommandReply)
         assert (reply.request, reply.ok) == ("r7", False)

@@ -25,6 +25,7 @@ from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.journal import Journal, recover
 from streamlease.leader.runner import Runner, now_ms
 from streamlease.leader.waiting import Waiting
+from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.cuts import NO_RANGES
 from streamlease.protocol.errors import NotDurable
 from streamlease.protocol.messages import (
@@ -166,7 +167,7 @@ async def test_who_asks_again_is_heard_with_all_that_it_attests_by_now() -> None
 
 async def test_an_operators_act_waits_once_and_others_beside_it() -> None:
     def act(request: str) -> Command:
-        return Command(group=GROUP, request=request, act="describe")
+        return Command(group=GROUP, request=request, act=DescribeGroup())
 
     assert await taken(act("1"), act("2"), act("1")) == [act("1"), act("2")]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamlease.leader.core.operated import Acted
 from streamlease.leader.core.records import GroupState
+from streamlease.protocol.acts import parse
 from streamlease.protocol.messages import Command
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Operators:
     def _do(self, act: Any, **more: Any) -> None:
         token = self.world.kernel.token()
         at = self.world.kernel.now + 1
-        self.last = Command(group="g/#", request=token, act=act, who="operator", at=at, **more)
+        self.last = Command(group="g/#", request=token, act=parse(act, **more), who="operator", at=at)
         self._send(self.last)
 
     def _send(self, command: Command) -> None:

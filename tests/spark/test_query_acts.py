@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from streamlease.protocol.messages import ActName
+from streamlease.protocol.acts import parse
 from tests.spark.world import SUBSCRIPTION, Checkpoint, Phase, World, run_together, wait_for
 
 
-def act(world: World, name: ActName, **more: Any) -> dict[str, Any]:
-    return world._thread.call(world._client.act(SUBSCRIPTION, name, who="ann", **more))
+def act(world: World, name: str, **more: Any) -> dict[str, Any]:
+    return world._thread.call(world._client.act(SUBSCRIPTION, parse(name, **more), who="ann"))
 
 
 def times(checkpoint: Checkpoint, stream: str) -> list[int]:

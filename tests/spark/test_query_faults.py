@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from streamlease.leader.core.machine import LeaderConfig
+from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.errors import Fenced
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all, newest, ranges
@@ -449,7 +450,7 @@ def test_a_micro_batch_may_take_longer_than_any_timeout_while_others_join(world:
     two.trigger()
 
     def asked_back_for() -> int:
-        call = world._client.command(SUBSCRIPTION, "describe")
+        call = world._client.command(SUBSCRIPTION, DescribeGroup())
         view = json.loads(world._thread.call(call).body)
         times = [one["since_ms"] for one in view["streams"] if one["state"] == "revoking"]
         return min(times) if len(times) == 2 else 0

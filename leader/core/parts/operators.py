@@ -27,6 +27,7 @@ from streamlease.leader.core.parts.acts import Decisions
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.streams import Streams
+from streamlease.protocol.acts import DescribeGroup, ResetProgress, ResumeGroup
 from streamlease.protocol.messages import Command, CommandReply
 
 ABSENT_TIMEOUT = 10_000
@@ -48,21 +49,21 @@ class Operators:
 
     def command(self, sender: str, message: Command, now: int) -> None:
         """Do an act, or refuse it, and answer; once, however often it comes."""
-        if message.act == "describe":
+        if isinstance(message.act, DescribeGroup):
             self.ledger.effect(Describe(sender, message.request))
             return
         done = self.ledger.durable.operated.answered(message.request)
         if done is not None:
             self._reply(sender, message, done.error, done.body)
             return
-        if message.act == "reset" and self.streams.listing is None:
+        if isinstance(message.act, ResetProgress) and self.streams.listing is None:
             return  # which streams follow which is known in a moment; the command comes again
         decision = self.decisions.decide(message, self._wall(now))
         if not message.dry_run:
             self.ledger.record(decision)
         self._reply(sender, message, decision.error, decision.body)
         if not message.dry_run and not decision.error:
-            self.ledger.happened(Done(decision))
+            self.ledger.happened(Done(message.act, decision))
 
     def _reply(self, sender: str, message: Command, error: str, body: str) -> None:
         reply = CommandReply(
@@ -116,4 +117,4 @@ class Operators:
                 what="the time that it was paused until has come",
             )
             self.ledger.record(resumed)
-            self.ledger.happened(Done(resumed))
+            self.ledger.happened(Done(ResumeGroup(), resumed))
