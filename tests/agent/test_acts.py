@@ -65,13 +65,13 @@ async def host(redis: AsyncRedis, embedded_redis_url: str) -> AsyncIterator[Lead
 
 def losing(host: LeaderHost, lost: Callable[[Message], bool]) -> None:
     """Let letters of the host get lost."""
-    post = host._post
+    post = host._postbox.post
 
     def lose(receiver: str, message: Message) -> None:
         if not lost(message):
             post(receiver, message)
 
-    host._post = lose  # type: ignore[method-assign]
+    host._postbox.post = lose  # type: ignore[method-assign]
     for runner in host._runners.values():
         runner.outbox = lose
 

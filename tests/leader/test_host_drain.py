@@ -75,13 +75,13 @@ async def test_a_lost_answer_is_given_again_and_the_drain_is_done_once(
     left = iter([True])
     async with hosting(redis, "one") as one, hosting(redis, "two"), Client(embedded_redis_url) as client:
         await begin(redis, one)
-        post = one._post
+        post = one._postbox.post
 
         def lose(receiver: str, message: Message) -> None:
             if not (isinstance(message, CommandReply) and next(left, False)):
                 post(receiver, message)
 
-        one._post = lose  # type: ignore[method-assign]
+        one._postbox.post = lose  # type: ignore[method-assign]
         assert (await client.drain_host(one.id, who="me"))["leaders"] == ALL
         await until_it_leads(one, [])
         assert await acts(redis) == [["step_down"]] * len(ALL)

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from streamlease.protocol import acts
 from streamlease.protocol import messages as m
 from streamlease.protocol.cuts import CutRange, Ranges
-from streamlease.protocol.messages import ActName, Grant, Message, Ping, Verdict, decode, encode
+from streamlease.protocol.messages import Grant, Message, Ping, Verdict, decode, encode
 from streamlease.protocol.topics import MAX_BYTES, SharedSubscription
 
 TYPES: tuple[type[BaseModel], ...] = get_args(m.Message)
@@ -37,7 +38,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "pinned_end": st.none() | OFFSET,
     "ranges": st.lists(RANGE, max_size=3, unique_by=lambda part: part.stream).map(Ranges.of),
     "proposal": OFFSET,
-    "act": st.sampled_from(get_args(ActName)),
     "stream": TEXT,
     "until": st.none() | OFFSET,
     "offsets": st.dictionaries(TEXT, OFFSET, max_size=3),
@@ -61,7 +61,9 @@ def strategy_for(kind: type[BaseModel]) -> st.SearchStrategy[Any]:
             name == "ranges" and kind.model_fields[name].annotation != m.FixCut.model_fields[name].annotation
         ):
             fields[name] = st.none() | FIELDS[name]  # may be left out
-        elif name != "type":
+        elif name == "act" and kind is m.Command:
+            fields[name] = st.one_of([strategy_for(act) for act in acts.KINDS.values()])
+        elif name not in {"type", "act"}:
             number = kind.model_fields[name].annotation is int
             fields[name] = FIELDS.get(name, OFFSET if number else TEXT)
     return st.builds(kind, **fields)
