@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader, UnknownGroup
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from streamlease.agent.subscription import SharedReader, Subscription
     from streamlease.protocol.acts import Act
     from streamlease.protocol.messages import Command, CommandReply
-    from streamlease.streams.log.shared_tails import SharedTails
     from streamlease.streams.publish.publisher import Publisher
 
 M = TypeVar("M", bound="BaseModel")
@@ -84,12 +82,6 @@ class Client:
         self._agent: Agent | None = None
         self._agent_lock = asyncio.Lock()
         self._readers: list[SharedReader] = []
-
-    @cached_property
-    def _tails(self) -> SharedTails:
-        from streamlease.streams.log.shared_tails import SharedTails
-
-        return SharedTails(self.redis)
 
     async def __aenter__(self) -> Client:
         """Check the server.
@@ -240,7 +232,6 @@ class Client:
             arrival = await self.groups.arrive(shared)
             reader = SharedReader(
                 self.redis,
-                self._tails,
                 shared,
                 max_batch=max_batch,
                 buffered_batches=buffered_batches,
@@ -284,14 +275,7 @@ class Client:
         from streamlease.agent.listening import PlainSubscription
 
         return PlainSubscription(
-            self.redis,
-            self._tails,
-            self.spaces,
-            filter,
-            start,
-            follow=True,
-            max_batch=max_batch,
-            schema=schema,
+            self.redis, self.spaces, filter, start, follow=True, max_batch=max_batch, schema=schema
         )
 
     def history(
@@ -317,7 +301,6 @@ class Client:
 
         return plain.PlainSubscription(
             self.redis,
-            self._tails,
             self.spaces,
             filter,
             plain.after(since),

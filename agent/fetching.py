@@ -31,7 +31,7 @@ from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, Outcome, read_all
 from streamlease.streams.log.ranges import FIRST_COUNT, MissingOffsets, RangeReader
-from streamlease.streams.log.shared_tails import Watch
+from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.connection import AsyncRedis
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Fetching:
     def __init__(
         self,
         redis: AsyncRedis,
-        tails: Watch,
+        tails: Tails,
         book: ConsumerBook,
         settling: Settling,
         shared: SharedSubscription,

@@ -39,8 +39,8 @@ from streamlease.streams.entries.messages import Message, filter_batch, to_messa
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.log.shared_tails import SharedTails
 from streamlease.streams.log.state import LogState
+from streamlease.streams.log.tails import Tails
 from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import SpaceStore
@@ -139,7 +139,6 @@ class PlainSubscription:
     def __init__(
         self,
         redis: AsyncRedis,
-        tails: SharedTails,
         spaces: SpaceStore,
         filter: str,
         start: Start,
@@ -174,7 +173,7 @@ class PlainSubscription:
         self._places: dict[StreamId, _Place] = {}
         self._newest: dict[str, int] = {}
         self._changed = asyncio.Event()
-        self._tails = tails.watch(lambda stream, next: self._changed.set())
+        self._tails = Tails(redis, on_change=lambda stream, next: self._changed.set())
         self._batches: AsyncGenerator[PlainBatch] | None = None
 
     async def __aenter__(self) -> PlainSubscription:

@@ -36,7 +36,7 @@ from streamlease.protocol.messages import CutRead, LeaderToSession
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.clock import seconds
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.log.shared_tails import SharedTails
+from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish import traces
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
@@ -67,7 +67,6 @@ class SharedReader:
     def __init__(
         self,
         redis: AsyncRedis,
-        tails: SharedTails,
         shared: SharedSubscription,
         *,
         max_batch: int,
@@ -77,7 +76,7 @@ class SharedReader:
     ) -> None:
         self._clock = clock
         self._traces = traces.active()
-        self._tails = tails.watch(lambda stream, next: self._changed.set())
+        self._tails = Tails(redis, on_change=lambda stream, next: self._changed.set())
         self.subscription = str(shared)
         self._delivered = metrics.DELIVERED.labels(self.subscription)
         self.book = ConsumerBook()

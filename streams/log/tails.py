@@ -72,7 +72,7 @@ class Tails:
         self._log = AsyncLog(redis)
         self._interval = poll_interval
         self._push = push
-        self.on_change = on_change
+        self._on_change = on_change
         self._streams: dict[StreamId, str] = {}
         self._by_channel: dict[bytes, StreamId] = {}
         self._next: dict[StreamId, int] = {}
@@ -145,13 +145,6 @@ class Tails:
         self._poll_now.set()
         self._resubscribe.set()
 
-    def poll_soon(self, streams: Iterable[StreamId]) -> None:
-        """Have those of `streams` that are watched read at once."""
-        wanted = self._streams.keys() & {*streams}
-        if wanted:
-            self._due |= wanted
-            self._poll_now.set()
-
     def next_of(self, stream: StreamId) -> int | None:
         """The offset that the stream's next message will get, as far as known; None if it is not known."""
         return self._next.get(stream)
@@ -180,9 +173,9 @@ class Tails:
                 self.lowered.add(stream)
         self._changed.add(stream)
         self._news.set()
-        if self.on_change is not None:
+        if self._on_change is not None:
             try:
-                self.on_change(stream, next)
+                self._on_change(stream, next)
             except Exception:
                 _logger.exception("tails: the callback for %s failed", stream, extra={"stream": str(stream)})
 

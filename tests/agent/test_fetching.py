@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from streamlease.agent import subscription
 from streamlease.agent.client import Client
 from streamlease.agent.fetching import Fetching, News
 from streamlease.agent.settling import Settling
@@ -20,7 +21,6 @@ from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, Unkn
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.log import many as reading
-from streamlease.streams.log import shared_tails
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import Outcome, read_all
@@ -175,7 +175,7 @@ async def test_the_next_read_asks_for_as_many_entries_as_it_needs(redis: AsyncRe
 async def test_nothing_is_lost_where_nothing_is_pushed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_tails, "Tails", partial(Tails, push=False, poll_interval=0.02))
+    monkeypatch.setattr(subscription, "Tails", partial(Tails, push=False, poll_interval=0.02))
     await client.create_space("s", ["a/#"], streams=4)
     got: list[int] = []
     async with client.subscribe(SUB, start="earliest", max_batch=7) as reader:

@@ -19,7 +19,6 @@ from streamlease.borrower.events import (
 from streamlease.protocol.errors import Fenced, InvalidInput
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.streams.log.shared_tails import SharedTails
 
 STREAM = StreamId("s", 0, 0)
 S0 = str(STREAM)
@@ -29,8 +28,7 @@ class Reader(SharedReader):
     """A reader that notes what it reports."""
 
     def __init__(self) -> None:
-        tails = SharedTails(None)  # type: ignore[arg-type]
-        super().__init__(None, tails, SharedSubscription("g", "#"), max_batch=2, buffered_batches=4)  # type: ignore[arg-type]
+        super().__init__(None, SharedSubscription("g", "#"), max_batch=2, buffered_batches=4)  # type: ignore[arg-type]
         self.reported: list[Progressed] = []
         self._settling.session = self  # type: ignore[assignment]
 

@@ -16,7 +16,6 @@ from streamlease.protocol.group_options import MAX_RETRY_DELAY_MS, GroupOptions
 from streamlease.protocol.messages import Verdict
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.log.many import Outcome
-from streamlease.streams.log.shared_tails import SharedTails
 from tests.agent.helpers import SUB, publish, take
 
 SHARED = SharedSubscription.parse("$shared/g/#")
@@ -28,8 +27,7 @@ class Reader(SharedReader):
 
     def __init__(self) -> None:
         self.now = 100.0
-        tails = SharedTails(None)  # type: ignore[arg-type]
-        super().__init__(None, tails, SHARED, max_batch=2, buffered_batches=4, clock=self._time)  # type: ignore[arg-type]
+        super().__init__(None, SHARED, max_batch=2, buffered_batches=4, clock=self._time)  # type: ignore[arg-type]
         self._tails: Any = SimpleNamespace(next_of=lambda stream: 10, set_streams=lambda streams: None)
         self._fetching._tails = self._tails
         self._fetching._read = self._noted  # type: ignore[assignment,method-assign]

@@ -25,7 +25,6 @@ from streamlease.protocol.messages import (
 )
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.spawn import WINDOW_MS
-from streamlease.streams.log.shared_tails import SharedTails
 from tests.simulation import poison
 from tests.simulation.hosts import Brief, SimHost
 from tests.simulation.kernel import Process, Routine
@@ -235,7 +234,6 @@ class SimReader(SharedReader):
     def __init__(self, program: Program) -> None:
         super().__init__(
             None,
-            SharedTails(None),  # type: ignore[arg-type]
             SUBSCRIPTION,
             max_batch=program.max_batch,
             buffered_batches=BUFFERED,
