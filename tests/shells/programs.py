@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from streamlease.agent.batch import Batch
 from streamlease.agent.session import Session
 from streamlease.agent.subscription import SharedReader
+from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import (
     ActRefused,
     Fenced,
@@ -153,15 +154,14 @@ class RealOperators(Operators):
         self.last = Command(
             group=self.shells.group,
             request=kernel.token(),
-            act=act,
+            act=parse(act, **more),
             who="operator",
             at=kernel.now + 1,
-            **more,
         )
         self._send(self.last)
 
     def _send(self, command: Command) -> None:
-        self.shells.operator.start(self._ask(command), name=f"act {command.act}")
+        self.shells.operator.start(self._ask(command), name=f"act {command.act.act}")
 
     async def _ask(self, command: Command) -> None:
         if self._client is None:
@@ -171,7 +171,7 @@ class RealOperators(Operators):
         except (NotLeader, Indefinite, StoreUnavailable) as error:
             self.world.sometimes[f"an operator's act ends with {type(error).__name__}"] += 1
         except (ActRefused, StreamleaseError) as error:
-            self.shells.defects.append(f"an operator's {command.act} ended with {error!r}")
+            self.shells.defects.append(f"an operator's {command.act.act} ended with {error!r}")
         else:
             self.world.sometimes["an operator is answered"] += 1
             again = self.shells.answers.setdefault(command.request, reply.ok)
