@@ -306,8 +306,8 @@ def run_tool(*arguments: str) -> int:
 
 
 def workers() -> int:
-    """How many tests run at a time: most of them wait, so it is more than there are processors."""
-    return min(2 * (os.cpu_count() or 1), 8)
+    """How many tests run at a time: most of them wait, so it is one more than there are processors."""
+    return min((os.cpu_count() or 1) + 1, 8)
 
 
 def run_tests(*, fast: bool) -> int:
