@@ -17,6 +17,7 @@ User and password belong to the data servers; those of the Sentinels are ``senti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import Any
 from urllib.parse import urlencode
@@ -27,7 +28,9 @@ from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
+from redis.connection import SSLConnection as BlockingSSLConnection
 from redis.connection import parse_url
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -88,7 +91,7 @@ def connect_blocking(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> Blo
     parts = take_apart(url)
     if parts.kind == "cluster":
         return BlockingCluster(
-            parts.hosts, lambda at: redis.Redis.from_url(_at(parts, at), **options), parts.shown
+            parts.hosts, lambda at: _ready(redis.Redis.from_url(_at(parts, at), **options)), parts.shown
         )
     if parts.kind == "sentinel":
         own = {**_sentinel_options(parts), "retry": Retry(NoBackoff(), 0)}
@@ -96,8 +99,10 @@ def connect_blocking(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> Blo
         client: BlockingServer = manager.master_for(  # type: ignore[no-untyped-call]
             parts.service, redis_class=BlockingPrimary, **_plain(parts), **options
         )
-        return client
-    return redis.Redis.from_url(url, **options)
+        for sentinel in manager.sentinels:
+            _ready(sentinel)
+        return _ready(client)
+    return _ready(redis.Redis.from_url(url, **options))
 
 
 class _Leaving(SSLConnection):
@@ -125,6 +130,29 @@ def _leaving(client: AsyncServer) -> AsyncServer:
     pool: Any = client.connection_pool
     if issubclass(pool.connection_class, SSLConnection):
         pool.connection_class = type("Leaving", (_Leaving, pool.connection_class), {})
+    return client
+
+
+class _Ready(BlockingSSLConnection):
+    """A blocking connection over TLS that has read what the server sends behind the handshake.
+
+    These are session tickets (RFC 8446, section 4.6.1). redis-py gives up a new connection on which something
+    can be read before anything was asked, and takes a ticket for that.
+    """
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:
+        """Log in, and wait for one reply, before which the tickets come."""
+        super().on_connect_check_health(check_health)
+        self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]
+        with contextlib.suppress(ResponseError):  # who may not ask that has read the tickets all the same
+            self.read_response()
+
+
+def _ready(client: BlockingServer) -> BlockingServer:
+    """`client`, whose connections over TLS are ready once they are made."""
+    pool: Any = client.connection_pool
+    if issubclass(pool.connection_class, BlockingSSLConnection):
+        pool.connection_class = type("Ready", (_Ready, pool.connection_class), {})
     return client
 
 
