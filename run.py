@@ -25,8 +25,9 @@ USAGE = """\
 usage: python3 run.py COMMAND [ARGUMENT...]
 
   demo [argument...]         run the demo ('demo --help' lists its arguments)
-  test                       run all tests, several at a time, and then those that need quiet
-  test --fast                only those that start no Java, browser, cluster or Helm
+  test                       run all tests, one at a time
+  test --side-by-side        run all tests, several at a time, and then those that need quiet
+  test --fast                the same with only those that start no Java, browser, cluster or Helm
   test pytest argument...    run pytest with these arguments, one test at a time
   check [--no-tests]         format, lint and types, then the tests
   setup                      only set up
@@ -372,11 +373,12 @@ def main(arguments: Sequence[str]) -> int:
             provide_browser()
     if command == "demo":
         become("streamlease", "demo", *rest)
-    if command == "test" and rest not in ([], ["--fast"]):
+    together = rest in (["--fast"], ["--side-by-side"])
+    if command == "test" and not together:
         become("python", "-m", "pytest", *rest)
     failed = check_sources() if command == "check" else 0
     if with_tests:
-        failed = run_tests(fast=rest == ["--fast"]) or failed
+        failed = (run_tests(fast=rest == ["--fast"]) if together else run_tool("pytest")) or failed
     return failed
 
 

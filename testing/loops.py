@@ -46,6 +46,7 @@ class Timeline:
         self.processes: list[Process] = []
         self._events: list[tuple[float, int, Event]] = []
         self._numbers = count()
+        _Task.number = 0  # where a task stands in a set depends on it
 
     def __enter__(self) -> Timeline:
         return self

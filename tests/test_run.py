@@ -86,9 +86,10 @@ def test_arguments_go_to_pytest_as_they_are(run_py: ModuleType, monkeypatch: pyt
     monkeypatch.setattr(run_py, "provide_redis7", lambda: "redis-server")
     monkeypatch.setattr(run_py, "provide_browser", lambda: None)
     monkeypatch.setattr(run_py, "run_tests", lambda **_: 0)
+    monkeypatch.setattr(run_py, "run_tool", lambda *_: 0)
     monkeypatch.setenv(run_py.REDIS_VARIABLE, "")
     run_py.main(["test", "tests/leader", "-k", "poison"])
     assert became == [("python", "-m", "pytest", "tests/leader", "-k", "poison")]
     became.clear()
-    assert run_py.main(["test"]) == run_py.main(["test", "--fast"]) == 0
+    assert run_py.main(["test", "--side-by-side"]) == run_py.main(["test", "--fast"]) == 0
     assert became == []

@@ -96,6 +96,7 @@ def test_acts_on_the_streams_of_two_consumers(flights: Command) -> None:
             ("move", "refused"),
         ]
         assert "refused: " in flights.ok("group", "history", SUB).out
+    until(lambda: describe(flights)["borrowers"] == [])
     assert flights.ok("group", "delete", SUB, "--yes", "--json").document["act"] == "delete"
     assert flights.ok("group", "list", "--json").document == {"groups": [], "next": None}
 
