@@ -10,7 +10,7 @@ from streamlease.borrower.book import Held
 from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
-from streamlease.streams.entries.messages import Message, to_messages
+from streamlease.streams.entries.delivered import Messages
 
 
 class Owner(Protocol):
@@ -47,9 +47,9 @@ class Batch:
         return int(self._data.num_rows)
 
     @property
-    def messages(self) -> list[Message]:
+    def messages(self) -> Messages:
         """The messages, one by one."""
-        return to_messages(self._data)
+        return Messages(self._data)
 
     def to_arrow(self) -> pa.RecordBatch:
         """The messages as one record batch of ``streamlease.streams.entries.messages.MESSAGE_SCHEMA``.

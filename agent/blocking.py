@@ -30,7 +30,7 @@ from streamlease.agent.listening import PlainSubscription as AsyncPlainSubscript
 from streamlease.agent.loop import Bridge, LoopThread, ManagerBridge, at_once, opening, waiting
 from streamlease.agent.subscription import Subscription as AsyncSubscription
 from streamlease.protocol.errors import InvalidInput
-from streamlease.streams.entries.messages import Message
+from streamlease.streams.entries.delivered import Messages
 
 if TYPE_CHECKING:
     from typing import Self
@@ -66,7 +66,7 @@ class Batch(Bridge[AsyncBatch]):
         """Offsets ``start <= offset < end`` were read; those that the filter does not match are left out."""
 
     @property
-    def messages(self) -> list[Message]:
+    def messages(self) -> Messages:
         """The messages, one by one."""
         return self._inner.messages
 

@@ -35,7 +35,8 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
-from streamlease.streams.entries.messages import Message, filter_batch, to_messages
+from streamlease.streams.entries.delivered import Messages
+from streamlease.streams.entries.messages import filter_batch
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
@@ -74,9 +75,9 @@ class PlainBatch:
         return int(self.data.num_rows)
 
     @property
-    def messages(self) -> list[Message]:
+    def messages(self) -> Messages:
         """The messages, one by one."""
-        return to_messages(self.data)
+        return Messages(self.data)
 
     def to_arrow(self) -> pa.RecordBatch:
         """The messages as one record batch of ``streamlease.streams.entries.messages.MESSAGE_SCHEMA``.

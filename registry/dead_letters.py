@@ -41,16 +41,9 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription, check_topic
 from streamlease.registry import keys
 from streamlease.streams.entries.decoding import DAMAGE
+from streamlease.streams.entries.delivered import Message, to_messages
 from streamlease.streams.entries.entries import encode_message, encode_typed_rows
-from streamlease.streams.entries.messages import (
-    MESSAGE_SCHEMA,
-    Headers,
-    Message,
-    Row,
-    check_payload,
-    filter_batch,
-    to_messages,
-)
+from streamlease.streams.entries.messages import MESSAGE_SCHEMA, Headers, Row, check_payload, filter_batch
 from streamlease.streams.log.log import Append, AsyncLog, OutOfSequence
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.times import microseconds

@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -31,7 +31,7 @@ from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription, che
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.streams.entries.messages import Message
+    from streamlease.streams.entries.delivered import Message
 
 T = TypeVar("T")
 Start = Literal["earliest", "latest"] | int | datetime
@@ -55,7 +55,7 @@ class Printer:
         """Whether all that was wanted is written."""
         return self.count is not None and self.printed >= self.count
 
-    def write(self, messages: list[Message]) -> int:
+    def write(self, messages: Sequence[Message]) -> int:
         """Print messages and flush them; how many of them were still wanted."""
         if self.count is not None:
             messages = messages[: self.count - self.printed]

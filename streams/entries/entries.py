@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from streamlease.streams.entries.decoding import Entry, decode_entries, decode_entry, reopened, topics_in
+from streamlease.streams.entries.delivered import Message, to_messages
 from streamlease.streams.entries.encoding import (
     encode_batch,
     encode_columns,
@@ -21,14 +22,12 @@ from streamlease.streams.entries.messages import (
     TIMESTAMP,
     Headers,
     HeadersInput,
-    Message,
     Row,
     as_bytes,
     check_payload,
     filter_batch,
     normalized,
     pack_headers,
-    to_messages,
 )
 
 __all__ = [

@@ -1,12 +1,10 @@
-"""A message on its way in and as it was read, alone and as a row of an Arrow record batch. Pure."""
+"""Messages on their way in, alone and as rows of a record batch; the columns of those that are read. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import lru_cache
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -67,27 +65,6 @@ class Row(NamedTuple):
     headers: Headers | None = None
     timestamp: int | None = None
     values: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message as it was read. The timestamps are aware datetimes in UTC.
-
-    An event time beyond the years 1 to 9999, which no publisher of this package writes any more, is their
-    first or last moment; ``Batch.to_arrow`` has it exactly.
-    """
-
-    topic: str
-    key: bytes | None
-    payload: bytes
-    stream: str
-    offset: int
-    timestamp: datetime
-    append_timestamp: datetime
-    headers: Headers = ()
-    epoch: tuple[int, ...] | None = None
-    values: dict[str, Any] | None = None
-    """The typed columns, by name, in a space with a schema; the payload is empty there."""
 
 
 def check_payload(payload: bytes) -> None:
@@ -363,30 +340,3 @@ def _filter_indexed(
     if not any(wanted):
         return batch.slice(0, 0)
     return batch.filter(pc.take(pa.array(wanted, pa.bool_()), topics.indices))
-
-
-def to_messages(batch: pa.RecordBatch) -> list[Message]:
-    """The rows of `batch`, a batch of ``MESSAGE_SCHEMA``, perhaps with typed columns behind, as messages."""
-    fixed = len(MESSAGE_SCHEMA)
-    columns = [values_of(column) for column in batch.columns]
-    names = batch.schema.names[fixed:]
-    typed: Iterable[dict[str, Any] | None] = repeat(None, batch.num_rows)
-    if names:
-        typed = (dict(zip(names, row, strict=True)) for row in zip(*columns[fixed:], strict=True))
-    return [
-        Message(
-            topic,
-            key,
-            b"" if payload is None else payload,
-            stream,
-            offset,
-            timestamp,
-            appended,
-            tuple((header["key"], header["value"]) for header in headers or ()),
-            None if epoch is None else tuple(epoch),
-            values,
-        )
-        for topic, key, payload, headers, stream, offset, timestamp, appended, epoch, values in zip(
-            *columns[:fixed], typed, strict=True
-        )
-    ]

@@ -21,7 +21,7 @@ from streamlease.agent.client import Client
 from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.streams.entries.messages import to_messages
+from streamlease.streams.entries.delivered import to_messages
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.tasks import stop
 from tests.chaos.judge import Commit, Delivery, Facts, Outage

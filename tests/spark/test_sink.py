@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamlease.agent.client import Client
-from streamlease.streams.entries.messages import Message, to_messages
+from streamlease.streams.entries.delivered import Message, to_messages
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import connect
 from streamlease.streams.spaces.spaces import SpaceStore

@@ -22,7 +22,7 @@ from streamlease.agent import blocking
 from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
 from streamlease.spark import sink
 from streamlease.spark.sink import BatchWriter, SinkOptions, StreamWriter
-from streamlease.streams.entries.messages import to_messages
+from streamlease.streams.entries.delivered import to_messages
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish import batch_plan as plans
 from streamlease.streams.publish.delivery import Delivery

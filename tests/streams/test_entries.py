@@ -58,8 +58,8 @@ def expected(row: Row, offset: int) -> Message:
         row.payload,
         str(STREAM),
         offset,
-        moment(APPENDED if row.timestamp is None else row.timestamp),
-        moment(APPENDED),
+        APPENDED if row.timestamp is None else row.timestamp,
+        APPENDED,
         row.headers or (),
     )
 

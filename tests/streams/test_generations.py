@@ -21,7 +21,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.entries.messages import Message, to_messages
+from streamlease.streams.entries.delivered import Message, to_messages
 from streamlease.streams.log.log import AsyncLog, StreamPending
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis import connection

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable
-from streamlease.streams.entries.messages import Message, to_messages
+from streamlease.streams.entries.delivered import Message, to_messages
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.publisher import Publisher, Receipt
 from streamlease.streams.redis.connection import AsyncRedis, connect

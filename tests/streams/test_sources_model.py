@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from streamlease.streams.entries.messages import Message, to_messages
+from streamlease.streams.entries.delivered import Message, to_messages
 from streamlease.streams.imports.inbox import InboxMover
 from streamlease.streams.imports.redis_streams import Mapping, PlainReader
 from streamlease.streams.imports.transfer import Transfer

@@ -1,0 +1,139 @@
+"""A message as a program gets it: a row of a record batch, as a cheap object.
+
+Most programs look at one or two fields of a message. So the columns of a batch become Python values once,
+all rows of a column together, and what costs more than that (a time of day) is made when it is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import repeat
+from typing import Any, NamedTuple, overload
+
+import pyarrow as pa
+
+from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME, MESSAGE_SCHEMA, Headers, values_of
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Message(NamedTuple):
+    """One message as it was read."""
+
+    topic: str
+    key: bytes | None
+    payload: bytes
+    stream: str
+    offset: int
+    timestamp_us: int
+    """The event time, in microseconds since 1970 UTC; the append time if the publisher gave none."""
+    append_timestamp_us: int
+    """When it was appended, by the clock of Redis, in microseconds since 1970 UTC."""
+    headers: Headers = ()
+    epoch: tuple[int, ...] | None = None
+    values: dict[str, Any] | None = None
+    """The typed columns, by name, in a space with a schema; the payload is empty there."""
+
+    @property
+    def timestamp(self) -> datetime:
+        """The event time, aware, in UTC.
+
+        One beyond the years 1 to 9999, which no publisher of this package writes any more, is their first or
+        last moment.
+        """
+        return moment(self.timestamp_us)
+
+    @property
+    def append_timestamp(self) -> datetime:
+        """When it was appended, aware, in UTC."""
+        return moment(self.append_timestamp_us)
+
+
+def moment(microseconds: int) -> datetime:
+    """So many microseconds after 1970, in UTC; beyond the years 1 to 9999 their first or last moment."""
+    return _EPOCH + _MICROSECOND * max(FIRST_TIME, min(LAST_TIME - 1, microseconds))
+
+
+class Messages(Sequence[Message]):
+    """The messages of a batch, in order. They are made when the first of them is looked at.
+
+    Args:
+        batch: of ``MESSAGE_SCHEMA``, perhaps with typed columns behind.
+    """
+
+    __slots__ = ("_batch", "_made")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self._made: list[Message] | None = None
+
+    @property
+    def _list(self) -> list[Message]:
+        made = self._made
+        if made is None:
+            made = self._made = to_messages(self._batch)
+        return made
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Message]: ...
+    def __getitem__(self, place: int | slice) -> Message | list[Message]:
+        return self._list[place]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._list)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Messages | list):
+            return self._list == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # equal to a list, which has none
+
+    def __repr__(self) -> str:
+        return repr(self._list)
+
+
+def to_messages(batch: pa.RecordBatch) -> list[Message]:
+    """The rows of `batch`, a batch of ``MESSAGE_SCHEMA``, perhaps with typed columns behind, as messages."""
+    rows, fixed = batch.num_rows, len(MESSAGE_SCHEMA)
+    topic, key, payload, headers, stream, offset, timestamp, appended, epoch = batch.columns[:fixed]
+    columns: list[Iterable[Any]] = [
+        topic.to_pylist(),
+        _or(key, None),
+        [value or b"" for value in payload.to_pylist()] if payload.null_count else payload.to_pylist(),
+        stream.to_pylist(),
+        offset.to_pylist(),
+        timestamp.view(pa.int64()).to_pylist(),
+        appended.view(pa.int64()).to_pylist(),
+        repeat((), rows) if headers.null_count == rows else map(_headers, headers.to_pylist()),
+        repeat(None, rows) if epoch.null_count == rows else map(_epoch, epoch.to_pylist()),
+        _typed(batch),
+    ]
+    return list(map(Message._make, zip(*columns, strict=True)))
+
+
+def _or(column: pa.Array, missing: Any) -> Iterable[Any]:
+    return repeat(missing, len(column)) if column.null_count == len(column) else column.to_pylist()
+
+
+def _headers(headers: list[dict[str, Any]] | None) -> Headers:
+    return tuple((header["key"], header["value"]) for header in headers or ())
+
+
+def _epoch(epoch: list[int] | None) -> tuple[int, ...] | None:
+    return None if epoch is None else tuple(epoch)
+
+
+def _typed(batch: pa.RecordBatch) -> Iterable[dict[str, Any] | None]:
+    names = batch.schema.names[len(MESSAGE_SCHEMA) :]
+    if not names:
+        return repeat(None, batch.num_rows)
+    columns = [values_of(column) for column in batch.columns[len(MESSAGE_SCHEMA) :]]
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
