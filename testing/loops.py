@@ -20,14 +20,18 @@ from __future__ import annotations
 import asyncio
 import heapq
 from asyncio import events
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from itertools import count
 from typing import Any
 
 RESOLUTION = 1e-6
-AT_ONCE = 20_000
-"""So many turns of loops at one moment are a loop that never waits."""
+AT_ONCE = 100_000
+"""So many steps at one moment are a loop that never waits."""
+
+AT_A_TURN = 1000
+"""So many steps a loop makes before the others have their turn."""
 
 BURIAL_SECONDS = 60.0
 
@@ -81,14 +85,14 @@ class Timeline:
             if at > moment:
                 at_once, moment = 0, at
                 self.now = at
-            at_once += 1
-            if at_once > AT_ONCE:
-                raise BusyLoop(f"{process.name if process else 'the world'} never waits at {self.now:.3f} s")
             self.turns += 1
             if process is not None:
-                process.loop.turn()
+                at_once += process.loop.turn()
             else:
+                at_once += 1
                 heapq.heappop(self._events)[2].happen()
+            if at_once > AT_ONCE:
+                raise BusyLoop(f"{process.name if process else 'the world'} never waits at {self.now:.3f} s")
             if done is not None and self.now >= ask_at:
                 if done():
                     return True
@@ -98,15 +102,15 @@ class Timeline:
 
     def _next(self) -> tuple[float, Process | None]:
         """When something happens next, and whose turn it is then."""
-        events = self._events
+        events, now = self._events, self.now
         while events and events[0][2].is_cancelled:
             heapq.heappop(events)
-        best, whose = (events[0][0], None) if events else (float("inf"), None)
-        chosen: Process | None = whose
+        best = events[0][0] if events else float("inf")
+        chosen: Process | None = None
         for process in self.processes:
-            if process.alive and (at := process.next_at()) < best:
+            if process.alive and (at := process.next_at(now)) < best:
                 best, chosen = at, process
-        return max(best, self.now), chosen
+        return (best if best > now else now), chosen
 
     def end(self) -> None:
         """End all that still runs in any process, the killed ones too, and forget it.
@@ -159,14 +163,10 @@ class Process:
         """Seconds of its own clock."""
         return self.timeline.now * self.rate + self.offset
 
-    def next_at(self) -> float:
-        """When it has something to do next, in seconds of the world."""
-        due = self.loop.due()
-        if due is None:
-            return float("inf")
-        # A moment later than due: clocks are rounded, and a loop that is early by that would wait for ever.
-        at = self.timeline.now if due <= 0 else (due - self.offset) / self.rate + RESOLUTION / 1000
-        return max(at, self.paused_until, self.timeline.now)
+    def next_at(self, now: float) -> float:
+        """When it has something to do next, in seconds of the world, of which it is `now`."""
+        at = now if self.loop.is_busy else self.loop.wakes_at()
+        return at if at >= self.paused_until else self.paused_until
 
     def start(self, work: Coroutine[Any, Any, Any], name: str = "main") -> asyncio.Task[Any]:
         """Let it do `work`, beside what it does already."""
@@ -214,7 +214,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """The event loop of one process; the timeline gives it its turns."""
 
     _selector: Any
-    _ready: Any
+    _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, process: Process) -> None:
@@ -222,6 +222,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._process = process
         self._selector = _NoSelector()
         self._clock_resolution = RESOLUTION
+        self._first: tuple[asyncio.TimerHandle | None, float] = (None, float("inf"))
+        """The next timer, and when that is in seconds of the world."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """Those that have not ended, in the order in which they began."""
         self.troubles: list[dict[str, Any]] = []
@@ -231,21 +233,51 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         """Seconds of the process' own clock."""
-        return self._process.clock()
+        process = self._process
+        return process.timeline.now * process.rate + process.offset
 
-    def due(self) -> float | None:
-        """When its next timer is due, by its own clock; 0: something is to be done now; None: nothing is."""
-        if self._ready:
-            return 0.0
-        return self._scheduled[0].when() if self._scheduled else None
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is to be done now."""
+        return bool(self._ready)
 
-    def turn(self) -> None:
-        """Do what is to be done now."""
+    def wakes_at(self) -> float:
+        """When its next timer is due, in seconds of the world."""
+        timer = self._scheduled[0] if self._scheduled else None
+        if timer is not self._first[0]:
+            process, at = self._process, float("inf")
+            if timer is not None:
+                # A moment later than due: clocks are rounded, and a loop that is early by that would wait for
+                # ever.
+                at = (timer.when() - process.offset) / process.rate + RESOLUTION / 1000
+            self._first = timer, at
+        return self._first[1]
+
+    def turn(self) -> int:
+        """Do what is to be done now; how many steps that took."""
+        timers, ready = self._scheduled, self._ready
+        due = self.time() + RESOLUTION
+        steps = 0
         events._set_running_loop(self)
         try:
-            self._run_once()  # type: ignore[attr-defined]
+            while timers and timers[0].when() < due:
+                ready.append(self._taken())
+            while ready and steps < AT_A_TURN:
+                steps += 1
+                handle = ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
         finally:
             events._set_running_loop(None)
+        while timers and timers[0].cancelled():
+            self._taken()
+        return steps
+
+    def _taken(self) -> asyncio.TimerHandle:
+        """The next timer, which is none any more."""
+        timer: Any = heapq.heappop(self._scheduled)
+        timer._scheduled = False
+        return timer  # type: ignore[no-any-return]
 
     def forget(self) -> None:
         """Nothing is left to be done."""
@@ -271,6 +303,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         except Exception as error:
             done.set_exception(error)
         return done
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It leaves when its time comes, or when it is the next."""
 
     def _process_events(self, event_list: list[Any]) -> None:
         return None

@@ -60,6 +60,8 @@ class Socket:
         self.lost = False
         """Whether it is broken, and the client may notice."""
         self.process = 0
+        self.arrive_at = self.return_at = 0.0
+        """When what was sent last arrives at the server, and at the client: for lines that take time."""
         self._look = look
         self._todo: deque[list[bytes]] = deque()
         self._blocked = False

@@ -204,6 +204,9 @@ class _Gate:
         Raises:
             StoreUnavailable: for `seconds`, none did: nothing was sent.
         """
+        if not self._room.locked():
+            await self._room.acquire()  # at once: no timer is needed
+            return
         while True:
             left = self._left
             try:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -67,8 +66,8 @@ class FaultyLine(Line):
         self.world = world
         self.process = process
         self.cut_off_until = 0.0
-        self._arrive_at: WeakKeyDictionary[Socket, float] = WeakKeyDictionary()
-        self._return_at: WeakKeyDictionary[Socket, float] = WeakKeyDictionary()
+        self._back: tuple[Socket, float, list[Any]] | None = None
+        """Where the newest replies go to, when they were sent, and they."""
         self._mute: Socket | None = None
         """The connection of which the answer is being lost."""
 
@@ -95,15 +94,11 @@ class FaultyLine(Line):
         slow = faults.slow if faults.slow and kernel.chance(0.2) else 3
         return kernel.random.randint(1, slow) / 1000
 
-    def _in_order(self, last: WeakKeyDictionary[Socket, float], socket: Socket) -> float:
-        """When what is sent now arrives: behind what was sent before on the same connection."""
-        now = self.world.timeline.now
-        at = last[socket] = max(last.get(socket, 0.0), now + self._delay())
-        return at - now
-
     def sending(self, socket: Socket, commands: list[list[bytes]]) -> None:
         world, kernel, faults = self.world, self.world.kernel, self.world.faults
-        go = self._in_order(self._arrive_at, socket)
+        now = world.timeline.now
+        socket.arrive_at = max(socket.arrive_at, now + self._delay())
+        go = socket.arrive_at - now
         if world.over or self.is_cut_off or world.down or kernel.chance(faults.broken):
             world.timeline.after(go, socket.lose)
             return
@@ -137,9 +132,23 @@ class FaultyLine(Line):
         world.timeline.after(go, arrive)
 
     def replying(self, socket: Socket, reply: Any) -> None:
-        if socket is not self._mute:
-            back = self._in_order(self._return_at, socket)
-            self.world.timeline.after(back, lambda: socket.returned(reply))
+        if socket is self._mute:
+            return
+        now = self.world.timeline.now
+        if self._back is not None and self._back[:2] == (socket, now):
+            self._back[2].append(reply)  # in one packet
+            return
+        replies = [reply]
+        self._back = socket, now, replies
+        socket.return_at = max(socket.return_at, now + self._delay())
+
+        def back() -> None:
+            if self._back is not None and self._back[2] is replies:
+                self._back = None
+            for one in replies:
+                socket.returned(one)
+
+        self.world.timeline.after(socket.return_at - now, back)
 
     def later(self, seconds: float, act: Callable[[], None]) -> Event:
         return self.world.timeline.after(seconds, act)

@@ -98,6 +98,11 @@ class Observed:
         """All entries of the journal."""
         return [_entry(id, fields) for id, fields in self._ask("XRANGE", keys.journal(self.group), "-", "+")]
 
+    @property
+    def journal_length(self) -> int:
+        """How many entries it has."""
+        return int(self._ask("XLEN", keys.journal(self.group)))
+
     def journal_after(self, id: Id) -> list[Entry]:
         """Those behind `id`."""
         return [entry for entry in self.journal if entry.id > id]

@@ -140,7 +140,7 @@ class Judge:
             self._moved(stream, progress.committed)
         if self.commits % REPLAYED == 0:
             self.demand(self._replay() == self.truth, "the journal and its replay differ")
-        self.demand(len(self.store.journal) < 300, "the journal has grown to", len(self.store.journal))
+        self.demand(self.store.journal_length < 300, "the journal has grown to", self.store.journal_length)
 
     def _record(self, record: Record) -> None:
         if isinstance(record, Leased):

@@ -236,6 +236,11 @@ class Store:
         """``XREVRANGE COUNT 1``"""
         return self.journal[-1].id if self.journal else (0, 0)
 
+    @property
+    def journal_length(self) -> int:
+        """How many entries it has."""
+        return len(self.journal)
+
     def journal_after(self, id: tuple[int, int]) -> list[Entry]:
         """``XRANGE`` from behind `id` on."""
         return [entry for entry in self.journal if entry.id > id]
