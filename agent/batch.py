@@ -46,6 +46,21 @@ class Batch:
     def __len__(self) -> int:
         return int(self._data.num_rows)
 
+    def parted(self, most: int) -> tuple[Batch, Batch | None]:
+        """Its first messages, at most `most`, and the rest if there is any; in equal parts."""
+        rows = len(self)
+        parts = -(-rows // most)
+        if parts <= 1:
+            return self, None
+        first = -(-rows // parts)
+        middle = self._data.column("offset")[first].as_py()
+        return self._part(self.start, middle, 0, first), self._part(middle, self.end, first, rows)
+
+    def _part(self, start: int, end: int, first: int, last: int) -> Batch:
+        part = Batch(self._owner, self._held, self.stream, start, end, self._data.slice(first, last - first))
+        part.turn, part.began, part.received = self.turn, self.began, self.received
+        return part
+
     @property
     def messages(self) -> Messages:
         """The messages, one by one."""

@@ -186,7 +186,7 @@ class Client:
                 back, what becomes of messages that cannot be processed.
             name: static name: a newcomer with the same name takes the streams over at once.
             max_batch: most messages in one batch.
-            buffered_batches: how many batches are fetched ahead.
+            buffered_batches: how many batches, or entries larger than a batch, are fetched ahead.
             session_timeout: seconds of silence after which the streams go to others.
             schema: the typed columns wanted, in a space with a schema; None for all. If the space has them
                 not, or of other types, the iterator raises ``SchemaMismatch``.

@@ -62,7 +62,7 @@ class Fetching:
     Args:
         settling: the owner of the batches.
         arrived: called when there is something to hand out.
-        max_batch: most messages that are read of a stream in a round.
+        max_batch: most messages of a batch.
         most_waiting: at so many waiting batches nothing more is read.
         clock: seconds; that of `Held.retry_at`.
     """
@@ -82,7 +82,7 @@ class Fetching:
         clock: Callable[[], float],
     ) -> None:
         self.ready: deque[Batch] = deque()
-        """What waits to be handed out; some of it is not the consumer's any more."""
+        """What was read and waits to be handed out, perhaps in parts; some is not the consumer's any more."""
         self._redis = redis
         self._tails = tails
         self._book = book
@@ -105,6 +105,9 @@ class Fetching:
             batch = self.ready.popleft()
             held = batch.held
             if self._book.holds(held) and not held.lease.asked_back and held.failing is None:
+                batch, rest = batch.parted(self._max_batch)
+                if rest is not None:
+                    self.ready.appendleft(rest)
                 return batch
         return None
 
@@ -186,7 +189,7 @@ class Fetching:
                 one.stream,
                 one.start,
                 one.held.read_up_to(one.end),
-                max_messages=self._max_batch,
+                enough=self._max_batch,
                 max_bytes=READ_BYTES,
                 schema=self._schema,
                 count=one.held.entries or FIRST_COUNT,

@@ -39,7 +39,7 @@ from streamlease.streams.entries.delivered import Messages
 from streamlease.streams.entries.messages import filter_batch
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.ranges import MissingOffsets, in_pieces
 from streamlease.streams.log.state import LogState
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
@@ -341,7 +341,7 @@ class PlainSubscription:
         place = self._places[stream]
         try:
             read = await self._log.read(
-                stream, place.position, place.end, max_messages=self._max_batch, schema=self._schema
+                stream, place.position, place.end, enough=self._max_batch, schema=self._schema
             )
         except HistoryTruncated as error:
             if not place.sliding or isinstance(error, MissingOffsets):
@@ -351,7 +351,7 @@ class PlainSubscription:
             )  # retention moved the earliest before anything of it was read
             return []
         batches: list[PlainBatch] = []
-        for data in read:
+        for data in in_pieces(read, self._max_batch):
             end = place.position + data.num_rows
             batches.append(PlainBatch(stream, place.position, end, filter_batch(data, self._filter)))
             place.position, place.sliding = end, False

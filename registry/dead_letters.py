@@ -271,7 +271,7 @@ class DeadLetters:
         for stream, state in (await self._log.states(streams or space.streams())).items():
             position = state.floor
             while position < state.next:
-                batches = await self._log.read(stream, position, state.next, max_messages=PAGE)
+                batches = await self._log.read(stream, position, state.next, enough=PAGE)
                 if not batches:
                     break
                 for batch in batches:

@@ -348,7 +348,7 @@ class AsyncLog:
         start: int,
         end: int | None = None,
         *,
-        max_messages: int | None = None,
+        enough: int | None = None,
         max_bytes: int | None = READ_BYTES,
         schema: Schema | None = None,
     ) -> list[pa.RecordBatch]:
@@ -356,7 +356,7 @@ class AsyncLog:
 
         Args:
             end: None for the end of the stream.
-            max_messages: stop early.
+            enough: stop with the entry that brings so many messages.
             max_bytes: stop early, but not before one entry; counts bytes as expanded.
             schema: the typed columns wanted, in a space with a schema; None for all.
 
@@ -369,9 +369,7 @@ class AsyncLog:
             DamagedEntry: the messages from `start` on cannot be read; those before a damaged entry are given.
             UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
         """
-        reader = RangeReader(
-            stream, start, end, max_messages=max_messages, max_bytes=max_bytes, schema=schema
-        )
+        reader = RangeReader(stream, start, end, enough=enough, max_bytes=max_bytes, schema=schema)
         (outcome,) = await read_all(self._redis, [reader])
         if isinstance(outcome, StreamleaseError):
             raise outcome

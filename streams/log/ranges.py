@@ -15,7 +15,7 @@ reads a range, whatever waits in the stream, is bounded by the sum of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -93,8 +93,10 @@ class RangeReader:
 
     Args:
         end: None for what is there when the first step runs.
-        max_messages, max_bytes: stop early; at least one message is read if one is there. Counted are the
-            bytes that an entry has once it is expanded.
+        enough: stop with the entry that brings so many messages: an entry is read and decoded once, however
+            few of its messages are handed out at a time.
+        max_bytes: stop early; at least one entry is read if one is there. Counted are the bytes that an
+            entry has once it is expanded.
         whole: a range that reaches past the stream's end is an error, not an early end.
         schema: the typed columns that the reader wants; None for all that there are.
         columns: the columns of every message that the reader wants; None for all.
@@ -107,7 +109,7 @@ class RangeReader:
         start: int,
         end: int | None = None,
         *,
-        max_messages: int | None = None,
+        enough: int | None = None,
         max_bytes: int | None = None,
         whole: bool = False,
         schema: Schema | None = None,
@@ -118,10 +120,7 @@ class RangeReader:
         self.position = self._start = start
         self.state: LogState | None = None
         self._end = end
-        self._until = end
-        if max_messages is not None:
-            limit = start + max(1, max_messages)
-            self._until = limit if end is None else min(end, limit)
+        self._enough_at = None if enough is None else start + max(1, enough)
         self._bytes_left = max_bytes
         self._whole = whole
         self._schema = schema
@@ -221,7 +220,7 @@ class RangeReader:
         entries, rows, size = self._seen
         if not entries:
             return self._first_count
-        wanted = -(-messages * entries // rows) + 1  # it may begin in the middle of one
+        wanted = -(-messages * entries // rows)
         return max(1, min(MOST_FIRST_COUNT, wanted, CHUNK_BYTES * entries // max(1, size)))
 
     def _look_at_schema(self, text: bytes | None) -> None:
@@ -255,10 +254,12 @@ class RangeReader:
                 self.done = True
                 return sizes
             sizes.append(size)
-            self.position = offsets.end if self._until is None else min(offsets.end, self._until)
+            self.position = offsets.end if self._end is None else min(offsets.end, self._end)
             if self._bytes_left is not None:
                 self._bytes_left -= size
-            if self.position == self._until or (self._bytes_left is not None and self._bytes_left <= 0):
+            full = self._bytes_left is not None and self._bytes_left <= 0
+            enough = self._enough_at is not None and self.position >= self._enough_at
+            if full or enough or self.position == self._end:
                 self.done = True
                 return sizes
         if len(entries) < asked:
@@ -302,6 +303,16 @@ def gather(
         ready.append(_joined(group))
         group = []
     return ready, group
+
+
+def in_pieces(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """The rows of `batches` in batches of at most `most` rows, those of one batch about equally large."""
+    for whole in batches:
+        rows = whole.num_rows
+        pieces = -(-rows // most)
+        for piece in range(pieces):
+            begin, end = piece * rows // pieces, (piece + 1) * rows // pieces
+            yield whole if pieces == 1 else whole.slice(begin, end - begin)
 
 
 def _pieces(whole: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamlease.agent import subscription
+from streamlease.agent import fetching, subscription
 from streamlease.agent.client import Client
 from streamlease.agent.fetching import Fetching, News
 from streamlease.agent.settling import Settling
@@ -162,11 +162,11 @@ async def test_the_next_read_asks_for_as_many_entries_as_it_needs(redis: AsyncRe
         await log.append(append(STREAMS[1], sequence, rows(0, 1)))
     large, single, empty = (RangeReader(stream, 0, 200) for stream in STREAMS[:3])
     await read_all(redis, [large, single, empty])
-    assert [large.entries_for(messages) for messages in (1, 150, 100_000)] == [2, 3, MOST_FIRST_COUNT]
-    assert [single.entries_for(messages) for messages in (1, 10, 1000)] == [2, 11, MOST_FIRST_COUNT]
+    assert [large.entries_for(messages) for messages in (1, 150, 100_000)] == [1, 2, MOST_FIRST_COUNT]
+    assert [single.entries_for(messages) for messages in (1, 10, 1000)] == [1, 10, MOST_FIRST_COUNT]
     assert empty.entries_for(1000) == FIRST_COUNT
     again = RangeReader(STREAMS[0], 150, 250, count=large.entries_for(100))
-    assert again.commands[-1][-2:] == ("COUNT", 2)
+    assert again.commands[-1][-2:] == ("COUNT", 1)
     (found,) = await read_all(redis, [again])
     assert isinstance(found, list)
     assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(150, 250))
@@ -185,3 +185,25 @@ async def test_nothing_is_lost_where_nothing_is_pushed(
             await publishing
     assert sorted(got) == list(range(300))
     assert in_order(got)
+
+
+async def test_an_entry_is_read_once_and_handed_out_in_even_pieces(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_space("s", ["a/#"], streams=1)
+    async with client.publisher() as publisher:
+        await publisher.submit_many("a/x", [b"%d" % number for number in range(1050)])
+    steps: list[int] = []
+
+    class Counted(RangeReader):
+        @property
+        def commands(self) -> list[Command]:
+            steps.append(self.position)
+            return super().commands
+
+    monkeypatch.setattr(fetching, "RangeReader", Counted)
+    async with client.subscribe(SUB, start="earliest", max_batch=100) as reader:
+        sizes = [len(await anext(reader)) for _ in range(11)]
+    assert sum(sizes) == 1050
+    assert {*sizes} == {95, 96}
+    assert steps == [0]

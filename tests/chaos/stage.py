@@ -337,7 +337,7 @@ class Stage:
 async def _payloads(log: AsyncLog, stream: StreamId, next: int) -> list[str]:
     found: list[str] = []
     while len(found) < next:
-        for batch in await log.read(stream, len(found), next, max_messages=2000):
+        for batch in await log.read(stream, len(found), next, enough=2000):
             found.extend(message.payload.decode() for message in to_messages(batch))
     return found
 

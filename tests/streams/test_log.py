@@ -85,17 +85,19 @@ def test_any_range_gives_exactly_its_rows(blocking: BlockingRedis, data: st.Data
 
 async def test_reading_stops_at_its_limits_and_goes_on(log: AsyncLog, stream: StreamId) -> None:
     total = await fill(log, stream, [1] * 4 + [20, 1, 20, 7])
-    for limits in ({"max_messages": 9}, {"max_messages": 13}, {"max_bytes": 200}, {"max_bytes": 1}):
+    for limits in ({"enough": 9}, {"enough": 13}, {"max_bytes": 200}, {"max_bytes": 1}):
         position, got = 0, []
         while position < total:
             part = offsets(await log.read(stream, position, **limits))  # type: ignore[arg-type]
             assert part
-            assert len(part) <= limits.get("max_messages", total)
             got += part
             position = part[-1] + 1
         assert got == list(range(total))
     assert await log.read(stream, total) == []
     assert offsets(await log.read(stream, 5, 12)) == list(range(5, 12))
+    ends = [len(offsets(await log.read(stream, 0, enough=most))) for most in (1, 3, 4, 5, 24, 25, 26, 99)]
+    assert ends == [1, 3, 4, 24, 24, 25, 45, total], "an entry is read once, and as a whole"
+    assert offsets(await log.read(stream, 0, 12, enough=5)) == list(range(12))
     assert await log.read(stream, 5, 5) == []
 
 
