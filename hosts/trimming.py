@@ -205,7 +205,7 @@ class Retainer:
     async def _look(self, spaces: Sequence[Space]) -> Holds:
         streams = [stream for space in spaces for stream in space.streams()]
         # A damaged stream has no end here, and keeps what it holds.
-        ends = {stream: one.next for stream, one in (await kept(self._redis, streams)).items()}
+        ends = {stream: one.state.next for stream, one in (await kept(self._redis, streams)).items()}
         return Holds(ends, await needs(self._redis, self._groups, spaces))
 
     async def _expire(self, group: GroupProgress) -> bool:

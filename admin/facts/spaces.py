@@ -183,7 +183,7 @@ async def status(client: Client, space: Space) -> SpaceStatus:
 
 def messages(sizes: Iterable[Kept]) -> int:
     """How many messages streams hold."""
-    return sum(max(0, size.next - size.floor) for size in sizes)
+    return sum(max(0, size.state.next - size.state.floor) for size in sizes)
 
 
 def _stream(
@@ -196,7 +196,7 @@ def _stream(
         stream=str(stream),
         next=state.next if state else None,
         oldest=state.floor if state else None,
-        bytes=size.bytes if size else None,
+        bytes=size.state.bytes if size else None,
         state=None if state is None else _word(state),
         last_append=iso_microseconds(state.last_append) if state and state.last_append else None,
         held_by=by,

@@ -215,7 +215,7 @@ class Board:
             name: self.groups.get(name) or GroupBoard(subscription) for name, subscription in wanted.items()
         }
         ends = {
-            some[stream]: sizes[stream].next
+            some[stream]: sizes[stream].state.next
             for some in streams.values()
             for stream in some
             if stream in sizes
@@ -316,7 +316,7 @@ def _space(space: Space, found: Sequence[Kept]) -> SpaceOnPage:
     return SpaceOnPage.of(
         space,
         messages=messages(found),
-        bytes=sum(size.bytes for size in found),
+        bytes=sum(size.state.bytes for size in found),
         held_by=sorted({size.held_by for size in found if size.held_by is not None}),
         held_since=min((size.held_since for size in found if size.held_since is not None), default=None),
     )

@@ -40,12 +40,8 @@ from streamlease.streams.log.appends import (
 )
 from streamlease.streams.log.keys import stream_meta, stream_news, stream_publishers
 from streamlease.streams.log.many import READ_BYTES, read_all
-from streamlease.streams.log.ranges import (
-    ENOUGH_BYTES,
-    ENOUGH_ROWS,
-    RangeReader,
-    gather,
-)
+from streamlease.streams.log.ranges import RangeReader, Wanted
+from streamlease.streams.log.segments import History, RedisSegment, Segment
 from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.log.times import after_offset, microseconds, offsets_after, offsets_after_blocking
 from streamlease.streams.redis.connection import (
@@ -53,7 +49,6 @@ from streamlease.streams.redis.connection import (
     AsyncRedis,
     BlockingRedis,
     Command,
-    PendingAnswer,
     ask,
     ask_blocking,
     refusal,
@@ -116,10 +111,15 @@ def _newer(appends: Sequence[Append], late: Sequence[int], replies: Sequence[Any
 
 
 class AsyncLog:
-    """The streams behind one asyncio client of Redis."""
+    """The streams behind one asyncio client of Redis.
 
-    def __init__(self, redis: AsyncRedis) -> None:
+    Args:
+        older: what holds messages that are not in memory any more, newest first; read in threads.
+    """
+
+    def __init__(self, redis: AsyncRedis, older: Sequence[Segment] = ()) -> None:
         self._redis = redis
+        self._older = older
 
     async def open(
         self,
@@ -370,7 +370,7 @@ class AsyncLog:
             UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
         """
         reader = RangeReader(stream, start, end, enough=enough, max_bytes=max_bytes, schema=schema)
-        (outcome,) = await read_all(self._redis, [reader])
+        (outcome,) = await read_all(self._redis, [reader], self._older)
         if isinstance(outcome, StreamleaseError):
             raise outcome
         return outcome
@@ -379,8 +379,9 @@ class AsyncLog:
 class BlockingLog:
     """The blocking twin of ``AsyncLog``, for Spark's workers."""
 
-    def __init__(self, redis: BlockingRedis) -> None:
+    def __init__(self, redis: BlockingRedis, older: Sequence[Segment] = ()) -> None:
         self._redis = redis
+        self._history = History([RedisSegment(redis), *older])
 
     def append(self, append: Append) -> Appended:
         """See ``AsyncLog.append``."""
@@ -439,8 +440,6 @@ class BlockingLog:
         """All of ``start <= offset < end``, the same rows each time, in batches of at most 65,536 rows and
         32 MiB, but for a row that is larger. See ``ranges`` for the memory that this takes.
 
-        Redis is asked for the next entries before the messages of the last ones are handed out.
-
         Args:
             schema: the typed columns wanted, in a space with a schema; None for all.
             columns: the columns of every message that are wanted; see ``decode_entries``; None for all.
@@ -449,22 +448,4 @@ class BlockingLog:
             HistoryTruncated: part of the range is no longer there, or (``MissingOffsets``) not there at all.
             UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
         """
-        reader = RangeReader(stream, start, end, whole=True, schema=schema, columns=columns)
-        if reader.done:
-            return
-        waiting: list[pa.RecordBatch] = []
-        asked: PendingAnswer | None = PendingAnswer(self._redis, reader.commands)
-        try:
-            while asked is not None:
-                taken = reader.take(asked.replies())
-                asked = None if reader.done else PendingAnswer(self._redis, reader.commands)
-                for part in reader.decode_parts(taken):
-                    waiting += part
-                    ready, waiting = gather(
-                        waiting, last=False, enough=ENOUGH_ROWS, enough_bytes=ENOUGH_BYTES
-                    )
-                    yield from ready
-            yield from gather(waiting, last=True, enough=ENOUGH_ROWS, enough_bytes=ENOUGH_BYTES)[0]
-        finally:
-            if asked is not None:
-                asked.drop()
+        return self._history.read(Wanted(stream, start, end, schema, columns))

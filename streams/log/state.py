@@ -1,14 +1,15 @@
 """What there is of a stream, and what of it is in memory. Pure.
 
-The history of a stream is made of segments, each held by one source. So far there is one source, the memory
-of Redis, and so one segment. Still there are two floors, and who asks for one says which:
+The history of a stream is made of segments, each held by one source (``segments``). The newest is the memory
+of Redis. So there are two floors, and who asks for one says which:
 
 * ``LogState.floor``: the lowest offset that *exists*. Whoever wants something below it gets
   ``HistoryTruncated`` (``check_exists``).
-* ``LogState.memory.first``: the lowest offset *in memory*. Only who sends commands to Redis asks for it.
+* ``LogState.memory.first``: the lowest offset *in memory*. Only who sends commands to Redis asks for it
+  (``check_in_memory``).
 
-A further source will hold a segment below that of Redis. Then ``parse_meta`` reads where it begins, and
-``floor`` is that; readers that ask what exists stay as they are.
+Where another source holds what is below the memory, the field ``exists`` of the meta has its lowest offset.
+Without that field, what exists is what is in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.connection import Command
 
 
-class Segment(NamedTuple):
+class Extent(NamedTuple):
     """What one source holds of a stream: the offsets ``first <= offset < next``, without a hole."""
 
     first: int
@@ -32,12 +33,14 @@ class LogState(NamedTuple):
     """What is known about a stream: what Redis holds, whether ``next`` is its end, the time of the last
     append in microseconds, whether it waits for its predecessors to be sealed, and its size."""
 
-    memory: Segment
+    memory: Extent
     sealed: bool
     last_append: int
     pending: bool = False
     bytes: int = 0
     """Of all that is in memory, as stored."""
+    exists: int | None = None
+    """The lowest offset that another source holds; None if there is none."""
 
     @property
     def next(self) -> int:
@@ -47,7 +50,8 @@ class LogState(NamedTuple):
     @property
     def floor(self) -> int:
         """The lowest offset that exists."""
-        return self.memory.first
+        first = self.memory.first
+        return first if self.exists is None else min(first, self.exists)
 
     @property
     def mean_bytes(self) -> float:
@@ -64,10 +68,19 @@ class LogState(NamedTuple):
         if offset < self.floor:
             raise HistoryTruncated(str(stream), offset, self.floor)
 
+    def check_in_memory(self, stream: StreamId, offset: int) -> None:
+        """Whether Redis has all from `offset` on.
+
+        Raises:
+            HistoryTruncated: `offset` is below what is in memory.
+        """
+        if offset < self.memory.first:
+            raise HistoryTruncated(str(stream), offset, self.memory.first)
+
 
 def meta_command(stream: StreamId) -> Command:
     """Asks for what :func:`parse_meta` reads."""
-    return ("HMGET", stream_meta(stream), "next", "floor", "state", "last_append", "bytes")
+    return ("HMGET", stream_meta(stream), "next", "floor", "state", "last_append", "bytes", "exists")
 
 
 def parse_meta(stream: StreamId, reply: Any) -> LogState | None:
@@ -78,14 +91,15 @@ def parse_meta(stream: StreamId, reply: Any) -> LogState | None:
     """
     if reply[0] is None:
         return None
-    next, floor, state, last_append = reply[:4]
+    next, floor, state, last_append, size, exists = reply[:6]
     try:
         return LogState(
-            Segment(int(floor or 0), int(next)),
+            Extent(int(floor or 0), int(next)),
             state == b"sealed",
             int(last_append or 0),
             state == b"pending",
-            int(reply[4] or 0) if len(reply) > 4 else 0,
+            int(size or 0),
+            None if exists is None else int(exists),
         )
     except ValueError:
         raise damaged_stream(stream) from None

@@ -27,7 +27,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.state import LogState, Segment, meta_command, no_stream, parse_meta
+from streamlease.streams.log.state import Extent, LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import (
     AsyncRedis,
     BlockingRedis,
@@ -66,13 +66,13 @@ def _meta(stream: StreamId) -> Command:
     return (*meta_command(stream), "trimmed_at")
 
 
-def _searched(stream: StreamId, reply: Any, moment: int) -> Segment:
+def _searched(stream: StreamId, reply: Any, moment: int) -> Extent:
     """Where to search a stream that still has everything after `moment`."""
     state, trimmed_at = parse_meta(stream, reply), reply[-1]
     if state is None:
         raise no_stream(stream)
     if trimmed_at is not None and moment < int(trimmed_at):
-        raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, state.floor)
+        raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, state.memory.first)
     return state.memory
 
 
@@ -196,8 +196,10 @@ class WaitingMessage(NamedTuple):
 
     next: int
     floor: int
+    """The lowest offset that exists."""
     since: int | None
-    """Append time in microseconds; None if there is no message at the offset, or its time is not known."""
+    """Append time in microseconds; None if there is no message at the offset, or its time is not known, as
+    that of a message that is not in memory."""
 
 
 async def waiting(

@@ -26,7 +26,7 @@ from streamlease.protocol.errors import Fenced, InvalidOption, StoreRefused, Str
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.quantities import MOST, format_duration, format_size
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.state import damaged_stream, no_stream
+from streamlease.streams.log.state import LogState, damaged_stream, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import AsyncRedis, Command, exchange, refusal
 from streamlease.streams.redis.scripts import Call, load_script, run_each
 
@@ -223,9 +223,7 @@ async def trim(redis: AsyncRedis, one: Trim) -> Trimmed:
 class Kept(NamedTuple):
     """What a stream holds, as retention sees it. Times are microseconds of the server's clock."""
 
-    next: int
-    floor: int
-    bytes: int
+    state: LogState
     trimmed_at: int
     """Append time of the newest message that retention removed; 0 if it never removed one."""
     held_by: str | None
@@ -235,8 +233,9 @@ class Kept(NamedTuple):
     @property
     def bytes_ever(self) -> int:
         """About how many bytes were ever appended, judged by the messages that are left."""
-        left = self.next - self.floor
-        return MOST if self.next and not left else self.bytes * self.next // max(1, left)
+        first, next = self.state.memory
+        left = next - first
+        return MOST if next and not left else self.state.bytes * next // max(1, left)
 
 
 def newer_than(
@@ -253,7 +252,7 @@ def newer_than(
     found: dict[StreamId, Newer] = {}
     for stream in reversed([*predecessors]):
         one, behind, former = held.get(stream), found.get(stream, NOTHING_NEWER), predecessors[stream]
-        own = Newer(one.next, one.bytes_ever) if one is not None else NOTHING_NEWER
+        own = Newer(one.state.next, one.bytes_ever) if one is not None else NOTHING_NEWER
         for before in former:
             known = found.get(before, NOTHING_NEWER)
             found[before] = Newer(
@@ -265,10 +264,7 @@ def newer_than(
 
 async def kept(redis: AsyncRedis, streams: Sequence[StreamId]) -> dict[StreamId, Kept]:
     """What `streams` hold, in one round trip; those that do not exist, or are damaged, are left out."""
-    commands: list[Command] = [
-        ("HMGET", stream_meta(one), "next", "floor", "bytes", "trimmed_at", "held_by", "held_since")
-        for one in streams
-    ]
+    commands: list[Command] = [(*meta_command(one), "trimmed_at", "held_by", "held_since") for one in streams]
     replies = await exchange(redis, commands) if commands else []
     found: dict[StreamId, Kept] = {}
     for stream, reply in zip(streams, replies, strict=True):
@@ -276,12 +272,25 @@ async def kept(redis: AsyncRedis, streams: Sequence[StreamId]) -> dict[StreamId,
             if not str(reply).startswith("WRONGTYPE"):
                 raise refusal(reply)
             log.warning("%s", damaged_stream(stream))
-        elif reply[0] is not None:
-            try:
-                next, floor, size, trimmed_at, since = (int(value or 0) for value in (*reply[:4], reply[5]))
-            except ValueError:
-                log.warning("%s", damaged_stream(stream))
-                continue
-            by = None if reply[4] is None else reply[4].decode("utf-8", "replace")
-            found[stream] = Kept(next, floor, size, trimmed_at, by, since or None)
+            continue
+        try:
+            one = _kept(stream, reply)
+        except StreamleaseError as damaged:
+            log.warning("%s", damaged)
+            continue
+        if one is not None:
+            found[stream] = one
     return found
+
+
+def _kept(stream: StreamId, reply: Any) -> Kept | None:
+    state, (trimmed_at, held_by, since) = parse_meta(stream, reply), reply[-3:]
+    if state is None:
+        return None
+    try:
+        trimmed_at, since = int(trimmed_at or 0), int(since or 0)
+    except ValueError:
+        raise damaged_stream(stream) from None
+    return Kept(
+        state, trimmed_at, None if held_by is None else held_by.decode("utf-8", "replace"), since or None
+    )

@@ -58,7 +58,7 @@ async def filled(client: Client, messages: int = 10, retention: Retention | None
 
 
 async def floor(client: Client) -> int:
-    return (await kept(client.redis, [STREAM]))[STREAM].floor
+    return (await kept(client.redis, [STREAM]))[STREAM].state.floor
 
 
 async def leading(host: LeaderHost, group: str) -> bool:

@@ -60,7 +60,7 @@ class Rig:
                 await publisher.send("a/b", b"%d" % number)  # awaited: an entry each
 
     async def floor(self) -> int:
-        return (await kept(self.client.redis, [STREAM]))[STREAM].floor
+        return (await kept(self.client.redis, [STREAM]))[STREAM].state.floor
 
     async def held_by(self) -> str | None:
         return (await kept(self.client.redis, [STREAM]))[STREAM].held_by

@@ -117,7 +117,7 @@ async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_ou
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
-    monkeypatch.setattr("streamlease.streams.log.log.ENOUGH_ROWS", 1)
+    monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
     asked = 0
 
@@ -127,7 +127,7 @@ async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_ou
             asked += 1
             super().__init__(*arguments)
 
-    monkeypatch.setattr("streamlease.streams.log.log.PendingAnswer", Counted)
+    monkeypatch.setattr("streamlease.streams.log.segments.PendingAnswer", Counted)
     reading = BlockingLog(blocking).read_range(stream, 0, total)
     assert offsets([next(reading)]) == [0, 1, 2]
     assert asked == 2
@@ -138,7 +138,7 @@ async def test_a_reader_that_is_left_early_leaves_no_reply_behind(
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
-    monkeypatch.setattr("streamlease.streams.log.log.ENOUGH_ROWS", 1)
+    monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
     reader = BlockingLog(blocking)
     for left_after in range(4):
@@ -152,7 +152,7 @@ async def test_a_connection_lost_with_a_question_on_its_way_is_an_outage_and_the
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
-    monkeypatch.setattr("streamlease.streams.log.log.ENOUGH_ROWS", 1)
+    monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
     reader = BlockingLog(blocking)
     reading = reader.read_range(stream, 0, total)
@@ -170,7 +170,7 @@ async def test_what_is_large_enough_is_handed_out_as_it_is(
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "BATCH_ROWS", 64)
-    monkeypatch.setattr("streamlease.streams.log.log.ENOUGH_ROWS", 10)
+    monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 10)
     total = await fill(log, stream, [4, 5, 6, 3, 10, 2, 70, 1, 1])
     batches = [*BlockingLog(blocking).read_range(stream, 0, total)]
     assert [batch.num_rows for batch in batches] == [15, 3, 10, 2, 64, 8]

@@ -38,13 +38,14 @@ async def state(redis: AsyncRedis, stream: StreamId) -> Kept:
 
 
 async def test_bytes_are_what_is_stored(redis: AsyncRedis, log: AsyncLog, stream: StreamId) -> None:
-    assert (await state(redis, stream)).bytes == 0
+    assert (await state(redis, stream)).state.bytes == 0
     await fill(log, stream, [1, 1, 50, 1, 7])
     held = await state(redis, stream)
-    assert held == Kept(60, 0, await stored_bytes(redis, stream), 0, None, None)
-    assert held.bytes > 0
+    assert (held.state.memory, held.state.bytes) == ((0, 60), await stored_bytes(redis, stream))
+    assert held == Kept(held.state, 0, None, None)
+    assert held.state.bytes > 0
     await trim(redis, Trim(stream, Retention(messages=8), 60))
-    assert (await state(redis, stream)).bytes == await stored_bytes(redis, stream) < held.bytes
+    assert (await state(redis, stream)).state.bytes == await stored_bytes(redis, stream) < held.state.bytes
 
 
 async def test_a_retry_adds_no_bytes(redis: AsyncRedis, log: AsyncLog, stream: StreamId) -> None:
@@ -68,7 +69,7 @@ async def test_messages_keeps_the_newest_and_whole_entries(
 
 async def test_bytes_removes_until_the_rest_fits(redis: AsyncRedis, log: AsyncLog, stream: StreamId) -> None:
     await fill(log, stream, [1] * 20)
-    each = (await state(redis, stream)).bytes / 20
+    each = (await state(redis, stream)).state.bytes / 20
     done = await trim(redis, Trim(stream, Retention(bytes=int(each * 5.5)), 20))
     assert done.bytes == await stored_bytes(redis, stream) <= each * 5.5
     assert done.floor in (14, 15)
@@ -127,7 +128,7 @@ async def test_who_holds_and_since_when_is_kept_until_it_lets_go(
     keep = Retention(messages=1)
     await trim(redis, Trim(stream, keep, 1, "a"))
     first = await state(redis, stream)
-    assert (first.held_by, first.floor) == ("a", 1)
+    assert (first.held_by, first.state.floor) == ("a", 1)
     assert first.held_since is not None and first.held_since > 1_700_000_000_000_000
     await trim(redis, Trim(stream, keep, 2, "a"))
     assert (await state(redis, stream)).held_since == first.held_since
@@ -145,7 +146,7 @@ async def test_a_floor_is_never_lowered_and_offsets_go_on(
     total = await fill(log, stream, [3, 3])
     assert (await trim(redis, Trim(stream, Retention(bytes=1), total))).floor == 6
     assert (await trim(redis, Trim(stream, Retention(messages=100), 0))).floor == 6
-    assert (await state(redis, stream)).bytes == 0
+    assert (await state(redis, stream)).state.bytes == 0
     assert (await log.append(append(stream, 2, rows(6, 2)))).first == 6
     with pytest.raises(HistoryTruncated) as error:
         await log.read(stream, 5)
@@ -242,7 +243,7 @@ async def test_appends_readers_and_trims_at_once_leave_no_hole(
             trimming, reading = group.create_task(cut()), group.create_task(read())
         assert trimming.result() > 300
         assert reading.result()[0] == 1200
-        assert (await state(redis, stream)).bytes == await stored_bytes(redis, stream)
+        assert (await state(redis, stream)).state.bytes == await stored_bytes(redis, stream)
     finally:
         await redis.aclose()
         await other.aclose()
@@ -262,7 +263,7 @@ async def test_floor_bytes_and_holder_survive_a_power_cut(make_redis_server: Mak
     redis = connect(server.url)
     try:
         assert await state(redis, stream) == before
-        assert (before.floor, before.held_by) == (4, "holder")
+        assert (before.state.floor, before.held_by) == (4, "holder")
         with pytest.raises(HistoryTruncated):
             await AsyncLog(redis).read(stream, 3)
         with pytest.raises(Fenced):

@@ -52,8 +52,8 @@ async def import_all(redis: AsyncRedis, key: str) -> int:
 
 def trimmed(streams: dict[StreamId, Kept]) -> bool:
     """Whether retention came by: entries go whole, so a few messages more than its limit may stay."""
-    full = [one for one in streams.values() if one.next > 10]
-    return bool(full) and all(one.floor > 0 for one in full)
+    full = [one for one in streams.values() if one.state.next > 10]
+    return bool(full) and all(one.state.floor > 0 for one in full)
 
 
 async def test_a_cluster_moves_imports_retains_and_forgets(make_redis_server: MakeServer) -> None:
