@@ -55,6 +55,7 @@ from streamlease.protocol.messages import (
 from streamlease.registry import leadership, mailbox, spawn
 from streamlease.registry.leadership import LeaderRecord
 from streamlease.registry.mailbox import Mailbox
+from streamlease.registry.neighbours import Neighbours
 from streamlease.registry.postbox import Postbox
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
@@ -98,7 +99,9 @@ class Agent:
         self.error: StreamleaseError | None = None
         """Why the agent is over, unless it was closed."""
         self._tasks = Supervisor(f"agent {self.id}", self._ended)
-        self._postbox = Postbox(redis, self.id, self._tasks)
+        self._neighbours = Neighbours()
+        self._inbox = self._neighbours.move_in(self.id)
+        self._postbox = Postbox(redis, self.id, self._tasks, neighbours=self._neighbours)
         self._searching = Supervisor(f"agent {self.id}, leader of", self._search_ended)
         self._searches: set[str] = set()
         self._sessions: dict[End, str] = {}
@@ -123,6 +126,7 @@ class Agent:
         await self._mailbox.open()
         works = {
             "receive": self._receive,
+            "hear": self._hear,
             "send": self._postbox.work,
             "keep alive": self._keep_alive,
             "tick": self._tick,
@@ -391,7 +395,12 @@ class Agent:
                 failed, self._host = self._host, None
                 await failed.close()
             if self._host is None:
-                host = LeaderHost(self._redis, HostConfig(name="embedded", registered=False), pid=os.getpid())
+                host = LeaderHost(
+                    self._redis,
+                    HostConfig(name="embedded", registered=False),
+                    pid=os.getpid(),
+                    neighbours=self._neighbours,
+                )
                 try:
                     await asyncio.create_task(host.start(), context=Context())
                 except BaseException:
@@ -405,6 +414,10 @@ class Agent:
     async def _receive(self) -> None:
         letters = await self._mailbox.receive()
         for letter in letters:
+            self._deliver(letter.message)
+
+    async def _hear(self) -> None:
+        for letter in await self._inbox.receive():
             self._deliver(letter.message)
 
     def _deliver(self, message: Message) -> None:

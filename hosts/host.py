@@ -57,6 +57,7 @@ from streamlease.protocol.messages import (
 from streamlease.registry import hosts, leadership, mailbox
 from streamlease.registry.leadership import LeaderRecord, LeadershipConfig
 from streamlease.registry.mailbox import Letter, Mailbox
+from streamlease.registry.neighbours import Neighbours
 from streamlease.registry.postbox import Postbox
 from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
 from streamlease.streams.redis.connection import AsyncRedis
@@ -109,10 +110,12 @@ class LeaderHost:
         pid: int = 0,
         place: Place | None = None,
         failed: Callable[[], None] = lambda: None,
+        neighbours: Neighbours | None = None,
     ) -> None:
         """Args:
         place: makes a spawn job, which any host may take; None: this host leads what it is asked for.
         failed: called once, when it fails.
+        neighbours: who lives on the same event loop.
         """
         self.id = f"{config.name or 'host'}-{random_token()[:8]}"
         self.config = config
@@ -141,7 +144,8 @@ class LeaderHost:
         self._loops = Supervisor(f"host {self.id}", self.fail)
         self._single = Supervisor(f"host {self.id}", lambda name, error: None)
         """Of tasks that end alone; the supervisor tells the log."""
-        self._postbox = Postbox(redis, self.id, self._loops)
+        self._neighbours = neighbours or Neighbours()
+        self._postbox = Postbox(redis, self.id, self._loops, neighbours=self._neighbours)
         self._inboxes = InboxMover(redis, self.id)
         self._upkeep = Upkeep(
             redis, self.id, config.leadership, self._runners, lambda: self._heard, self._loops
@@ -179,6 +183,7 @@ class LeaderHost:
         load_installed()
         await self._mailbox.open()
         await self._beat_once()
+        self._inbox = self._neighbours.move_in(self.id)
         upkeep = self._upkeep
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "renew": upkeep.renew,
@@ -186,6 +191,7 @@ class LeaderHost:
             "look": upkeep.look,
             "weigh": upkeep.weigh,
             "receive": self._receive,
+            "hear": self._hear,
             "send": self._postbox.work,
             "keep alive": self._keep_alive,
             "beat": self._beat,
@@ -263,6 +269,7 @@ class LeaderHost:
         finally:
             await self._single.close()
             await self._loops.close()
+        self._neighbours.move_out(self.id)
         with contextlib.suppress(*UNANSWERED):
             # The claim expires by itself.
             await self._retainer.close()
@@ -413,6 +420,10 @@ class LeaderHost:
         for letter in await self._mailbox.receive():
             self._deliver(letter)
         self._heard = began
+
+    async def _hear(self) -> None:
+        for letter in await self._inbox.receive():
+            self._deliver(letter)
 
     def _deliver(self, letter: Letter) -> None:
         match letter.message:

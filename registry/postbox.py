@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.messages import Message
 from streamlease.registry import mailbox
+from streamlease.registry.neighbours import Neighbours
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor
@@ -45,12 +46,20 @@ class Postbox:
         sender: the mailbox owner to answer to.
         tasks: owns what is sent to the servers of a cluster side by side.
         most: how many letters may wait.
+        neighbours: who gets letters without Redis.
     """
 
     def __init__(
-        self, redis: AsyncRedis, sender: str, tasks: Supervisor, *, most: int = MOST_LETTERS
+        self,
+        redis: AsyncRedis,
+        sender: str,
+        tasks: Supervisor,
+        *,
+        most: int = MOST_LETTERS,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self._redis = redis
+        self._neighbours = neighbours or Neighbours()
         self._sender = sender
         self._most = most
         self._waiting: deque[_Letter] = deque()
@@ -68,6 +77,8 @@ class Postbox:
 
     def post(self, receiver: str, message: Message) -> None:
         """Put a message on its way, in order, without waiting."""
+        if self._neighbours.take(receiver, self._sender, message):
+            return
         self._waiting.append((receiver, message))
         self._news.set()
         if len(self._waiting) > self._most:
