@@ -18,6 +18,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextvars import Context
+from typing import assert_never
 
 from streamlease.agent import metrics
 from streamlease.hosts.host import HostConfig, LeaderHost
@@ -33,24 +34,37 @@ from streamlease.protocol.errors import NotLeader as NobodyLeads
 from streamlease.protocol.ids import HIGHEST_TOLD, random_token
 from streamlease.protocol.messages import (
     Command,
+    CommandAstray,
+    CommandDone,
+    CommandRefused,
     CommandReply,
     CutFinished,
     CutFixed,
     CutRead,
     CutResumed,
+    Disconnect,
     DrainHost,
     FailureTaken,
+    FinishCut,
+    FixCut,
     FromLeader,
     Grant,
     Invalidate,
     LeaderConnectResponse,
+    LeaderWanted,
     Message,
+    MessageFailed,
     NotLeader,
+    Ping,
     PingResponse,
     ProgressCommitted,
+    ResumeCut,
     Revoke,
     Revoked,
+    RevokeFinished,
+    SpawnWanted,
     ToLeader,
+    UpdateProgress,
 )
 from streamlease.registry import leadership, mailbox, spawn
 from streamlease.registry.leadership import LeaderRecord
@@ -113,7 +127,7 @@ class Agent:
         self._hosting = asyncio.Lock()
         self._seen: dict[str, int] = {}
         """The highest term of each group that any message here carried."""
-        self._replies: dict[str, list[asyncio.Future[CommandReply]]] = {}
+        self._replies: dict[str, list[asyncio.Future[CommandReply | CommandAstray]]] = {}
         """Request -> who waits for its reply: the same one may be asked for twice at once."""
         self._wishes: dict[str, list[Wish]] = {}
 
@@ -213,13 +227,15 @@ class Agent:
         """What keeps this process from the leader of `group`, as far as it shows; empty if nothing does."""
         return self._postbox.trouble or self._not_found.get(group, "")
 
-    async def command(self, leader: str, command: Command | DrainHost, seconds: float) -> CommandReply:
+    async def command(
+        self, leader: str, command: Command | DrainHost, seconds: float
+    ) -> CommandReply | CommandAstray:
         """Send an operator's act to the host `leader` and wait for the reply.
 
         Raises:
             Indefinite: no reply within `seconds`: it was done, or it was not.
         """
-        reply: asyncio.Future[CommandReply] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[CommandReply | CommandAstray] = asyncio.get_running_loop().create_future()
         waiting = self._replies.setdefault(command.request, [])
         waiting.append(reply)
         try:
@@ -265,12 +281,12 @@ class Agent:
                     # For good: who answers later that it does not lead says nothing of this one.
                     unanswered = True
                     raise
-                if not reply.not_leader:
+                if not isinstance(reply, CommandAstray):
                     return reply
                 await asyncio.sleep(RETRY_SECONDS)
         raise await self._why_not(command, seconds, unanswered=unanswered)
 
-    async def drain_host(self, wanted: DrainHost, seconds: float) -> CommandReply:
+    async def drain_host(self, wanted: DrainHost, seconds: float) -> CommandReply | CommandAstray:
         """Ask a leader host to hand its leaders over, again and again until it answers; done once.
 
         Raises:
@@ -423,7 +439,7 @@ class Agent:
     def _deliver(self, message: Message) -> None:
         self.saw_term(message.group, getattr(message, "term", 0))
         match message:
-            case CommandReply():
+            case CommandDone() | CommandRefused() | CommandAstray():
                 for reply in self._replies.get(message.request, ()):
                     if not reply.done():
                         reply.set_result(message)
@@ -442,9 +458,24 @@ class Agent:
                 | Invalidate()
             ):
                 receiver = message.borrower
-            case _:
+            case (
+                LeaderWanted()
+                | Ping()
+                | UpdateProgress()
+                | RevokeFinished()
+                | MessageFailed()
+                | Disconnect()
+                | FixCut()
+                | FinishCut()
+                | ResumeCut()
+                | Command()
+                | SpawnWanted()
+                | DrainHost()
+            ):
                 self._drop()
                 return
+            case _:
+                assert_never(message)
         receive = self._receivers.get(receiver)
         if receive is None:
             self._drop()

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader, UnknownGroup
 from streamlease.protocol.group_options import GroupOptions, check_options
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from streamlease.agent.listening import PlainSubscription
     from streamlease.agent.subscription import SharedReader, Subscription
     from streamlease.protocol.acts import Act
-    from streamlease.protocol.messages import Command, CommandReply
+    from streamlease.protocol.messages import Command, CommandAstray, CommandReply
     from streamlease.streams.publish.publisher import Publisher
 
 M = TypeVar("M", bound="BaseModel")
@@ -317,12 +317,13 @@ class Client:
         who: str = "",
         dry_run: bool = False,
         seconds: float = 5.0,
-    ) -> CommandReply:
-        """Have an operator's act done by the leader of a group.
+    ) -> dict[str, Any]:
+        """Have an operator's act done by whoever leads the group now. The leader's answer.
 
         Raises:
             InvalidOption: an argument is not acceptable.
             UnknownGroup: nobody declared it.
+            ActRefused: the leader says why it is not done.
             NotLeader: nobody leads it now.
             Indefinite: the leader did not answer in time.
         """
@@ -333,7 +334,7 @@ class Client:
         request = {"group": subscription.id, "request": random_token()}
         command = _command({**request, "act": act, "who": who, "dry_run": dry_run})
         agent = await self.agent()
-        return await agent.command(record.mailbox, command, seconds)
+        return _answer(await agent.command(record.mailbox, command, seconds), subscription.id)
 
     async def act(
         self,
@@ -371,11 +372,7 @@ class Client:
                 "dry_run": dry_run,
             }
         )
-        reply = await (await self.agent()).act(command, seconds)
-        if not reply.ok:
-            raise ActRefused(reply.error)
-        answer: dict[str, Any] = json.loads(reply.body)
-        return answer
+        return _answer(await (await self.agent()).act(command, seconds), subscription.id)
 
     async def drain_host(
         self, host: str, *, who: str = "", undo: bool = False, seconds: float = ACT_SECONDS
@@ -396,11 +393,28 @@ class Client:
         drain = _checked(
             DrainHost, {"group": host, "request": random_token(), "who": who, "at": at, "undo": undo}
         )
-        reply = await (await self.agent()).drain_host(drain, seconds)
-        if not reply.ok:
+        return _answer(await (await self.agent()).drain_host(drain, seconds), host)
+
+
+def _answer(reply: CommandReply | CommandAstray, whom: str) -> dict[str, Any]:
+    """What was answered.
+
+    Raises:
+        ActRefused: it was not done.
+        NotLeader: whoever was asked is not the one.
+    """
+    from streamlease.protocol import messages
+
+    match reply:
+        case messages.CommandDone():
+            answer: dict[str, Any] = json.loads(reply.body)
+        case messages.CommandRefused():
             raise ActRefused(reply.error)
-        answer: dict[str, Any] = json.loads(reply.body)
-        return answer
+        case messages.CommandAstray():
+            raise NotLeader(f"the host that led {whom} does so no more: try again")
+        case _:
+            assert_never(reply)
+    return answer
 
 
 def _command(fields: dict[str, Any]) -> Command:

@@ -20,7 +20,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 from streamlease.hosts.trimming import INTERVAL_SECONDS, Retainer
 from streamlease.hosts.upkeep import Upkeep
@@ -40,16 +40,31 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import random_token
 from streamlease.protocol.messages import (
     Command,
+    CommandAstray,
+    CommandDone,
+    CommandRefused,
     CommandReply,
+    CutFinished,
+    CutFixed,
+    CutRead,
+    CutResumed,
     Disconnect,
     DrainHost,
+    FailureTaken,
     FinishCut,
     FixCut,
+    Grant,
+    Invalidate,
+    LeaderConnectResponse,
     LeaderWanted,
     MessageFailed,
     NotLeader,
     Ping,
+    PingResponse,
+    ProgressCommitted,
     ResumeCut,
+    Revoke,
+    Revoked,
     RevokeFinished,
     SpawnWanted,
     UpdateProgress,
@@ -316,15 +331,14 @@ class LeaderHost:
         if self._drain_answer is not None and self._drain_answer.request == wanted.request:
             self._postbox.post(sender, self._drain_answer)  # the answer was lost, or came too late
             return
-        error = ""
-        if not wanted.undo and not await self._others():
-            error = f"host {self.id} is the last one that leads: start another one first"
-        self.drained = not wanted.undo and not error
         groups = self.leaders
-        body = json.dumps({"host": self.id, "drained": self.drained, "leaders": groups})
-        self._drain_answer = CommandReply(
-            group=wanted.group, request=wanted.request, ok=not error, error=error, body=body
-        )
+        self.drained = not wanted.undo and bool(await self._others())
+        if self.drained or wanted.undo:
+            body = json.dumps({"host": self.id, "drained": self.drained, "leaders": groups})
+            self._drain_answer = CommandDone(group=wanted.group, request=wanted.request, body=body)
+        else:
+            error = f"host {self.id} is the last one that leads: start another one first"
+            self._drain_answer = CommandRefused(group=wanted.group, request=wanted.request, error=error)
         try:
             await self._beat_once()
         except UNANSWERED as unanswered:
@@ -428,13 +442,7 @@ class LeaderHost:
     def _deliver(self, letter: Letter) -> None:
         match letter.message:
             case Command() as command if command.group not in self._runners:
-                error = f"host {self.id} does not lead {command.group}"
-                self._postbox.post(
-                    letter.sender,
-                    CommandReply(
-                        group=command.group, request=command.request, ok=False, error=error, not_leader=True
-                    ),
-                )
+                self._postbox.post(letter.sender, CommandAstray(group=command.group, request=command.request))
             case (
                 LeaderWanted() | Ping() | UpdateProgress() | RevokeFinished() | MessageFailed()
             ) as message if message.group not in self._runners:
@@ -463,8 +471,27 @@ class LeaderHost:
                 self.lead(wanted.group, wanted.above)
             case DrainHost() as drain:
                 self._errand(self._drain_host(letter.sender, drain))
+            case (
+                LeaderConnectResponse()
+                | NotLeader()
+                | PingResponse()
+                | Grant()
+                | Revoke()
+                | Revoked()
+                | ProgressCommitted()
+                | FailureTaken()
+                | Invalidate()
+                | CutFixed()
+                | CutFinished()
+                | CutResumed()
+                | CutRead()
+                | CommandDone()
+                | CommandRefused()
+                | CommandAstray()
+            ) as strange:
+                log.warning("host %s got a %s, which is for borrowers", self.id, strange.type)
             case _:
-                log.warning("host %s got a %s, which is for borrowers", self.id, letter.message.type)
+                assert_never(letter.message)
 
     def _errand(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside the loops; a Redis that does not answer ends it."""

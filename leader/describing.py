@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from streamlease.leader.core import view
 from streamlease.leader.core.events import Describe
-from streamlease.protocol.messages import CommandReply
+from streamlease.protocol.messages import CommandDone, CommandRefused, CommandReply
 from streamlease.streams.tasks import task_failed
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Describer:
         return f'{json.dumps(around)[:-1]}, "streams": [{streams}]}}'
 
     def _reply(self, question: Describe, body: str) -> None:
-        reply = CommandReply(group=self.group, request=question.request, ok=True, body=body)
+        reply = CommandDone(group=self.group, request=question.request, body=body)
         self.send(question.mailbox, reply)
 
     def _refuse(self, asked: list[Describe], error: Exception) -> None:
@@ -91,5 +91,5 @@ class Describer:
         log.error("a view of group %s could not be made", self.group, exc_info=error)
         why = str(task_failed(f"leader of {self.group}", "the view", error))
         for question in asked:
-            reply = CommandReply(group=self.group, request=question.request, ok=False, error=why)
+            reply = CommandRefused(group=self.group, request=question.request, error=why)
             self.send(question.mailbox, reply)

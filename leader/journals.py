@@ -12,15 +12,9 @@ from dataclasses import dataclass, field
 
 from redis.exceptions import ResponseError
 
-from streamlease.leader.core.records import (
-    GroupState,
-    Leased,
-    Record,
-    Released,
-    StreamsAdvanced,
-    StreamsForgotten,
-    decode_records,
-)
+from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.records import Record, decode_records
+from streamlease.leader.core.touched import leased_by, moved_by
 from streamlease.leader.journal import recover
 from streamlease.protocol.errors import Indefinite, StoreUnavailable
 from streamlease.registry import keys
@@ -136,7 +130,7 @@ def _take(followed: Followed, entries: Sequence[Entry]) -> JournalNews | None:
     try:
         for entry in entries:
             for time, record in _new_records(followed, entry):
-                streams.update(followed.state.moved_by(record), _leases(record))
+                streams.update(moved_by(followed.state, record), leased_by(record))
                 followed.state.apply(record)
                 records.append((time, record))
     except DAMAGE:
@@ -155,16 +149,3 @@ def _new_records(followed: Followed, entry: Entry) -> list[tuple[int, Record]]:
     followed.number = number
     time = int(id.partition(b"-")[0])
     return [(time, record) for record in decode_records(parts[b"r"])]
-
-
-def _leases(record: Record) -> Sequence[str]:
-    """The streams whose lease or place in the order `record` changes."""
-    match record:
-        case Leased() | Released():
-            return (record.stream,)
-        case StreamsAdvanced():
-            return record.finished + record.released
-        case StreamsForgotten():
-            return record.streams
-        case _:
-            return ()

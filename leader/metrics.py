@@ -48,14 +48,11 @@ def count_commit(records: Iterable[Record], size: int) -> None:
     JOURNAL_COMMITS.inc()
     JOURNAL_BYTES.inc(size)
     for record in records:
-        match record:
-            case Leased():
-                LEASES.inc()
-            case HandedOver(milliseconds=milliseconds, clean=clean):
-                how = "hand-over" if clean else "take-over"
-                HAND_OVER_SECONDS.labels(how).observe(milliseconds / 1000)
-            case _:
-                pass
+        if isinstance(record, Leased):
+            LEASES.inc()
+        elif isinstance(record, HandedOver):
+            how = "hand-over" if record.clean else "take-over"
+            HAND_OVER_SECONDS.labels(how).observe(record.milliseconds / 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,14 @@ def committed(tracer: Tracer, group: str, term: int, records: Iterable[Record], 
     """A group commit that began at `began` (ns since 1970) is durable: spans of its leases and hand-overs."""
     now = time.time_ns()
     for record in records:
-        match record:
-            case Leased():
-                name, start = "lease", began
-                more: dict[str, str | int] = {"lease_epoch": record.lease_epoch, "borrower": record.name}
-            case HandedOver():
-                name, start = "hand-over", now - record.milliseconds * 1_000_000
-                more = {"how": "hand-over" if record.clean else "take-over"}
-            case _:
-                continue
+        if isinstance(record, Leased):
+            name, start = "lease", began
+            more: dict[str, str | int] = {"lease_epoch": record.lease_epoch, "borrower": record.name}
+        elif isinstance(record, HandedOver):
+            name, start = "hand-over", now - record.milliseconds * 1_000_000
+            more = {"how": "hand-over" if record.clean else "take-over"}
+        else:
+            continue
         about = {"group": group, "term": term, "stream": record.stream, **more}
         attributes = {f"streamlease.{key}": value for key, value in about.items()}
         tracer.start_span(name, attributes=attributes, start_time=start).end(now)

@@ -141,17 +141,24 @@ class Waiting:
 
 def _is_newer(before: ToLeader, after: ToLeader) -> bool:
     """Whether `after` says something else than `before`, which has the same key. Pure."""
-    match before, after:
-        case LeaderWanted(), LeaderWanted():
-            return (after.arrival, after.attempt) > (before.arrival, before.attempt)
-        case FixCut(), FixCut():
-            return (after.arrival, after.cut, after.proposal) > (before.arrival, before.cut, before.proposal)
-        case FinishCut(), FinishCut():
-            return (after.arrival, after.finished) > (before.arrival, before.finished)
-        case ResumeCut(), ResumeCut():
-            return (after.arrival, after.cut) > (before.arrival, before.cut)
+    return _order(after) > _order(before)
+
+
+def _order(message: ToLeader) -> tuple[int, ...]:
+    """Rises with what is said under one key; empty if what is said under it is always the same."""
+    match message:
+        case LeaderWanted():
+            return message.arrival, message.attempt
+        case FixCut():
+            return message.arrival, message.cut, message.proposal
+        case FinishCut():
+            return message.arrival, message.finished
+        case ResumeCut():
+            return message.arrival, message.cut
+        case Ping() | UpdateProgress() | RevokeFinished() | MessageFailed() | Disconnect() | Command():
+            return ()
         case _:
-            return False
+            assert_never(message)
 
 
 def _is_repeated(before: ToLeader, after: LeaderWanted) -> bool:

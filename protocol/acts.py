@@ -137,6 +137,23 @@ LastingAct = (
 )
 """What is decided, recorded, and done once."""
 
+LastingName = Literal[
+    "rebalance",
+    "step_down",
+    "pause",
+    "resume",
+    "drain",
+    "undrain",
+    "move",
+    "release",
+    "retry",
+    "dead_letter",
+    "reset",
+    "expire",
+    "delete",
+]
+"""The names of lasting acts."""
+
 Act = LastingAct | DescribeGroup
 ActField = Annotated[Act, Field(discriminator="act")]
 

@@ -25,10 +25,11 @@ the commands of operators. Every message may be lost, duplicated, delayed or reo
     SpawnWanted
 
     operator -> leader            leader -> operator
-    Command                       CommandReply
+    Command                       CommandDone | CommandRefused
 
     operator -> host              host -> operator
-    DrainHost                     CommandReply
+    DrainHost                     CommandDone | CommandRefused
+    Command, led elsewhere        CommandAstray
 """
 
 from __future__ import annotations
@@ -391,16 +392,27 @@ class CutResumed(_Message):
     ranges: RangesField
 
 
-class CommandReply(_Message):
-    """The outcome of an operator's act; `body` is a JSON document."""
+class CommandDone(_Message):
+    """An operator's act is done, or would be; `body` is what is to be said of it, a JSON document."""
 
-    type: Literal["command_reply"] = "command_reply"
+    type: Literal["command_done"] = "command_done"
     request: Text
-    ok: bool
-    error: str = ""
-    body: str = "{}"
-    not_leader: bool = False
+    body: str
+
+
+class CommandRefused(_Message):
+    """An operator's act is not done, and this is why."""
+
+    type: Literal["command_refused"] = "command_refused"
+    request: Text
+    error: str
+
+
+class CommandAstray(_Message):
     """The host that was asked does not lead the group: find the leader, and ask again."""
+
+    type: Literal["command_astray"] = "command_astray"
+    request: Text
 
 
 BorrowerToLeader = LeaderWanted | Ping | UpdateProgress | RevokeFinished | MessageFailed | Disconnect
@@ -418,8 +430,9 @@ LeaderToBorrower = (
     | Invalidate
 )
 LeaderToSession = CutFixed | CutFinished | CutResumed
+CommandReply = CommandDone | CommandRefused
 FromLeader = LeaderToBorrower | LeaderToSession | CommandReply
-Message = ToLeader | FromLeader | CutRead | SpawnWanted | DrainHost
+Message = ToLeader | FromLeader | CommandAstray | CutRead | SpawnWanted | DrainHost
 
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 _ALL: TypeAdapter[list[Message]] = TypeAdapter(list[Annotated[Message, Field(discriminator="type")]])

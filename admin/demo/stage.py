@@ -33,7 +33,7 @@ from streamlease.admin.demo.report import DemoOutcome, DemoProgress, Reporter
 from streamlease.admin.redis.embedded import EmbeddedRedis
 from streamlease.agent.client import Client
 from streamlease.protocol.acts import DescribeGroup
-from streamlease.protocol.errors import InvalidOption, NotLeader, StreamleaseError
+from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import hosts, leadership
@@ -288,11 +288,7 @@ class Stage:
             await asyncio.sleep(0.5)
 
     async def _describe(self) -> dict[str, Any]:
-        reply = await self.client.command(self.group, DescribeGroup(), seconds=2.0)
-        if not reply.ok:
-            raise NotLeader(reply.error)
-        group: dict[str, Any] = json.loads(reply.body)
-        return group
+        return await self.client.command(self.group, DescribeGroup(), seconds=2.0)
 
     def _owners(self, group: dict[str, Any]) -> dict[str, int]:
         """How many streams each query holds. Sessions get their query's name in the order of appearance."""

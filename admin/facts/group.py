@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.acting import declared
@@ -11,7 +10,7 @@ from streamlease.admin.facts.rows import Count, FactRow, Moment, Seconds, Stream
 from streamlease.admin.output import iso_microseconds
 from streamlease.leader import journal
 from streamlease.leader.core import view
-from streamlease.protocol.errors import Indefinite, NotLeader, StoreRefused, UnknownSpace
+from streamlease.protocol.errors import ActRefused, Indefinite, NotLeader, StoreRefused, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import leadership
 from streamlease.streams.log.log import AsyncLog
@@ -170,11 +169,9 @@ async def ask_leader(client: Client, subscription: SharedSubscription) -> dict[s
     from streamlease.protocol.acts import DescribeGroup
 
     try:
-        reply = await client.command(subscription, DescribeGroup(), seconds=DESCRIBE_SECONDS)
-    except (NotLeader, Indefinite):
+        return await client.command(subscription, DescribeGroup(), seconds=DESCRIBE_SECONDS)
+    except (ActRefused, NotLeader, Indefinite):
         return None
-    found: dict[str, Any] = json.loads(reply.body)
-    return found if reply.ok else None
 
 
 async def _from_journal(client: Client, declaration: Declaration) -> dict[str, Any]:

@@ -314,6 +314,7 @@ def history(
     shared = SharedSubscription.parse(subscription)
 
     async def look(client: Client) -> dict[str, Any]:
+        from streamlease.leader.core.operated import RefusedAct
         from streamlease.leader.journal import recover
 
         await declared(client, shared)
@@ -324,9 +325,9 @@ def history(
                 "who": done.who or "the leader",
                 "act": done.act,
                 "what": done.what,
-                "outcome": f"refused: {done.error}" if done.error else "done",
+                "outcome": f"refused: {done.error}" if isinstance(done, RefusedAct) else "done",
                 "request": done.request,
-                "details": json.loads(done.body),
+                "details": {} if isinstance(done, RefusedAct) else json.loads(done.body),
             }
             for done in state.operated.acts[-limit:]
         ]

@@ -5,15 +5,27 @@ Every act can be shown before it is done (``dry_run``); the answer is lines of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, assert_never
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from streamlease.admin.acting import delete_group
 from streamlease.admin.groups.group_reset import reset_rows
 from streamlease.admin.moments import parse_moment
 from streamlease.admin.output import iso_microseconds
-from streamlease.protocol.acts import ResetProgress, made, parse
+from streamlease.protocol.acts import (
+    Act,
+    DrainBorrower,
+    MoveStream,
+    PauseGroup,
+    RebalanceGroup,
+    ReleaseStream,
+    ResetProgress,
+    ResumeGroup,
+    StepDown,
+    UndrainBorrower,
+    made,
+)
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import SharedSubscription
 
@@ -23,33 +35,105 @@ if TYPE_CHECKING:
 MOST_LINES = 200
 """Lines of one answer; of a longer list the rest is counted."""
 
-Text = str | None
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+Time = Annotated[str, Field(max_length=100)]
 
 
-class PageAct(BaseModel):
-    """What the page may ask of a leader; what is given of them makes an act."""
-
+class _PageAct(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     subscription: str
-    act: Literal[
-        "rebalance", "step_down", "pause", "resume", "drain", "undrain", "move", "release", "reset", "delete"
-    ]
     dry_run: bool = False
-    until: Text = Field(None, max_length=100)
-    """Of pause: a time or a duration; none: until it is resumed."""
-    stream: Text = Field(None, max_length=1000)
-    """Of move and release; of reset: only this one."""
-    borrower: Text = Field(None, max_length=1000)
-    """Of drain, undrain and move."""
-    to: Text = Field(None, max_length=100)
-    """Of reset: earliest, latest, a time, a duration back from now, or an offset."""
+
+
+class _Rebalance(_PageAct):
+    act: Literal["rebalance"]
+
+
+class _StepDown(_PageAct):
+    act: Literal["step_down"]
+
+
+class _Pause(_PageAct):
+    act: Literal["pause"]
+    until: Time | None = None
+    """A time or a duration; none: until it is resumed."""
+
+
+class _Resume(_PageAct):
+    act: Literal["resume"]
+
+
+class _Drain(_PageAct):
+    act: Literal["drain"]
+    borrower: Name
+
+
+class _Undrain(_PageAct):
+    act: Literal["undrain"]
+    borrower: Name
+
+
+class _Move(_PageAct):
+    act: Literal["move"]
+    stream: Name
+    borrower: Name
+
+
+class _Release(_PageAct):
+    act: Literal["release"]
+    stream: Name
+
+
+class _Reset(_PageAct):
+    act: Literal["reset"]
+    stream: Name | None = None
+    """Only this one; none: all of them."""
+    to: Time | None = None
+    """Earliest, latest, a time, a duration back from now, or an offset."""
     shift: int | None = None
-    """Of reset: so many messages further on, or back."""
+    """In its place: so many messages further on, or back."""
+
+
+class _Delete(_PageAct):
+    act: Literal["delete"]
     force: bool = False
-    """Of delete: also under its consumers."""
-    confirm: Text = Field(None, max_length=4000)
-    """Of delete: the subscription once more, as somebody typed it."""
+    """Also under its consumers."""
+    confirm: Annotated[str, Field(max_length=4000)] | None = None
+    """The subscription once more, as somebody typed it."""
+
+
+PageAct = (
+    _Rebalance
+    | _StepDown
+    | _Pause
+    | _Resume
+    | _Drain
+    | _Undrain
+    | _Move
+    | _Release
+    | _Reset
+    | _Delete
+)  # fmt: skip
+"""What the page may ask of a leader."""
+
+_ASKED: TypeAdapter[PageAct] = TypeAdapter(Annotated[PageAct, Field(discriminator="act")])
+
+
+def asked(body: bytes) -> PageAct:
+    """What the page asks for.
+
+    Raises:
+        InvalidOption: it is no act, or a field is missing or not acceptable.
+    """
+    try:
+        return _ASKED.validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        act, *where = map(str, first["loc"] or ("act",))
+        if first["type"] == "missing":
+            raise InvalidOption(f"{act} needs a {where[0]}: name one") from None
+        raise InvalidOption(f"{'.'.join((act, *where))}: {first['msg']}") from None
 
 
 async def do(client: Client, wanted: PageAct, who: str) -> list[str]:
@@ -60,62 +144,58 @@ async def do(client: Client, wanted: PageAct, who: str) -> list[str]:
         UnknownGroup, ActRefused, NotLeader, Indefinite: as `Client.act`.
     """
     shared = SharedSubscription.parse(wanted.subscription)
-    if wanted.act == "reset":
-        return await _reset(client, shared, wanted, who)
-    if wanted.act == "delete":
-        return await _delete(client, shared, wanted, who)
-    if wanted.act == "step_down" and wanted.dry_run:
-        # A dry run has nothing to tell of it, and there may be no leader to ask.
-        return ["the leader would resign; another term begins with its next consumer, and streams stay"]
-    arguments: dict[str, Any] = {}
-    for name in _NEEDS.get(wanted.act, ()):
-        arguments[name] = _given(wanted, name)
-    if wanted.act == "pause" and wanted.until:
-        arguments["until"] = await parse_moment(client.redis, "until", wanted.until, ahead=True)
-    answer = await client.act(shared, parse(wanted.act, **arguments), who=who, dry_run=wanted.dry_run)
-    return _told(wanted.act, answer)
 
+    async def answer(act: Act) -> dict[str, Any]:
+        return await client.act(shared, act, who=who, dry_run=wanted.dry_run)
 
-_NEEDS = {
-    "drain": ("borrower",),
-    "undrain": ("borrower",),
-    "move": ("stream", "borrower"),
-    "release": ("stream",),
-}
-
-
-def _given(wanted: PageAct, name: str) -> str:
-    found: str | None = getattr(wanted, name)
-    if not found:
-        raise InvalidOption(f"{wanted.act} needs a {name}: name one")
-    return found
-
-
-def _told(act: str, answer: dict[str, Any]) -> list[str]:
-    match act:
-        case "rebalance":
-            plan = answer["plan"]
-            moves = [f"{stream} is asked back" for stream in plan["revokes"]]
-            moves += [f"{move['stream']} to {move['to']}" for move in plan["grants"]]
-            return _cut(moves) or ["no moves: the group is balanced"]
-        case "pause":
-            until = answer["until_ms"]
-            when = "it is resumed" if until is None else iso_microseconds(until * 1000)
-            return [f"paused until {when}"]
-        case "drain":
-            return [f"{answer['borrower']} gives up {len(answer['streams'])} streams"]
-        case "undrain":
-            return [f"{answer['borrower']} may have streams again"]
-        case "move":
-            return [f"{answer['stream']} from {answer['from'] or 'nobody'} to {answer['to']}"]
-        case "release":
-            return [
-                f"{answer['stream']} is taken from {answer['from']}; what it has not committed comes again"
-            ]
-        case "step_down":
-            return [f"{answer['host']} steps down from term {answer['term']}"]
-        case _:
+    match wanted:
+        case _Rebalance():
+            return _planned((await answer(RebalanceGroup()))["plan"])
+        case _StepDown():
+            if wanted.dry_run:
+                # A dry run has nothing to tell of it, and there may be no leader to ask.
+                return [
+                    "the leader would resign; another term begins with its next consumer, and streams stay"
+                ]
+            said = await answer(StepDown())
+            return [f"{said['host']} steps down from term {said['term']}"]
+        case _Pause():
+            until = None
+            if wanted.until:
+                until = await parse_moment(client.redis, "until", wanted.until, ahead=True)
+            said = await answer(made(PauseGroup, until=until))
+            return [f"paused until {_time(said['until_ms'])}"]
+        case _Resume():
+            await answer(ResumeGroup())
             return ["the streams are granted again"]
+        case _Drain():
+            said = await answer(made(DrainBorrower, borrower=wanted.borrower))
+            return [f"{said['borrower']} gives up {len(said['streams'])} streams"]
+        case _Undrain():
+            said = await answer(made(UndrainBorrower, borrower=wanted.borrower))
+            return [f"{said['borrower']} may have streams again"]
+        case _Move():
+            said = await answer(made(MoveStream, stream=wanted.stream, borrower=wanted.borrower))
+            return [f"{said['stream']} from {said['from'] or 'nobody'} to {said['to']}"]
+        case _Release():
+            said = await answer(made(ReleaseStream, stream=wanted.stream))
+            return [f"{said['stream']} is taken from {said['from']}; what it has not committed comes again"]
+        case _Reset():
+            return await _reset(client, shared, wanted, who)
+        case _Delete():
+            return await _delete(client, shared, wanted, who)
+        case _:
+            assert_never(wanted)
+
+
+def _planned(plan: dict[str, Any]) -> list[str]:
+    moves = [f"{stream} is asked back" for stream in plan["revokes"]]
+    moves += [f"{move['stream']} to {move['to']}" for move in plan["grants"]]
+    return _cut(moves) or ["no moves: the group is balanced"]
+
+
+def _time(until: int | None) -> str:
+    return "it is resumed" if until is None else iso_microseconds(until * 1000)
 
 
 def _cut(lines: list[str]) -> list[str]:
@@ -123,7 +203,7 @@ def _cut(lines: list[str]) -> list[str]:
     return lines if left <= 0 else [*lines[:MOST_LINES], f"and {left} more"]
 
 
-async def _reset(client: Client, shared: SharedSubscription, wanted: PageAct, who: str) -> list[str]:
+async def _reset(client: Client, shared: SharedSubscription, wanted: _Reset, who: str) -> list[str]:
     if (wanted.to is None) == (wanted.shift is None):
         raise InvalidOption("say where the group goes on, in one way: to, or shift")
     only = [wanted.stream] if wanted.stream else []
@@ -141,7 +221,7 @@ def _reset_line(row: dict[str, Any]) -> str:
     return f"{line} ({row['note']})" if row["note"] else line
 
 
-async def _delete(client: Client, shared: SharedSubscription, wanted: PageAct, who: str) -> list[str]:
+async def _delete(client: Client, shared: SharedSubscription, wanted: _Delete, who: str) -> list[str]:
     if not wanted.dry_run and wanted.confirm != str(shared):
         raise InvalidOption(f"type {shared} to confirm that it is deleted")
     await delete_group(client, shared, who=who, force=wanted.force, dry_run=wanted.dry_run)

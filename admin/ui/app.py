@@ -23,7 +23,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
@@ -33,7 +32,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamlease.admin.ui.acts import PageAct, do
+from streamlease.admin.ui.acts import asked, do
 from streamlease.admin.ui.board import Board, GroupBoard, StreamRow
 from streamlease.admin.ui.host_names import KnownHosts
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
@@ -157,11 +156,8 @@ class _Site:
             if len(body) > LONGEST_BODY:
                 return _refused(413, f"the request is longer than {LONGEST_BODY} bytes")
         try:
-            wanted = PageAct.model_validate_json(body)
+            wanted = asked(body)
             says = await do(self._client, wanted, _who(request))
-        except ValidationError as error:
-            problem = error.errors()[0]
-            return _refused(400, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}")
         except InvalidInput as error:
             return _refused(400, str(error))
         except StreamleaseError as error:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from pydantic import ValidationError
 
@@ -22,14 +22,28 @@ from streamlease.admin.facts import hosts
 from streamlease.admin.facts.hosts import Host, Server
 from streamlease.admin.facts.rows import Count, FactRow, lag_of, total
 from streamlease.admin.facts.spaces import SpaceRow, messages
-from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.operated import Acted, BorrowerLeft, RefusedAct
+from streamlease.leader.core.progress import StreamProgress
 from streamlease.leader.core.records import (
-    GroupState,
+    Attested,
+    Committed,
+    CutClosed,
+    CutOpened,
+    DeadLettered,
+    Expired,
+    Failed,
     HandedOver,
     Leased,
     Record,
-    StreamProgress,
+    Released,
+    Returned,
+    SessionForgotten,
+    StreamsAdded,
+    StreamsAdvanced,
+    StreamsForgotten,
     TermStarted,
+    Truncated,
 )
 from streamlease.leader.journals import JournalFollower, JournalNews
 from streamlease.protocol.errors import StreamleaseError
@@ -307,9 +321,17 @@ def _event(record: Record, at: int) -> dict[str, Any] | None:
             how = "hand-over" if record.clean else "take-over"
             return {"at": at, "what": how, "stream": record.stream, "ms": record.milliseconds}
         case Acted():
-            return {"at": at, "what": "act", "text": f"{record.act} by {record.who}"}
-        case _:
+            return {"at": at, "what": "act", "text": f"{record.outcome.act} by {record.who}"}
+        case RefusedAct():
+            return {"at": at, "what": "act", "text": f"{record.act} by {record.who} was refused"}
+        case StreamsAdded() | StreamsAdvanced() | StreamsForgotten() | Truncated() | Attested():
             return None
+        case Released() | Committed() | CutOpened() | CutClosed() | SessionForgotten():
+            return None
+        case Failed() | DeadLettered() | Expired() | Returned() | BorrowerLeft():
+            return None
+        case _:
+            assert_never(record)
 
 
 def _space(space: Space, found: Sequence[Kept]) -> SpaceOnPage:

@@ -5,7 +5,7 @@ part, where more may happen; `Leader` hands facts on, the oldest first, until th
 every circle in the table passes a state that has no way back: leases end, streams are finished, borrowers are
 gone.
 
-`FOLLOWS` is the row of `Done` by kind of act.
+`FOLLOWS` is the row of `Done` by what an act came to.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from streamlease.leader.core import happenings as h
+from streamlease.leader.core import outcomes as o
 from streamlease.leader.core.parts.failures import Failures
 from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.parts.ledger import Ledger
@@ -22,7 +23,6 @@ from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.plans import Plans
 from streamlease.leader.core.parts.sessions import Sessions
 from streamlease.leader.core.parts.streams import Streams
-from streamlease.protocol import acts as a
 
 
 class Parts(Protocol):
@@ -155,60 +155,58 @@ def take_as_many_as_needed(leader: Parts, fact: h.Done, now: int) -> None:
 
 
 def follow(leader: Parts, fact: h.Done, now: int) -> None:
-    for react in FOLLOWS[type(fact.act)]:
-        react(leader, fact, now)
+    for react in FOLLOWS[type(fact.outcome)]:
+        react(leader, fact.outcome, now)
 
 
 # ---------------------------------------------------------------- what follows from acts
 
 
-def ask_back_all_unwanted(leader: Parts, fact: h.Done, now: int) -> None:
+def ask_back_all_unwanted(leader: Parts, outcome: o.Outcome, now: int) -> None:
     leader.leases.ask_back_unwanted(list(leader.leases), now)
 
 
-def plan_now(leader: Parts, fact: h.Done, now: int) -> None:
+def plan_now(leader: Parts, outcome: o.Outcome, now: int) -> None:
     leader.ledger.happened(h.PlanDue())
 
 
-def step_down(leader: Parts, fact: h.Done, now: int) -> None:
+def step_down(leader: Parts, outcome: o.SteppedDown, now: int) -> None:
     leader.peers.dismiss("stepped_down", "stepped down by an operator")
 
 
-def end(leader: Parts, fact: h.Done, now: int) -> None:
+def end(leader: Parts, outcome: o.Deleted, now: int) -> None:
     leader.peers.dismiss("deleted", "deleted by an operator")
 
 
-def take_by_force(leader: Parts, fact: h.Done, now: int) -> None:
-    assert fact.record.stream is not None
-    leader.leases.take_by_force(fact.record.stream)
+def take_by_force(leader: Parts, outcome: o.StreamTaken, now: int) -> None:
+    leader.leases.take_by_force(outcome.stream)
 
 
-def go_on_behind_failure(leader: Parts, fact: h.Done, now: int) -> None:
-    assert fact.record.stream is not None
-    leader.leases.hand_overs.forget((fact.record.stream,))
-    leader.failures.decided(fact.record.stream)
+def go_on_behind_failure(leader: Parts, outcome: o.Retried | o.SentToDeadLetters, now: int) -> None:
+    leader.leases.hand_overs.forget((outcome.stream,))
+    leader.failures.decided(outcome.stream)
 
 
-def begin_new_lines(leader: Parts, fact: h.Done, now: int) -> None:
-    leader.leases.begin_new_lines(fact.record.offsets, fact.record.behind, now)
+def begin_new_lines(leader: Parts, outcome: o.Reset, now: int) -> None:
+    leader.leases.begin_new_lines(outcome.moves, outcome.behind, now)
 
 
 # ---------------------------------------------------------------- the tables
 
-FOLLOWS: dict[type[a.LastingAct], tuple[Reaction, ...]] = {
-    a.RebalanceGroup: (plan_now,),
-    a.StepDown: (step_down,),
-    a.PauseGroup: (ask_back_all_unwanted,),
-    a.ResumeGroup: (ask_back_all_unwanted, plan_now),
-    a.DrainBorrower: (ask_back_all_unwanted, plan_now),
-    a.UndrainBorrower: (ask_back_all_unwanted, plan_now),
-    a.MoveStream: (ask_back_all_unwanted, plan_now),
-    a.ReleaseStream: (take_by_force,),
-    a.RetryMessage: (go_on_behind_failure,),
-    a.PutDeadLetter: (go_on_behind_failure,),
-    a.ResetProgress: (begin_new_lines,),
-    a.ExpireGroup: (),
-    a.DeleteGroup: (end,),
+FOLLOWS: dict[type[o.Outcome], tuple[Reaction, ...]] = {
+    o.Rebalanced: (plan_now,),
+    o.SteppedDown: (step_down,),
+    o.GroupPaused: (ask_back_all_unwanted,),
+    o.Resumed: (ask_back_all_unwanted, plan_now),
+    o.Drained: (ask_back_all_unwanted, plan_now),
+    o.Undrained: (ask_back_all_unwanted, plan_now),
+    o.Moved: (ask_back_all_unwanted, plan_now),
+    o.StreamTaken: (take_by_force,),
+    o.Retried: (go_on_behind_failure,),
+    o.SentToDeadLetters: (go_on_behind_failure,),
+    o.Reset: (begin_new_lines,),
+    o.HoldsNothing: (),
+    o.Deleted: (end,),
 }
 
 COUPLINGS: dict[type[h.Happening], tuple[Reaction, ...]] = {

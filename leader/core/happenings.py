@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.outcomes import Outcome
 from streamlease.leader.core.planning.planner import Plan
 from streamlease.leader.core.state import Peer
-from streamlease.protocol.acts import LastingAct
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +124,9 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An act changed what is set on the group: its record is made."""
+    """An operator's act is done: its record is made."""
 
-    act: LastingAct
-    record: Acted
+    outcome: Outcome
 
 
 Happening = (

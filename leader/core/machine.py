@@ -38,6 +38,7 @@ from streamlease.leader.core.events import (
     StreamsListed,
     Tick,
 )
+from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.parts.acts import Decisions
 from streamlease.leader.core.parts.failures import Failures
 from streamlease.leader.core.parts.hand_overs import HandOvers
@@ -48,7 +49,7 @@ from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.plans import Plans
 from streamlease.leader.core.parts.sessions import Sessions
 from streamlease.leader.core.parts.streams import Streams
-from streamlease.leader.core.records import GroupState, TermStarted
+from streamlease.leader.core.records import TermStarted
 from streamlease.leader.core.state import Peer
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (

@@ -1,48 +1,65 @@
-"""What operators have set on a group and what they did: the durable part, with its record.
+"""What operators have set on a group and what they did: the durable part, with its records.
 
-One act is one record (`Acted`), answer included, so it is done wholly or not at all (invariant 9), and a
-command that comes a second time, because its answer was lost, finds the first answer. The newest
-`ACTS_KEPT` acts are kept in the state of the group, and with it in every snapshot, however far the journal
-is trimmed.
+One act is one record (`Acted`, or `RefusedAct`), answer included, so it is done wholly or not at all
+(invariant 9), and a command that comes a second time, because its answer was lost, finds the first answer.
+The newest `ACTS_KEPT` acts are kept in the state of the group, and with it in every snapshot, however far the
+journal is trimmed.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from typing import Annotated, Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from streamlease.leader.core import outcomes as o
+from streamlease.protocol.acts import LastingName
 
 ACTS_KEPT = 200
 """How many acts a group remembers."""
 
 
 class Acted(BaseModel):
-    """An operator's act, or the refusal of one; what it changes in the group's state, it changes at once."""
+    """An operator's act; what it changes in the group's state, it changes at once."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["acted"] = "acted"
-    act: str
     who: str
     """``user@host`` of the command; empty for what the leader does by itself."""
-    request: str = ""
+    request: str
     """Id of the command; the same id is never done twice."""
-    at: int = 0
-    """When, in milliseconds since 1970."""
-    what: str = ""
-    """What the act was done to, for people."""
-    error: str = ""
-    """Why it was refused: then nothing was changed."""
-    body: str = "{}"
-    """The answer, a JSON document."""
-    stream: str | None = None
-    borrower: str | None = None
-    """A borrower's name."""
-    until: int | None = None
-    offsets: dict[str, int] = Field(default_factory=dict)
-    """Of a reset: where each stream goes on."""
-    behind: tuple[str, ...] = ()
-    """Of a reset: streams that must wait again, because one that they follow is not finished any more."""
+    at: int
+    """When, in milliseconds since 1970; 0: not known."""
+    outcome: o.OutcomeField
+
+    def kept(self) -> DoneAct:
+        """The act as the state keeps it: without what only changes the state."""
+        return DoneAct(
+            act=self.outcome.act,
+            who=self.who,
+            request=self.request,
+            at=self.at,
+            what=o.done_to(self.outcome),
+            body=json.dumps(o.answer(self.outcome)),
+        )
+
+
+class RefusedAct(BaseModel):
+    """An act that an operator wanted, and that was not done: nothing is changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["refused"] = "refused"
+    act: LastingName
+    who: str
+    request: str
+    at: int
+    what: str
+    """What it was to be done to, for people."""
+    error: str
+    """Why it was refused."""
 
 
 class BorrowerLeft(BaseModel):
@@ -52,6 +69,25 @@ class BorrowerLeft(BaseModel):
 
     type: Literal["borrower_left"] = "borrower_left"
     name: str
+
+
+class DoneAct(BaseModel):
+    """An act that was done, as the state of its group keeps it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["done"] = "done"
+    act: LastingName
+    who: str
+    request: str
+    at: int
+    what: str
+    """What it was done to, for people."""
+    body: str
+    """The answer, a JSON document."""
+
+
+KeptAct = DoneAct | RefusedAct
 
 
 class Pause(BaseModel):
@@ -66,20 +102,6 @@ class Pause(BaseModel):
     request: str = ""
 
 
-class Act(BaseModel):
-    """An act as the state of its group keeps it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    act: str
-    who: str
-    request: str
-    at: int
-    what: str
-    error: str
-    body: str
-
-
 class Operated(BaseModel):
     """What operators have set, and what they did."""
 
@@ -90,44 +112,44 @@ class Operated(BaseModel):
     """Name of a borrower that gets no streams -> since when."""
     pins: dict[str, str] = Field(default_factory=dict)
     """Stream -> name of the borrower that it was moved to."""
-    acts: list[Act] = Field(default_factory=list)
+    acts: list[Annotated[KeptAct, Field(discriminator="type")]] = Field(default_factory=list)
     """Oldest first."""
 
-    def answered(self, request: str) -> Act | None:
+    def answered(self, request: str) -> KeptAct | None:
         """The act that was done, or refused, for that command."""
         return next((act for act in reversed(self.acts) if act.request == request), None)
 
-    def apply(self, record: Acted | BorrowerLeft) -> None:
-        """Take over what the record says."""
-        if isinstance(record, BorrowerLeft):
-            self.drained.pop(record.name, None)
-            self.pins = {stream: name for stream, name in self.pins.items() if name != record.name}
-            return
-        self.remember(record)
-        if not record.error:
-            self._do(record)
-
-    def remember(self, record: Acted) -> None:
+    def remember(self, act: KeptAct) -> None:
         """Keep the act."""
-        self.acts.append(Act.model_validate(record.model_dump(include=set(Act.model_fields))))
+        self.acts.append(act)
         del self.acts[:-ACTS_KEPT]
 
-    def _do(self, record: Acted) -> None:
-        match record.act:
-            case "pause":
-                self.paused = Pause(at=record.at, who=record.who, until=record.until, request=record.request)
-            case "resume":
+    def set(self, record: Acted) -> None:
+        """Take over what the act sets; what it does to streams is the business of `GroupState`."""
+        match record.outcome:
+            case o.GroupPaused(until=until):
+                self.paused = Pause(at=record.at, who=record.who, until=until, request=record.request)
+            case o.Resumed():
                 self.paused = None
-            case "drain" if record.borrower is not None:
-                self.drained[record.borrower] = record.at
-            case "undrain" if record.borrower is not None:
-                self.drained.pop(record.borrower, None)
-            case "move" if record.stream is not None and record.borrower is not None:
-                self.pins[record.stream] = record.borrower
-            case "rebalance":
+            case o.Drained(borrower=borrower):
+                self.drained[borrower] = record.at
+            case o.Undrained(borrower=borrower):
+                self.drained.pop(borrower, None)
+            case o.Moved(stream=stream, borrower=borrower):
+                self.pins[stream] = borrower
+            case o.Rebalanced():
                 self.pins.clear()
-            case _:
+            case o.SteppedDown() | o.Deleted() | o.HoldsNothing():
                 pass
+            case o.StreamTaken() | o.Retried() | o.SentToDeadLetters() | o.Reset():
+                pass
+            case _:
+                assert_never(record.outcome)
+
+    def forget_borrower(self, name: str) -> None:
+        """What was set for a borrower that is gone is void."""
+        self.drained.pop(name, None)
+        self.pins = {stream: owner for stream, owner in self.pins.items() if owner != name}
 
     def forget_streams(self, streams: tuple[str, ...]) -> None:
         """Streams that do not exist any more, or are finished, belong to nobody."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.machine import Leader
-from streamlease.leader.core.records import Failure, GroupState, StreamProgress
+from streamlease.leader.core.progress import Failure, StreamProgress
 
 RESTING = ("granted", "free", "waiting", "finished", "stopped")
 """States of streams that do not change by themselves."""

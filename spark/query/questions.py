@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -91,8 +90,7 @@ class Questions:
     async def view(self) -> dict[str, Any] | None:
         """The group as its leader describes it; None if it does not."""
         try:
-            reply = await self._client.command(self._subscription, DescribeGroup(), seconds=ANSWER_SECONDS)
+            return await self._client.command(self._subscription, DescribeGroup(), seconds=ANSWER_SECONDS)
         except StreamleaseError as error:
             log.warning("%s", error)
             return None
-        return json.loads(reply.body) if reply.ok else None

@@ -18,7 +18,7 @@ from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.journal import recover
 from streamlease.protocol.acts import PauseGroup
 from streamlease.protocol.errors import Indefinite, NotLeader, StoreUnavailable
-from streamlease.protocol.messages import Command, CommandReply, Message
+from streamlease.protocol.messages import Command, CommandAstray, CommandDone, CommandReply, Message
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership, spawn
 from streamlease.streams.redis.connection import AsyncRedis, connect
@@ -87,9 +87,9 @@ async def test_an_act_whose_answer_is_lost_is_indefinite_also_if_nobody_leads_la
     denied = asyncio.Event()
 
     def lost(message: Message) -> bool:
-        if isinstance(message, CommandReply) and message.not_leader:
+        if isinstance(message, CommandAstray):
             denied.set()
-        return isinstance(message, CommandReply) and not message.not_leader
+        return isinstance(message, CommandReply)
 
     losing(host, lost)
     trying = asyncio.create_task(agent.act(pause(), 3.0))
@@ -145,5 +145,5 @@ async def test_an_act_that_is_asked_for_again_is_done_once(
     monkeypatch.setattr(agent_room, "ASK_SECONDS", 0.2)
     left = iter([True, True])
     losing(host, lambda message: isinstance(message, CommandReply) and next(left, False))
-    assert (await agent.act(pause(), 10.0)).ok
+    assert isinstance(await agent.act(pause(), 10.0), CommandDone)
     assert [act.act for act in (await recover(redis, SHARED.id)).state.operated.acts] == ["pause"]

@@ -253,8 +253,7 @@ async def test_a_defect_while_a_dead_letter_is_written_is_told_and_does_not_end_
         described: dict[str, Any] = {}
 
         async def look() -> None:
-            reply = await client.command(SHARED, DescribeGroup())
-            (described["stream"],) = json.loads(reply.body)["streams"]
+            (described["stream"],) = (await client.command(SHARED, DescribeGroup()))["streams"]
 
         async with asyncio.timeout(30):
             while not (described.get("stream") or {}).get("failure", {}).get("refused"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from streamlease.protocol.acts import PauseGroup
-from streamlease.protocol.messages import Command
+from streamlease.protocol.messages import Command, CommandDone
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.testing.connection import connect
 from streamlease.testing.server import MemoryServer
@@ -19,5 +19,5 @@ async def test_who_asks_for_the_same_request_at_once_gets_the_same_answer() -> N
         agent = await client.agent()
         command = Command(group=shared.id, request="the-same", act=PauseGroup(), who="me", at=1)
         one, other = await asyncio.gather(agent.act(command, 20), agent.act(command, 20))
-        assert one.ok
-        assert (other.ok, other.body) == (one.ok, one.body)
+        assert isinstance(one, CommandDone)
+        assert other == one

@@ -354,10 +354,9 @@ class _State:
 
 async def _look(client: Client, group: str, consumers: int, nexts: dict[str, int]) -> _State:
     try:
-        reply = await client.command(SharedSubscription.parse(group), DescribeGroup(), seconds=2.0)
+        view = await client.command(SharedSubscription.parse(group), DescribeGroup(), seconds=2.0)
     except streamlease.StreamleaseError as error:
         return _State(f"{group}: {error}", sum(nexts.values()))
-    view = json.loads(reply.body)
     committed = {stream["stream"]: stream["committed"] for stream in view["streams"]}
     lag = sum(max(0, next - committed.get(stream, 0)) for stream, next in nexts.items())
     if view["state"] != "stable" or len(view["borrowers"]) != consumers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from streamlease.protocol.messages import CommandReply
+from streamlease.protocol.messages import CommandDone, CommandReply
 from tests.leader.make import S0, S1, Rig, command, only, ping, progress
 
 STATES = ["granting", "granted", "revoking", "revoked", "absent", "free"]
@@ -57,7 +57,9 @@ def successor(rig: Rig) -> Rig:
 
 def answer(rig: Rig, act: str, **more: Any) -> tuple[bool, Any]:
     reply = only(rig.hear(command(act, **more), "op"), CommandReply)
-    return reply.ok, json.loads(reply.body) if reply.ok else reply.error
+    if isinstance(reply, CommandDone):
+        return True, json.loads(reply.body)
+    return False, reply.error
 
 
 def alive(rig: Rig, milliseconds: int, *borrowers: str) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from streamlease.leader.core.events import Describe, Stop
+from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.operated import ACTS_KEPT
-from streamlease.leader.core.records import GroupState
 from streamlease.leader.core.view import of_leader
-from streamlease.protocol.messages import CommandReply, Invalidate
+from streamlease.protocol.messages import CommandDone, Invalidate
 from tests.leader.make import S0, S1, Rig, command, fix, led, only, part, sent
 from tests.leader.operating import answer, in_state
 
@@ -30,7 +30,7 @@ def test_a_group_without_borrowers_expires_and_comes_back_with_its_next_one() ->
 def test_a_group_without_borrowers_is_deleted_by_its_leader_who_ends() -> None:
     rig = Rig()
     effects = rig.hear(command("delete"))
-    assert only(effects, CommandReply).ok
+    assert only(effects, CommandDone)
     assert effects[-1] == Stop("deleted by an operator")
 
 
@@ -38,7 +38,7 @@ def test_a_group_is_deleted_under_its_borrowers_only_if_that_is_forced() -> None
     rig = led((S0, S1), ("b1", "b2"))
     assert not answer(rig, "delete")[0]
     effects = rig.hear(command("delete", force=True, request="forced"), "op")
-    assert only(effects, CommandReply).ok
+    assert only(effects, CommandDone)
     ended = sent(effects, Invalidate)
     assert {(one.borrower, one.reason) for one in ended} == {("b1", "deleted"), ("b2", "deleted")}
     assert effects[-1] == Stop("deleted by an operator")

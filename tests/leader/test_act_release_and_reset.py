@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from streamlease.protocol.messages import (
-    CommandReply,
+    CommandDone,
     CutFixed,
     Grant,
     Invalidate,
@@ -114,7 +114,7 @@ def test_a_reset_waits_until_it_is_known_which_streams_follow_which() -> None:
     rig = successor(led((S0,), ("b1",)))
     assert rig.hear(command("reset", offsets={S0: 3})) == []
     rig.streams(S0)
-    assert only(rig.hear(command("reset", offsets={S0: 3})), CommandReply).ok
+    assert only(rig.hear(command("reset", offsets={S0: 3})), CommandDone)
 
 
 def test_a_reset_while_nobody_is_there_is_where_the_next_one_begins() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from streamlease.leader.core import couplings, happenings
 from streamlease.leader.core.machine import Leader
+from streamlease.leader.core.outcomes import Outcome
 from streamlease.leader.core.state import TAKING_TRANSITIONS, Taking, TakingEvent
-from streamlease.protocol.acts import LastingAct
+from streamlease.protocol.acts import LastingAct, LastingName
 from tests.leader.make import S0, led
 
 CORE = Path(couplings.__file__).parent
@@ -96,7 +97,10 @@ def test_every_happening_has_its_row() -> None:
 
 
 def test_every_act_has_its_row() -> None:
-    assert set(couplings.FOLLOWS) == set(get_args(LastingAct))
+    assert set(couplings.FOLLOWS) == set(get_args(Outcome))
+    outcomes = [kind.model_fields["act"].default for kind in get_args(Outcome)]
+    acts = [kind.model_fields["act"].default for kind in get_args(LastingAct)]
+    assert outcomes == acts == list(get_args(LastingName))
 
 
 def test_no_part_is_cut_by_inheritance() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.progress import SessionCuts
 from streamlease.leader.core.records import (
     Committed,
     CutClosed,
     CutOpened,
-    GroupState,
     Leased,
     Released,
-    SessionCuts,
     SessionForgotten,
     StreamsAdded,
     StreamsForgotten,

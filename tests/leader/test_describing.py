@@ -12,7 +12,7 @@ import pytest
 from streamlease.leader.core.events import Describe
 from streamlease.leader.core.view import of_leader
 from streamlease.leader.describing import SLICE, Describer
-from streamlease.protocol.messages import CommandReply
+from streamlease.protocol.messages import CommandDone, CommandRefused, CommandReply
 from tests.leader.make import GROUP, Rig, led
 
 SLICES = 5
@@ -25,19 +25,21 @@ class Asked:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.answers: dict[str, CommandReply] = {}
-        self.ok = True
+        self.kind: type[CommandReply] = CommandDone
         self.describer = Describer(GROUP, self.answered, lambda: rig.now)
 
     def answered(self, mailbox: str, reply: CommandReply) -> None:
         assert reply.request not in self.answers
-        assert (reply.group, reply.ok, mailbox) == (GROUP, self.ok, f"of-{reply.request}")
+        assert (reply.group, type(reply), mailbox) == (GROUP, self.kind, f"of-{reply.request}")
         self.answers[reply.request] = reply
 
     def ask(self, request: str) -> None:
         self.describer.answer(Describe(f"of-{request}", request), self.rig.leader)
 
     def body(self, request: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.answers[request].body)
+        reply = self.answers[request]
+        assert isinstance(reply, CommandDone)
+        found: dict[str, Any] = json.loads(reply.body)
         return found
 
 
@@ -96,7 +98,7 @@ async def test_a_view_that_cannot_be_made_is_told(
 
     monkeypatch.setattr("streamlease.leader.core.view.around", broken)
     asked = Asked(led(streams, ("b1",)))
-    asked.ok = False
+    asked.kind = CommandRefused
     with caplog.at_level(logging.ERROR, "streamlease"):
         asked.ask("r")
         await asyncio.gather(*asked.describer.tasks())

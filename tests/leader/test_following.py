@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
 
-from streamlease.leader.core.records import Committed, GroupState, Leased, Record, StreamsAdded, TermStarted
+from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.operated import Acted, RefusedAct
+from streamlease.leader.core.outcomes import Reset, StreamTaken
+from streamlease.leader.core.records import Committed, Leased, Record, StreamsAdded, TermStarted
 from streamlease.leader.journal import Journal, recover
 from streamlease.leader.journals import JournalFollower
 from streamlease.protocol.errors import StreamleaseError
@@ -53,6 +57,43 @@ async def test_each_look_brings_what_was_written_since_the_one_before(redis: Asy
     assert news[GROUP].streams == {S0, S1}
     assert follower.groups[GROUP].state == (await recover(redis, GROUP)).state
     assert await follower.look([GROUP]) == {}
+
+
+async def test_acts_that_change_who_has_a_stream_are_news_of_it(redis: AsyncRedis) -> None:
+    follower = JournalFollower(redis)
+    journal = await opened(redis)
+    await commit(journal, StreamsAdded(starts={S0: 0, S1: 5}))
+    await commit(journal, Leased(stream=S0, lease_epoch=1, name="n", session="s"))
+    await follower.look([GROUP])
+    taken = StreamTaken(stream=S0, owner="n", lease_epoch=1)
+    await commit(journal, Acted(who="ann", request="r1", at=1, outcome=taken))
+    assert (await follower.look([GROUP]))[GROUP].streams == {S0}
+    assert follower.groups[GROUP].state.streams[S0].owner is None
+    reset = Reset(moves={S0: (0, 3)}, behind=(S1,))
+    await commit(journal, Acted(who="ann", request="r2", at=2, outcome=reset))
+    assert (await follower.look([GROUP]))[GROUP].streams == {S0, S1}
+    assert follower.groups[GROUP].state.streams[S1].waiting
+    refused = RefusedAct(act="pause", who="ann", request="r3", at=3, what="", error="no")
+    await commit(journal, refused)
+    assert (await follower.look([GROUP]))[GROUP].streams == set()
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {"act": "pause"},
+        {"act": "dance"},
+        {"act": "drain", "borrower": "b", "streams": [], "stream": "s.0.0"},
+        {"act": "reset", "moves": {"s.0.0": [1]}, "behind": []},
+    ],
+    ids=["a field is missing", "no such act", "a field of another act", "no offsets"],
+)
+async def test_an_act_of_another_form_is_damage(redis: AsyncRedis, outcome: dict[str, object]) -> None:
+    record = {"type": "acted", "who": "ann", "request": "r", "at": 1, "outcome": outcome}
+    await commit(await opened(redis), StreamsAdded(starts={S0: 0}))
+    await ask(redis, [("XADD", keys.journal(GROUP), "*", "t", 1, "n", 9, "r", json.dumps([record]))])
+    with pytest.raises(StreamleaseError, match="journal of group g/a is damaged"):
+        await recover(redis, GROUP)
 
 
 async def test_a_trimmed_journal_is_read_anew(redis: AsyncRedis) -> None:

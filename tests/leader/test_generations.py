@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from streamlease.leader.core.events import Recovered, StreamsListed
-from streamlease.leader.core.records import GroupState, StreamsAdvanced, decode_records, encode_records
-from streamlease.protocol.messages import CommandReply, Grant, Revoke
+from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.records import StreamsAdvanced, decode_records, encode_records
+from streamlease.protocol.messages import CommandRefused, Grant, Revoke
 from tests.leader.make import (
     CONFIG,
     S0,
@@ -315,7 +316,7 @@ def test_streams_of_a_damaged_space_stay_as_they_are() -> None:
         assert rig.leader.durable.streams[N0].waiting
         rig = successor(rig)
     rig.step(StreamsListed({"t.0.0": 0}, {}, {}, {"t.0.0": ()}, frozenset({"s"})))
-    reply = only(rig.hear(command("reset", offsets={S0: 0}), "op"), CommandReply)
+    reply = only(rig.hear(command("reset", offsets={S0: 0}), "op"), CommandRefused)
     assert "the space of s.0.0 is damaged" in reply.error
     rig.step(StreamsListed({"t.0.0": 0}, {}, {}, {"t.0.0": ()}))
     assert [*rig.leader.durable.streams] == ["t.0.0"]

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streamlease.leader import journal as journal_module
+from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.records import (
     Committed,
     CutOpened,
-    GroupState,
     HandedOver,
     Leased,
     Record,

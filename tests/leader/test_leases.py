@@ -11,12 +11,14 @@ import pytest
 from streamlease.borrower.book import MOST_HOLES, Held
 from streamlease.leader.core.events import Effect, Persist, Send, StepDownWanted, Stop, StreamsListed
 from streamlease.leader.core.machine import LeaderConfig
+from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.outcomes import SteppedDown
 from streamlease.leader.core.records import HandedOver, StreamsForgotten, TermStarted
 from streamlease.leader.core.state import LEASE_TRANSITIONS, LeaseEvent, LeaseState
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
-    CommandReply,
+    CommandDone,
     Grant,
     Invalidate,
     LeaderConnectResponse,
@@ -519,15 +521,11 @@ def test_stepping_down_invalidates_all_and_stops_last() -> None:
 def test_an_operator_s_step_down_is_recorded_answered_and_done() -> None:
     rig = led()
     effects = rig.hear(command("step_down", who="ann"))
-    assert only(effects, CommandReply).ok
+    assert only(effects, CommandDone)
     assert effects[-1] == Stop("stepped down by an operator")
-    record = rig.journal[-1].model_dump()
-    assert (record["type"], record["act"], record["who"], record["error"]) == (
-        "acted",
-        "step_down",
-        "ann",
-        "",
-    )
+    record = rig.journal[-1]
+    assert isinstance(record, Acted)
+    assert (record.outcome, record.who) == (SteppedDown(host="host", term=1), "ann")
 
 
 @pytest.mark.parametrize(

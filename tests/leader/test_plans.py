@@ -14,7 +14,7 @@ from streamlease.leader.core.events import Measured
 from streamlease.leader.core.parts.plans import WARM_UP
 from streamlease.leader.core.view import of_leader
 from streamlease.protocol.group_options import GroupOptions
-from streamlease.protocol.messages import CommandReply, Revoke
+from streamlease.protocol.messages import CommandDone, Revoke
 from tests.leader.make import S0, S1, S2, S3, Rig, command, goodbye, led, only, sent
 from tests.leader.test_recovery import EVENTS, consistent, do
 
@@ -195,7 +195,7 @@ def test_operators_see_the_strategy_and_the_plan_before_it_is_done() -> None:
     (other,) = of(rig, owner) - {S0}
     flow(rig, {S0: 500, S1: 5, S2: 5, S3: 5}, 3 * TURN)
     assert of_leader(rig.leader, rig.now)["strategy"] == "rate"
-    reply = only(rig.hear(command("rebalance", dry_run=True), "op"), CommandReply)
+    reply = only(rig.hear(command("rebalance", dry_run=True), "op"), CommandDone)
     assert json.loads(reply.body)["plan"]["revokes"] == [other]
     assert of(rig, owner) == {S0, other}
     rig.hear(command("rebalance", request="r2"), "op")

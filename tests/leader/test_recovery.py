@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlease.leader.core.events import StreamsListed
-from streamlease.leader.core.records import GroupState, Record, decode_records, encode_records
+from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.records import Record, decode_records, encode_records
 from streamlease.protocol.messages import Grant
 from tests.leader.make import (
     CONFIG,

@@ -44,10 +44,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "undo": st.booleans(),
     "force": st.booleans(),
     "forced": st.booleans(),
-    "not_leader": st.booleans(),
     "reason": st.sampled_from(["unknown", "replaced", "stale", "revocation_timeout", "stepped_down"]),
     "dry_run": st.booleans(),
-    "ok": st.booleans(),
     "verdict": st.sampled_from(get_args(Verdict)),
 }
 

@@ -16,7 +16,8 @@ from streamlease.agent import agent
 from streamlease.agent.subscription import WATCH_SECONDS, SharedReader
 from streamlease.leader import runner
 from streamlease.leader.core.events import Effect, Send
-from streamlease.leader.core.records import GroupState, decode_records
+from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.records import decode_records
 from streamlease.leader.journal import Journal, Recovery
 from streamlease.leader.runner import Runner
 from streamlease.registry import keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streamlease.leader.core.records import GroupState
+from streamlease.leader.core.group_state import GroupState
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import keys
 from streamlease.registry.leadership import LeaderRecord

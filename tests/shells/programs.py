@@ -174,8 +174,8 @@ class RealOperators(Operators):
             self.shells.defects.append(f"an operator's {command.act.act} ended with {error!r}")
         else:
             self.world.sometimes["an operator is answered"] += 1
-            again = self.shells.answers.setdefault(command.request, reply.ok)
-            if again != reply.ok:
+            again = self.shells.answers.setdefault(command.request, reply)
+            if again != reply:
                 self.shells.defects.append(f"request {command.request} was answered in two ways")
 
 

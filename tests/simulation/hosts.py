@@ -32,7 +32,7 @@ from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable, St
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
 from streamlease.protocol.messages import (
     Command,
-    CommandReply,
+    CommandAstray,
     Disconnect,
     FinishCut,
     FixCut,
@@ -182,7 +182,7 @@ class SimHost:
         runner = self.runner
         match message:
             case Command() if runner is None:
-                reply = CommandReply(group=message.group, request=message.request, ok=False, error="no")
+                reply = CommandAstray(group=message.group, request=message.request)
                 self.post(sender, reply)
             case LeaderWanted() | Ping() | UpdateProgress() | RevokeFinished() | MessageFailed() if (
                 runner is None

@@ -10,14 +10,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from streamlease.leader.core import events as e
+from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.machine import Leader
-from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.operated import Acted, RefusedAct
 from streamlease.leader.core.records import (
     CutClosed,
     CutOpened,
     DeadLettered,
     Failed,
-    GroupState,
     HandedOver,
     Leased,
     Record,
@@ -27,6 +27,7 @@ from streamlease.leader.core.records import (
     decode_records,
 )
 from streamlease.leader.core.state import LeaseState
+from streamlease.leader.core.touched import moved_by
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
     Disconnect,
@@ -169,9 +170,9 @@ class Judge:
             self.sometimes["a cut is opened"] += 1
         elif isinstance(record, CutClosed):
             self.sometimes["a cut is closed"] += 1
-        elif isinstance(record, Acted):
+        elif isinstance(record, Acted | RefusedAct):
             operators.acted(self, record)
-        moved = list(self.truth.moved_by(record))
+        moved = list(moved_by(self.truth, record))
         self.truth.apply(record)
         for stream in moved:
             if stream in self.truth.streams:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from streamlease.leader.core.operated import Acted
-from streamlease.leader.core.records import GroupState
+from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.operated import Acted, RefusedAct
+from streamlease.leader.core.outcomes import Reset, StreamTaken
 from streamlease.protocol.acts import parse
 from streamlease.protocol.messages import Command
 
@@ -84,27 +85,28 @@ class Operators:
             self.world.net.post(self.world.store, "", [(record.mailbox, command)])
 
 
-def acted(judge: Judge, record: Acted) -> None:
+def acted(judge: Judge, record: Acted | RefusedAct) -> None:
     """An act stands in the journal, and is about to be applied to the truth."""
-    if record.error:
+    if isinstance(record, RefusedAct):
         judge.sometimes["an operator is refused"] += 1
         return
-    judge.sometimes[f"an operator's {record.act}"] += 1
-    if record.act == "release" and record.stream is not None:
-        _broken(judge, record.stream)
-    for stream in record.behind:
-        judge.sometimes["a stream waits again for one that was reset"] += 1
-        _broken(judge, stream)
-    for stream, offset in record.offsets.items():
-        _broken(judge, stream)
-        _new_line(judge, record.request, stream, offset)
+    judge.sometimes[f"an operator's {record.outcome.act}"] += 1
+    if isinstance(record.outcome, StreamTaken):
+        _broken(judge, record.outcome.stream)
+    if isinstance(record.outcome, Reset):
+        for stream in record.outcome.behind:
+            judge.sometimes["a stream waits again for one that was reset"] += 1
+            _broken(judge, stream)
+        for stream, (_, offset) in record.outcome.moves.items():
+            _broken(judge, stream)
+            _new_line(judge, record.request, stream, offset)
 
 
 def healed(judge: Judge, state: GroupState) -> None:
     """A snapshot takes the place of a lost tail: it may hold resets whose records are lost."""
     known = {act.request for act in judge.truth.operated.acts}
     for act in state.operated.acts:
-        if act.error or act.request in known:
+        if isinstance(act, RefusedAct) or act.request in known:
             continue
         if act.act == "release":
             _broken(judge, act.what)

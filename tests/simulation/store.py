@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamlease.leader.core.records import GroupState, decode_records
+from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.records import decode_records
 from streamlease.protocol.messages import Message
 from streamlease.registry.leadership import NOBODY, LeaderRecord
 from tests.simulation.generations import Generations

@@ -450,8 +450,7 @@ def test_a_micro_batch_may_take_longer_than_any_timeout_while_others_join(world:
     two.trigger()
 
     def asked_back_for() -> int:
-        call = world._client.command(SUBSCRIPTION, DescribeGroup())
-        view = json.loads(world._thread.call(call).body)
+        view = world._thread.call(world._client.command(SUBSCRIPTION, DescribeGroup()))
         times = [one["since_ms"] for one in view["streams"] if one["state"] == "revoking"]
         return min(times) if len(times) == 2 else 0
 

@@ -17,6 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.outcomes import GroupPaused
 from streamlease.leader.core.records import Leased, StreamsAdded, TermStarted, encode_records
 from streamlease.registry import keys
 from streamlease.registry.hosts import HostInfo
@@ -189,7 +190,7 @@ def test_names_that_are_code_are_shown_as_text(command: Command, browser: webdri
             TermStarted(term=1, host=code),
             StreamsAdded(starts={"hostile.0.0": 0}),
             Leased(stream="hostile.0.0", lease_epoch=1, name=code, session=code),
-            Acted(act="pause", who=code, request="r", at=1, until=1),
+            Acted(who=code, request="r", at=1, outcome=GroupPaused(until=1)),
         ]
     )
     with redis.Redis.from_url(command.url) as store:

@@ -11,6 +11,7 @@ import pytest
 from streamlease.admin.ui.app import HEADERS, STATIC, _message
 from streamlease.admin.ui.board import GroupBoard, _event
 from streamlease.leader.core.operated import Acted
+from streamlease.leader.core.outcomes import GroupPaused
 from streamlease.leader.core.records import TermStarted
 from streamlease.protocol.topics import SharedSubscription
 
@@ -41,7 +42,7 @@ def test_an_event_is_one_line_of_json_whatever_stands_in_it(name: str) -> None:
 def test_events_of_a_group_hold_names_as_data(name: str) -> None:
     for record in (
         TermStarted(term=1, host=name),
-        Acted(act="pause", who=name),
+        Acted(who=name, request="r", at=1, outcome=GroupPaused(until=None)),
     ):
         event = _event(record, 1)
         assert event is not None

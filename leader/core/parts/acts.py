@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import assert_never
 
 from streamlease.leader.core import generations
-from streamlease.leader.core.operated import Acted
+from streamlease.leader.core import outcomes as o
+from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.operated import Acted, RefusedAct
 from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.plans import Plans
 from streamlease.leader.core.parts.streams import Streams
-from streamlease.leader.core.records import GroupState
 from streamlease.leader.core.state import Peer
 from streamlease.protocol import acts as a
 from streamlease.protocol.messages import Command
 from streamlease.protocol.nearest import nearest
 from streamlease.protocol.quantities import LATEST
-
-MOVES_KEPT = 100
-"""Of how many streams an act keeps from where to where a reset moved them."""
 
 
 class Refused(Exception):
@@ -48,73 +45,81 @@ class Decisions:
         """The group's name, for refusals."""
         return self.ledger.group
 
-    def decide(self, message: Command, wall: int) -> Acted:
+    def decide(self, message: Command, wall: int) -> Acted | RefusedAct:
         """The record of an act, or of its refusal.
 
         Args:
             wall: the time of day in milliseconds since 1970, 0 if unknown.
         """
-        act = message.act
-        record = Acted(act=act.act, who=message.who, request=message.request, at=message.at or wall)
+        act, at = message.act, message.at or wall
         assert not isinstance(act, a.DescribeGroup)
         try:
-            return self._decide(act, record)
+            outcome = self._decide(act, at)
         except Refused as refusal:
-            return record.model_copy(update={"error": str(refusal), "what": _object_of(act)})
+            return RefusedAct(
+                act=act.act,
+                who=message.who,
+                request=message.request,
+                at=at,
+                what=_object_of(act),
+                error=str(refusal),
+            )
+        return Acted(who=message.who, request=message.request, at=at, outcome=outcome)
 
-    def _decide(self, act: a.LastingAct, record: Acted) -> Acted:
+    def _decide(self, act: a.LastingAct, at: int) -> o.Outcome:
         match act:
             case a.RebalanceGroup():
-                return self._decide_rebalance(record)
+                return self._decide_rebalance()
             case a.StepDown():
-                return self._decide_step_down(record)
+                return o.SteppedDown(host=self.ledger.host, term=self.ledger.term)
             case a.PauseGroup():
-                return self._decide_pause(act, record)
+                return self._decide_pause(act, at)
             case a.ResumeGroup():
-                return self._decide_resume(record)
+                return self._decide_resume()
             case a.DrainBorrower():
-                return self._decide_drain(act, record)
+                return self._decide_drain(act)
             case a.UndrainBorrower():
-                return self._decide_undrain(act, record)
+                return self._decide_undrain(act)
             case a.MoveStream():
-                return self._decide_move(act, record)
+                return self._decide_move(act)
             case a.ReleaseStream():
-                return self._decide_release(act, record)
-            case a.RetryMessage() | a.PutDeadLetter():
-                return self._decide_stopped(act, record)
+                return self._decide_release(act)
+            case a.RetryMessage():
+                return o.Retried(stream=act.stream, offset=self._stopped_at(act))
+            case a.PutDeadLetter():
+                return o.SentToDeadLetters(stream=act.stream, offset=self._stopped_at(act))
             case a.ResetProgress():
-                return self._decide_reset(act, record)
+                return self._decide_reset(act)
             case a.ExpireGroup():
-                return self._decide_end(record, force=False)
+                self._may_end(force=False)
+                return o.HoldsNothing()
             case a.DeleteGroup():
-                return self._decide_end(record, force=act.force)
+                self._may_end(force=act.force)
+                return o.Deleted()
             case _:
                 assert_never(act)
 
-    def _decide_rebalance(self, record: Acted) -> Acted:
+    def _decide_rebalance(self) -> o.Rebalanced:
         if self.durable.operated.paused is not None:
             raise Refused(f"group {self.group} is paused: resume it first")
-        return _with(record, {"plan": self.plans.propose(pinned=False).document()})
+        return o.Rebalanced(plan=self.plans.propose(pinned=False))
 
-    def _decide_step_down(self, record: Acted) -> Acted:
-        return _with(record, {"host": self.ledger.host, "term": self.ledger.term}, what=self.ledger.host)
-
-    def _decide_pause(self, act: a.PauseGroup, record: Acted) -> Acted:
-        if act.until is not None and act.until <= record.at:
+    def _decide_pause(self, act: a.PauseGroup, at: int) -> o.GroupPaused:
+        if act.until is not None and act.until <= at:
             raise Refused(f"the time to pause group {self.group} until has passed: give a later one")
         if act.until is not None and act.until > LATEST:
             raise Refused(
                 f"the time to pause group {self.group} until is {act.until} ms since 1970: give one "
                 f"before the year 10000"
             )
-        return _with(record, {"until_ms": act.until}, until=act.until)
+        return o.GroupPaused(until=act.until)
 
-    def _decide_resume(self, record: Acted) -> Acted:
+    def _decide_resume(self) -> o.Resumed:
         if self.durable.operated.paused is None:
             raise Refused(f"group {self.group} is not paused")
-        return record
+        return o.Resumed()
 
-    def _decide_drain(self, act: a.DrainBorrower, record: Acted) -> Acted:
+    def _decide_drain(self, act: a.DrainBorrower) -> o.Drained:
         peer = self._named(act.borrower)
         if not any(self.peers.takes(name) for name in self.peers if name != peer.name):
             raise Refused(
@@ -122,17 +127,16 @@ class Decisions:
                 f"start another one, or pause the group"
             )
         streams = sorted(stream for stream, lease in self.leases.items() if lease.name == peer.name)
-        body = {"borrower": peer.name, "streams": streams}
-        return _with(record, body, what=peer.name, borrower=peer.name)
+        return o.Drained(borrower=peer.name, streams=tuple(streams))
 
-    def _decide_undrain(self, act: a.UndrainBorrower, record: Acted) -> Acted:
+    def _decide_undrain(self, act: a.UndrainBorrower) -> o.Undrained:
         drained = self.durable.operated.drained
         name = self.peers.names.get(act.borrower, act.borrower)
         if name not in drained:
             raise Refused(f"borrower {name} of group {self.group} is not drained; {nearest(name, drained)}")
-        return _with(record, {"borrower": name}, what=name, borrower=name)
+        return o.Undrained(borrower=name)
 
-    def _decide_move(self, act: a.MoveStream, record: Acted) -> Acted:
+    def _decide_move(self, act: a.MoveStream) -> o.Moved:
         stream, peer = self._stream(act.stream), self._named(act.borrower)
         progress = self.durable.streams[stream]
         if self.durable.operated.paused is not None:
@@ -146,34 +150,28 @@ class Decisions:
         if progress.waiting:
             raise Refused(f"stream {stream} waits until its former generation is consumed")
         lease = self.leases.get(stream)
-        body = {"stream": stream, "from": lease.name if lease is not None else None, "to": peer.name}
-        return _with(record, body, what=f"{stream} to {peer.name}", stream=stream, borrower=peer.name)
+        return o.Moved(stream=stream, owner=lease.name if lease is not None else None, borrower=peer.name)
 
-    def _decide_release(self, act: a.ReleaseStream, record: Acted) -> Acted:
+    def _decide_release(self, act: a.ReleaseStream) -> o.StreamTaken:
         stream = self._stream(act.stream)
         lease = self.leases.get(stream)
         if lease is None:
             raise Refused(f"stream {stream} is nobody's now: there is nothing to release")
-        body = {"stream": stream, "from": lease.name, "lease_epoch": lease.lease_epoch}
-        return _with(record, body, what=stream, stream=stream)
+        return o.StreamTaken(stream=stream, owner=lease.name, lease_epoch=lease.lease_epoch)
 
-    def _decide_stopped(self, act: a.StoppedAct, record: Acted) -> Acted:
-        stream = self._stream(act.stream)
-        failure = self.durable.streams[stream].failure
+    def _stopped_at(self, act: a.StoppedAct) -> int:
+        """The offset of the message at which the stream is stopped."""
+        failure = self.durable.streams[self._stream(act.stream)].failure
         if failure is None or failure.fate != "stop":
-            raise Refused(f"stream {stream} is not stopped at a message that failed")
-        return _with(record, {"stream": stream, "offset": failure.offset}, what=stream, stream=stream)
+            raise Refused(f"stream {act.stream} is not stopped at a message that failed")
+        return failure.offset
 
-    def _decide_reset(self, act: a.ResetProgress, record: Acted) -> Acted:
+    def _decide_reset(self, act: a.ResetProgress) -> o.Reset:
         if not act.offsets:
             raise Refused("the reset names no stream")
         streams = self.durable.streams
         for stream in act.offsets:
             self._stream(stream)
-        moves = [
-            {"stream": stream, "from": streams[stream].committed, "to": offset}
-            for stream, offset in sorted(act.offsets.items())
-        ]
         listing = self.streams.listing
         assert listing is not None
         unread = sorted(listing.unread & act.offsets.keys())
@@ -183,18 +181,17 @@ class Decisions:
                 f"known: see 'streamlease doctor'"
             )
         back = [s for s, at in act.offsets.items() if not self.streams.is_at_end(s, at)]
-        behind = generations.behind(self.durable, listing, back)
-        body = {"streams": len(moves), "moves": moves[:MOVES_KEPT], "wait_again": list(behind)[:MOVES_KEPT]}
-        what = f"{len(moves)} streams" if len(moves) > 1 else str(moves[0]["stream"])
-        return _with(record, body, what=what, offsets=dict(act.offsets), behind=behind)
+        return o.Reset(
+            moves={stream: (streams[stream].committed, at) for stream, at in act.offsets.items()},
+            behind=generations.behind(self.durable, listing, back),
+        )
 
-    def _decide_end(self, record: Acted, *, force: bool) -> Acted:
+    def _may_end(self, *, force: bool) -> None:
         connected = sorted(peer.name for peer in self.peers.values())
         if connected and not force:
             raise Refused(
                 f"group {self.group} has {len(connected)} borrowers, such as {connected[0]}: stop them first"
             )
-        return record
 
     def _stream(self, stream: str) -> str:
         if stream not in self.durable.streams:
@@ -209,11 +206,6 @@ class Decisions:
         if name not in self.peers:
             raise Refused(f"group {self.group} has no borrower {borrower}; {nearest(name, self.peers)}")
         return self.peers[name]
-
-
-def _with(record: Acted, body: dict[str, Any], **more: Any) -> Acted:
-    """The record, with the answer and what it is done to."""
-    return record.model_copy(update={"body": json.dumps(body), **more})
 
 
 def _object_of(act: a.LastingAct) -> str:

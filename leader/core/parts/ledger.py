@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from streamlease.leader.core.events import Effect, Persist, Send, Stop
+from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.happenings import Happening
-from streamlease.leader.core.records import GroupState, Record
+from streamlease.leader.core.records import Record
+from streamlease.leader.core.touched import EXPIRED, PAUSED, moved_by
 from streamlease.protocol.messages import FromLeader
 
 _Row = TypeVar("_Row")
@@ -44,7 +46,7 @@ class Ledger:
     def record(self, record: Record) -> None:
         """Change what is durable."""
         if self._moved is not None:
-            self._moved.update(dict.fromkeys(self.durable.moved_by(record)))
+            self._moved.update(dict.fromkeys(moved_by(self.durable, record)))
         self.durable.apply(record)
         self._records.append(record)
 
@@ -97,11 +99,11 @@ class Ledger:
             for name in names
             if name[0] != "@"
         }
-        if whole or "@expired" in names:
-            found["@expired"] = self.durable.expired_at
-        if whole or "@paused" in names:
+        if whole or EXPIRED in names:
+            found[EXPIRED] = self.durable.expired_at
+        if whole or PAUSED in names:
             paused = self.durable.operated.paused
-            found["@paused"] = None if paused is None else paused.at
+            found[PAUSED] = None if paused is None else paused.at
         return found
 
     def lose_mirror(self) -> None:

@@ -22,13 +22,14 @@ from dataclasses import dataclass, field
 
 from streamlease.leader.core.events import Describe
 from streamlease.leader.core.happenings import Done
-from streamlease.leader.core.operated import Acted, BorrowerLeft
+from streamlease.leader.core.operated import Acted, BorrowerLeft, DoneAct, KeptAct
+from streamlease.leader.core.outcomes import Resumed
 from streamlease.leader.core.parts.acts import Decisions
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.streams import Streams
-from streamlease.protocol.acts import DescribeGroup, ResetProgress, ResumeGroup
-from streamlease.protocol.messages import Command, CommandReply
+from streamlease.protocol.acts import DescribeGroup, ResetProgress
+from streamlease.protocol.messages import Command, CommandDone, CommandRefused, CommandReply
 
 ABSENT_TIMEOUT = 10_000
 """How long (ms) a name that an operator moved streams to may be away."""
@@ -54,21 +55,24 @@ class Operators:
             return
         done = self.ledger.durable.operated.answered(message.request)
         if done is not None:
-            self._reply(sender, message, done.error, done.body)
+            self._reply(sender, message, done)
             return
         if isinstance(message.act, ResetProgress) and self.streams.listing is None:
             return  # which streams follow which is known in a moment; the command comes again
         decision = self.decisions.decide(message, self._wall(now))
         if not message.dry_run:
             self.ledger.record(decision)
-        self._reply(sender, message, decision.error, decision.body)
-        if not message.dry_run and not decision.error:
-            self.ledger.happened(Done(message.act, decision))
+        self._reply(sender, message, decision.kept() if isinstance(decision, Acted) else decision)
+        if not message.dry_run and isinstance(decision, Acted):
+            self.ledger.happened(Done(decision.outcome))
 
-    def _reply(self, sender: str, message: Command, error: str, body: str) -> None:
-        reply = CommandReply(
-            group=self.ledger.group, request=message.request, ok=not error, error=error, body=body
-        )
+    def _reply(self, sender: str, message: Command, act: KeptAct) -> None:
+        group, request = self.ledger.group, message.request
+        reply: CommandReply
+        if isinstance(act, DoneAct):
+            reply = CommandDone(group=group, request=request, body=act.body)
+        else:
+            reply = CommandRefused(group=group, request=request, error=act.error)
         self.ledger.send(sender, reply)
 
     def _wall(self, now: int) -> int:
@@ -109,12 +113,7 @@ class Operators:
         if paused is None or paused.until is None or self.wall_ahead is None:
             return
         if self._wall(now) >= paused.until:
-            resumed = Acted(
-                act="resume",
-                who="",
-                request=f"{paused.request}/until",
-                at=self._wall(now),
-                what="the time that it was paused until has come",
-            )
-            self.ledger.record(resumed)
-            self.ledger.happened(Done(ResumeGroup(), resumed))
+            resumed = Resumed(in_time=True)
+            request = f"{paused.request}/until"
+            self.ledger.record(Acted(who="", request=request, at=self._wall(now), outcome=resumed))
+            self.ledger.happened(Done(resumed))

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from streamlease.leader.core.generations import Listing
+from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.planning.planner import Situation
-from streamlease.leader.core.records import GroupState
 from streamlease.leader.core.state import Lease, LeaseState
 
 

@@ -1,0 +1,273 @@
+"""The durable state of a shared subscription: what the records of its journal come to.
+
+The leader never writes into `GroupState` directly: it makes records, `apply` turns them into state, and the
+same records, read back from the journal, give the same state to the next leader.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import assert_never
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from streamlease.leader.core import outcomes as o
+from streamlease.leader.core.operated import Acted, BorrowerLeft, DoneAct, Operated, RefusedAct
+from streamlease.leader.core.progress import SessionCuts, StreamProgress
+from streamlease.leader.core.records import (
+    Attested,
+    Committed,
+    CutClosed,
+    CutOpened,
+    DeadLettered,
+    Expired,
+    Failed,
+    HandedOver,
+    Leased,
+    Record,
+    Released,
+    Returned,
+    SessionForgotten,
+    StreamsAdded,
+    StreamsAdvanced,
+    StreamsForgotten,
+    TermStarted,
+    Truncated,
+)
+from streamlease.protocol.cuts import OpenRanges, opened
+from streamlease.protocol.ids import LEAST_LEAP
+
+
+class GroupState(BaseModel):
+    """All that a new leader must know."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    term: int = 0
+    lineage: str = ""
+    """Of the data in which the newest term was issued."""
+    lineage_term: int = 0
+    """The first term of that lineage that is known."""
+    lease_epoch_floor: int = 0
+    """Lease epochs are issued above this one."""
+    lost_from: int | None = None
+    """As of `StreamProgress`, for streams that are new to the group."""
+    streams: dict[str, StreamProgress] = Field(default_factory=dict)
+    sessions: dict[str, SessionCuts] = Field(default_factory=dict)
+    expired_at: int | None = None
+    """Since when (ms of the Redis clock) the group holds no data, because it was idle for too long."""
+    moves: int = 0
+    """How often a stream went from one session to another."""
+    longest_hand_over_ms: int = 0
+    """Longest clean hand-over between live borrowers."""
+    operated: Operated = Field(default_factory=Operated)
+    """What operators have set, and their newest acts."""
+    longest_take_over_ms: int = 0
+    """Longest time from a lost owner's last sign of life to its successor's first word."""
+
+    def apply(self, record: Record) -> None:
+        """Change the state as the record says. Records of a journal apply in its order."""
+        match record:
+            case Committed():
+                for stream, offset in record.offsets.items():
+                    self.streams[stream].commit(offset)
+            case CutOpened():
+                self._open(record)
+            case CutClosed():
+                self._close(record)
+            case Leased():
+                self._lease(record)
+            case Released():
+                self._let_go(record.stream)
+            case HandedOver():
+                self._hand_over(record)
+            case SessionForgotten():
+                self._forget_session(record.session)
+            case StreamsAdded():
+                self._add(record)
+            case StreamsAdvanced():
+                self._advance(record)
+            case StreamsForgotten():
+                self._forget(record.streams)
+            case Truncated():
+                for stream, floor in record.floors.items():
+                    self.streams[stream].truncate(floor)
+            case Attested():
+                for stream, (lease_epoch, offset) in record.streams.items():
+                    self.streams[stream].attest(lease_epoch, offset)
+            case Failed():
+                self.streams[record.stream].fail(record)
+            case DeadLettered():
+                self.streams[record.stream].dead_letters += 1
+                self.streams[record.stream].commit(record.offset + 1)
+            case TermStarted():
+                self._begin_term(record)
+            case Expired():
+                self._expire(record)
+            case Returned():
+                self.expired_at = None
+            case Acted():
+                self.operated.remember(record.kept())
+                self.operated.set(record)
+                self._act(record)
+            case RefusedAct():
+                self.operated.remember(record)
+            case BorrowerLeft():
+                self.operated.forget_borrower(record.name)
+            case _:
+                assert_never(record)
+
+    # ------------------------------------------------------------ terms
+
+    def _begin_term(self, record: TermStarted) -> None:
+        """In another lineage than before, what the journal does not say may have happened all the same."""
+        began = self.term == 0 and record.term < LEAST_LEAP
+        if record.lineage != self.lineage:
+            self.lineage, self.lineage_term = record.lineage, record.term
+            if not began:
+                self.lost_from = self.lease_epoch_floor + 1
+                self.lease_epoch_floor = max(self.lease_epoch_floor, record.term)
+                for progress in self.streams.values():
+                    progress.lost_from = progress.lease_epoch
+        self.term = record.term
+
+    # ------------------------------------------------------------ leases
+
+    def next_lease_epoch(self, stream: str) -> int:
+        """The epoch of the next lease of `stream`."""
+        return max(self.streams[stream].lease_epoch, self.lease_epoch_floor) + 1
+
+    def _lease(self, record: Leased) -> None:
+        progress = self.streams[record.stream]
+        if progress.session != record.session:
+            self._pin(record.stream)
+        self.moves += progress.last_session not in (None, record.session)
+        progress.lease(record)
+
+    def _let_go(self, stream: str) -> None:
+        """The lease is over. An open cut of its session keeps its end for the next owner."""
+        self._pin(stream)
+        self.streams[stream].free()
+
+    def _hand_over(self, record: HandedOver) -> None:
+        if record.clean:
+            self.longest_hand_over_ms = max(self.longest_hand_over_ms, record.milliseconds)
+        else:
+            self.longest_take_over_ms = max(self.longest_take_over_ms, record.milliseconds)
+
+    # ------------------------------------------------------------ cuts
+
+    def _open(self, record: CutOpened) -> None:
+        cuts = self.sessions.setdefault(record.session, SessionCuts())
+        cuts.cut = record.cut
+        cuts.finished = max(cuts.finished, record.cut - 1)
+        cuts.ranges = opened(record.ranges)
+
+    def _close(self, record: CutClosed) -> None:
+        cuts = self.sessions.setdefault(record.session, SessionCuts())
+        if cuts.cut == record.cut:
+            for stream, (_, _, end) in cuts.ranges.items():
+                self.streams[stream].commit(end)
+            cuts.cut = 0
+            cuts.ranges = {}
+        cuts.finished = max(cuts.finished, record.cut)
+
+    def _forget_session(self, session: str) -> None:
+        for stream, (_, _, end) in self._open_ranges(session).items():
+            if stream in self.streams:
+                self.streams[stream].pin(end)
+        self.sessions.pop(session, None)
+
+    def is_in_cut(self, stream: str) -> bool:
+        """Whether an open cut of the session that holds the stream has a part of it."""
+        return stream in self._open_ranges(self.streams[stream].session)
+
+    def _open_ranges(self, session: str | None) -> OpenRanges:
+        cuts = self.sessions.get(session) if session is not None else None
+        return cuts.ranges if cuts is not None else {}
+
+    def _pin(self, stream: str) -> None:
+        """The owner loses `stream`: take it out of its open cut, and remember where that cut ended."""
+        progress = self.streams[stream]
+        part = self._open_ranges(progress.session).pop(stream, None)
+        if part is not None:
+            progress.pin(part[2])
+
+    # ------------------------------------------------------------ which streams there are
+
+    def _add(self, record: StreamsAdded) -> None:
+        for stream, start in record.starts.items():
+            waiting = stream in record.waiting
+            new = StreamProgress(committed=start, waiting=waiting, lost_from=self.lost_from)
+            self.streams.setdefault(stream, new)
+
+    def _advance(self, record: StreamsAdvanced) -> None:
+        for stream in record.released:
+            self.streams[stream].waiting = False
+        for stream in record.finished:
+            self.streams[stream].finished = True
+        self.operated.forget_streams(record.finished)
+
+    def _forget(self, streams: tuple[str, ...]) -> None:
+        for stream in streams:
+            gone = self.streams.pop(stream, None)
+            if gone is not None:
+                self.lease_epoch_floor = max(self.lease_epoch_floor, gone.lease_epoch)
+            for cuts in self.sessions.values():
+                cuts.ranges.pop(stream, None)
+        self.operated.forget_streams(streams)
+        if self.lost_from is not None:
+            self.lost_from = self.lease_epoch_floor + 1
+
+    # ------------------------------------------------------------ what is done to it
+
+    def _expire(self, record: Expired) -> None:
+        self.expired_at = record.at
+        self.operated.remember(
+            DoneAct(
+                act="expire",
+                who=record.host,
+                request="",
+                at=record.at,
+                what=f"idle for {record.idle_ms // 1000} s",
+                body="{}",
+            )
+        )
+
+    def _act(self, record: Acted) -> None:
+        """Do to streams what the act does; what it sets is the business of `Operated`."""
+        match record.outcome:
+            case o.Reset(moves=moves, behind=behind):
+                for stream, (_, offset) in moves.items():
+                    self._open_ranges(self.streams[stream].session).pop(stream, None)
+                    self.streams[stream].begin_anew(offset, self.next_lease_epoch(stream))
+                for stream in behind:
+                    self._let_go(stream)
+                    self.streams[stream].waiting = True
+            case o.StreamTaken(stream=stream):
+                self._let_go(stream)
+            case o.Retried(stream=stream):
+                self.streams[stream].failure = None
+            case o.SentToDeadLetters(stream=stream):
+                failure = self.streams[stream].failure
+                if failure is not None:
+                    self.streams[stream].failure = failure.model_copy(update={"fate": "dead_letter"})
+            case o.HoldsNothing():
+                self.expired_at = record.at
+            case o.GroupPaused() | o.Resumed() | o.Drained() | o.Undrained() | o.Moved() | o.Rebalanced():
+                pass
+            case o.SteppedDown() | o.Deleted():
+                pass
+            case _:
+                assert_never(record.outcome)
+
+    # ------------------------------------------------------------ as it is stored
+
+    def snapshot(self) -> bytes:
+        """The whole state as one JSON document."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def restore(cls, data: bytes) -> GroupState:
+        """The state that `snapshot` wrote."""
+        return cls.model_validate(json.loads(data))
