@@ -283,9 +283,11 @@ def taking_turns() -> Iterator[None]:
 
 
 def environment() -> dict[str, str]:
-    """The environment of all that is run: the programs of .venv come first."""
+    """The environment of all that is run: the programs of .venv come first, and modules are compiled once."""
     path = f"{PYTHON.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return {**os.environ, "VIRTUAL_ENV": str(VENV), "PATH": path}
+    ours = {**os.environ, "VIRTUAL_ENV": str(VENV), "PATH": path}
+    ours.pop("PYTHONDONTWRITEBYTECODE", None)  # each of many processes would compile all modules anew
+    return ours
 
 
 def become(program: str, *arguments: str) -> NoReturn:

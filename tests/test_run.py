@@ -93,3 +93,11 @@ def test_arguments_go_to_pytest_as_they_are(run_py: ModuleType, monkeypatch: pyt
     became.clear()
     assert run_py.main(["test", "--side-by-side"]) == run_py.main(["test", "--fast"]) == 0
     assert became == []
+
+
+def test_what_it_runs_keeps_compiled_modules(run_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    environment = run_py.environment()
+    assert "PYTHONDONTWRITEBYTECODE" not in environment
+    assert environment["PYTHONHASHSEED"] == "7"

@@ -39,8 +39,9 @@ TOPIC_INDEXED = pa.dictionary(pa.int32(), pa.string())
 _ALL = pa.ipc.IpcReadOptions(use_threads=False)
 _READING: dict[tuple[str, str, frozenset[str]], pa.ipc.IpcReadOptions] = {}
 _MOST_READING = 1024
-_START = pa.array([0], pa.int32())
-_FIRST = pa.scalar(0, pa.int32())
+# From bytes, for with the first Python value that it converts pyarrow imports pandas (`prepare`).
+_START = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(bytes(4))])
+_FIRST = _START[0]
 
 Entry = tuple[bytes, Sequence[bytes]]
 """Id and flat fields, as XRANGE replies them."""

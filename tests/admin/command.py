@@ -9,17 +9,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from unittest import mock
 
 from streamlease.admin.documents import DOCUMENTS, check
+from tests.forking import Forked, launcher
 
 SCRIPT = Path(sys.executable).with_name("streamlease")
 SECONDS = 60.0
+Process = subprocess.Popen[bytes] | Forked
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +58,19 @@ class Command:
 
     def __call__(self, *words: str, text: str | bytes = b"", **environment: str) -> Outcome:
         """Run it to its end."""
-        done = subprocess.run(
-            [str(SCRIPT), *words],
-            input=text.encode() if isinstance(text, str) else text,
-            capture_output=True,
-            env=self.environment | environment,
-            timeout=SECONDS,
-            check=False,
-        )
-        return checked(words, Outcome(done.returncode, done.stdout.decode(), done.stderr.decode()))
+        given = text.encode() if isinstance(text, str) else text
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = self._process(words, subprocess.PIPE, out, err, self.environment | environment)
+            assert process.stdin is not None
+            try:
+                with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+                    stdin.write(given)
+                code = process.wait(SECONDS)
+            finally:
+                process.kill()
+            out.seek(0)
+            err.seek(0)
+            return checked(words, Outcome(code, out.read().decode(), err.read().decode()))
 
     def ok(self, *words: str, text: str | bytes = b"") -> Outcome:
         """Run it; it must succeed and say nothing on standard error."""
@@ -71,16 +78,36 @@ class Command:
         assert (outcome.code, outcome.err) == (0, ""), outcome
         return outcome
 
-    def start(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, **environment: str) -> Process:
         """Start it, its standard error in ``log``; end it with ``finish``."""
         with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [str(SCRIPT), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=self.environment | environment,
+            return self._process(
+                words, subprocess.DEVNULL, subprocess.PIPE, log, self.environment | environment
             )
+
+    def _process(
+        self,
+        words: Sequence[str],
+        stdin: int,
+        stdout: int | IO[bytes],
+        stderr: IO[bytes],
+        env: dict[str, str],
+    ) -> Process:
+        return launcher().start([str(SCRIPT), *words], stdin, stdout, stderr, env)
+
+
+class Program(Command):
+    """The same by a Python that starts for each call, which costs most of a second of computing."""
+
+    def _process(
+        self,
+        words: Sequence[str],
+        stdin: int,
+        stdout: int | IO[bytes],
+        stderr: IO[bytes],
+        env: dict[str, str],
+    ) -> Process:
+        return subprocess.Popen([str(SCRIPT), *words], stdin=stdin, stdout=stdout, stderr=stderr, env=env)
 
 
 class InProcess(Command):
@@ -113,7 +140,7 @@ def checked(words: Sequence[str], outcome: Outcome) -> Outcome:
     return outcome
 
 
-def finish(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> Outcome:
+def finish(process: Process, how: signal.Signals = signal.SIGTERM) -> Outcome:
     """Signal a process and wait for its end; again if it was only just starting and the signal went under."""
     out = b""
     try:
@@ -130,7 +157,7 @@ def finish(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTER
     return Outcome(process.returncode, out.decode(), "")
 
 
-def lines_of(process: subprocess.Popen[bytes], count: int) -> list[str]:
+def lines_of(process: Process, count: int) -> list[str]:
     """The next `count` lines that a process prints; the test's timeout is the deadline."""
     assert process.stdout is not None
     return [process.stdout.readline().decode().rstrip("\n") for _ in range(count)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,7 +15,7 @@ from rq import Queue
 from streamlease.admin.doctor.doctor import START_SECONDS
 from streamlease.admin.redis.embedded import free_port
 from streamlease.registry.keys import QUEUE
-from tests.admin.command import Command, finish, until
+from tests.admin.command import Command, Process, finish, until
 from tests.conftest import MakeServer
 
 SUB = "$shared/g/flights/#"
@@ -111,7 +110,7 @@ def probe(port: int, path: str) -> tuple[int, dict[str, Any]]:
         return 0, {}
 
 
-def start_host(command: Command, *words: str) -> tuple[subprocess.Popen[bytes], int]:
+def start_host(command: Command, *words: str) -> tuple[Process, int]:
     port = free_port()
     process = command.start("serve", "--name", "tester", *words, STREAMLEASE_HTTP_PORT=str(port))
     until(lambda: probe(port, "/readyz")[0] == 200 or process.poll() is not None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import redis
 
 from streamlease.agent.client import connect
-from tests.admin.command import Command, InProcess, finish, lines_of, until
+from tests.admin.command import Command, InProcess, Process, finish, lines_of, until
 from tests.admin.test_groups_cli import SUB, consumer, describe, has_streams
 
 
@@ -35,7 +34,7 @@ def publish(command: Command, *payloads: str) -> None:
     asyncio.run(main())
 
 
-def payloads(process: subprocess.Popen[bytes], count: int) -> list[str]:
+def payloads(process: Process, count: int) -> list[str]:
     return [text.partition("\t")[2] for text in lines_of(process, count)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.admin.command import Command, finish, lines_of, until
+from tests.admin.command import Command, Process, finish, lines_of, until
 
 SUB = "$shared/g/flights/#"
 
@@ -23,7 +22,7 @@ def describe(command: Command) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def consumer(command: Command, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def consumer(command: Command, *words: str) -> Iterator[Process]:
     process = command.start("consume", SUB, *words)
     try:
         yield process

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import redis
 
-from tests.admin.command import SCRIPT, Command, finish, until
+from tests.admin.command import SCRIPT, Command, Process, finish, until
 
 ROWS = 20_000
 
@@ -307,7 +307,7 @@ def test_a_following_import_killed_at_any_moment_imports_each_entry_once(
 def test_a_leader_host_moves_inboxes(command: Command, store: redis.Redis) -> None:
     """Two hosts, one killed while it moves."""
     command.ok("space", "create", "f", "--topics", "f/#", "--streams", "3")
-    hosts: list[subprocess.Popen[bytes]] = [command.start("serve", "--http-port", "0") for _ in range(2)]
+    hosts: list[Process] = [command.start("serve", "--http-port", "0") for _ in range(2)]
     try:
         with store.pipeline(transaction=False) as pipe:
             for n in range(20_000):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.admin.command import Command, finish, lines_of
+from tests.admin.command import Command, Process, finish, lines_of
 
 SUB = "$shared/demo/flights/#"
 QUOTED = "%24shared%2Fdemo%2Fflights%2F%23"
@@ -65,7 +64,7 @@ def serving(command: Command, *words: str) -> Iterator[Site]:
 
 
 @contextmanager
-def consuming(command: Command) -> Iterator[subprocess.Popen[bytes]]:
+def consuming(command: Command) -> Iterator[Process]:
     """A consumer of the group."""
     process = command.start("consume", SUB, "--from", "earliest", "--json")
     try:
