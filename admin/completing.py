@@ -35,12 +35,12 @@ def _all_spaces() -> list[str]:
     from streamlease.admin.options import chosen_url
     from streamlease.protocol.errors import StreamleaseError
     from streamlease.streams.log.keys import SPACE_DEFINITIONS
-    from streamlease.streams.redis.connection import ask_blocking, connect_blocking
+    from streamlease.streams.redis.connection import ask, connect_blocking, run_blocking
 
     with contextlib.suppress(StreamleaseError, RedisError, OSError, UnicodeDecodeError):
         client = connect_blocking(chosen_url(None))
         try:
-            (names,) = ask_blocking(client, [("HKEYS", SPACE_DEFINITIONS)])
+            (names,) = run_blocking(ask(client, [("HKEYS", SPACE_DEFINITIONS)]))
             return [name.decode() for name in names]
         finally:
             client.close()

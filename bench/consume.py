@@ -12,8 +12,9 @@ from bench.messages import PAYLOAD_BYTES, PIPELINE, SPACE, STREAMS, Messages, st
 from bench.publish import publish
 from streamlease.agent.client import connect
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.log.log import BlockingLog
-from streamlease.streams.redis.connection import connect_blocking
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.segments import read_range
+from streamlease.streams.redis.connection import connect_blocking, run_blocking
 
 BASE = "redis-py XREADGROUP + XACK"
 
@@ -46,12 +47,12 @@ async def subscription(url: str, count: int) -> None:
 
 def ranges(url: str, count: int) -> None:
     """Ranges into Arrow, as a Spark task reads them."""
-    log = BlockingLog(connect_blocking(url))
+    redis = connect_blocking(url)
     streams = [StreamId(SPACE, 0, shard) for shard in range(STREAMS)]
     rows = sum(
         batch.num_rows
-        for stream, end in log.next_offsets(streams).items()
-        for batch in log.read_range(stream, 0, end)
+        for stream, end in run_blocking(AsyncLog(redis).next_offsets(streams)).items()
+        for batch in read_range(redis, stream, 0, end)
     )
     if rows != count:
         raise SystemExit(f"read {rows} of {count} messages")

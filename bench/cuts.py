@@ -19,8 +19,8 @@ from bench.messages import SPACE
 from streamlease.agent import blocking
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Row, encode_rows
-from streamlease.streams.log.log import Append, BlockingLog
-from streamlease.streams.redis.connection import connect_blocking
+from streamlease.streams.log.log import Append, AsyncLog
+from streamlease.streams.redis.connection import connect_blocking, run_blocking
 
 if TYPE_CHECKING:
     from streamlease.spark.source import StreamReader
@@ -35,15 +35,16 @@ PATIENCE = 120.0
 QUICK_SECONDS = 0.5
 
 
-def _publish(log: BlockingLog, streams: list[StreamId], sequence: int) -> None:
+def _publish(log: AsyncLog, streams: list[StreamId], sequence: int) -> None:
     entry = encode_rows([Row(f"{SPACE}/x", b"x" * 100)])
     for first in range(0, len(streams), PAGE):
         page = streams[first : first + PAGE]
-        log.append_many([Append(stream, "~bench", 1, sequence, entry, gaps=True) for stream in page])
+        appends = [Append(stream, "~bench", 1, sequence, entry, gaps=True) for stream in page]
+        run_blocking(log.append_many(appends))
 
 
 def _settle(
-    reader: StreamReader, at: dict[str, Any], log: BlockingLog, streams: list[StreamId]
+    reader: StreamReader, at: dict[str, Any], log: AsyncLog, streams: list[StreamId]
 ) -> dict[str, Any]:
     """Make cuts until the leader, which has just granted all streams, answers at once."""
     deadline = time.monotonic() + PATIENCE
@@ -66,7 +67,7 @@ class Holding:
     at: dict[str, Any]
     url: str
     streams: list[StreamId]
-    log: BlockingLog
+    log: AsyncLog
 
     def publish(self, news: int) -> None:
         """Give the first streams a message each, and wait until the query knows."""
@@ -90,7 +91,7 @@ def holding(frame: Frame, size: int) -> Iterator[Holding]:
         with blocking.connect(url) as client:
             for number in range(spaces):
                 client.create_space(f"{SPACE}{number}", [f"{SPACE}/{number}/#"], streams=size // spaces)
-        log = BlockingLog(connect_blocking(url))
+        log = AsyncLog(connect_blocking(url))
         streams = [StreamId(f"{SPACE}{n % spaces}", 0, n // spaces) for n in range(size)]
         options = {"redis": url, "subscribe": f"$shared/g/{SPACE}/#", "startingOffsets": "earliest"}
         reader = StreamReader(SourceOptions.parse(options))

@@ -18,7 +18,7 @@ from streamlease.protocol.errors import StoreRefused
 from streamlease.protocol.messages import Message, decode, encode
 from streamlease.registry import keys
 from streamlease.streams.redis.always import ask_always
-from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, Command, ask, ask_blocking
+from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, ask
 
 log = logging.getLogger(__name__)
 
@@ -127,11 +127,11 @@ def key_of(letter: tuple[str, Message]) -> str:
     return keys.mailbox(letter[0])
 
 
-async def send(redis: AsyncRedis, sender: str, letters: Iterable[tuple[str, Message]]) -> set[str]:
+async def send(redis: Redis, sender: str, letters: Iterable[tuple[str, Message]]) -> set[str]:
     """Send messages in order; one entry per receiver.
 
     Args:
-        sender: the mailbox owner to answer to.
+        sender: the mailbox owner to answer to; empty for nobody.
         letters: pairs (receiving owner, message).
 
     Returns:
@@ -156,21 +156,3 @@ async def send(redis: AsyncRedis, sender: str, letters: Iterable[tuple[str, Mess
         ],
     )  # fmt: skip
     return {receiver for receiver, reply in zip(by_receiver, replies, strict=True) if reply is None}
-
-
-def send_blocking(redis: BlockingRedis, receiver: str, message: Message) -> bool:
-    """Send one message that needs no answer; False if the receiver is gone.
-
-    Raises:
-        StoreUnavailable: Redis does not answer; it may have been sent.
-    """
-    (reply,) = ask_blocking(
-        redis,
-        [
-            (
-                "XADD", keys.mailbox(receiver), "NOMKSTREAM", "MAXLEN", "~", MAX_ENTRIES, "*",
-                "f", "", "m", encode([message]),
-            )
-        ],
-    )  # fmt: skip
-    return reply is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamlease.registry import keys
-from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask, run_blocking
 from streamlease.streams.redis.scripts import load_script
 
 _REMEMBER = load_script("streamlease.registry", "remember")
@@ -31,7 +31,8 @@ def reader_of_run(redis: BlockingRedis, group: str, run: str, session: str) -> s
     Raises:
         StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
     """
-    first: bytes = _REMEMBER.run_blocking(redis, [keys.readers(group)], [run, session, READER_SECONDS])
+    remembered = _REMEMBER.run(redis, [keys.readers(group)], [run, session, READER_SECONDS])
+    first: bytes = run_blocking(remembered)
     return first.decode()
 
 

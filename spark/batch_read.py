@@ -37,9 +37,11 @@ from streamlease.spark.schema import (
     typed_fields,
 )
 from streamlease.streams.entries.messages import filter_batch
-from streamlease.streams.log.log import BlockingLog
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.state import LogState
-from streamlease.streams.log.times import offsets_after_blocking
+from streamlease.streams.log.times import offsets_after
+from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 from streamlease.streams.spaces.definitions import Space
 
 log = logging.getLogger(__name__)
@@ -163,10 +165,10 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, stream by stream; runs in an executor's Python worker."""
         assert isinstance(partition, RangesPartition)
-        reader = BlockingLog(connection(self.options.redis))
+        redis = connection(self.options.redis)
         for name, start, end in partition.ranges:
             stream = StreamId.parse(name)
-            for batch in self._batches(reader, stream, start, end):
+            for batch in self._batches(redis, stream, start, end):
                 chosen = filter_batch(batch, self.options.filter)
                 if self.options.topics:
                     chosen = filter_batch(chosen, *self.options.topics)
@@ -174,11 +176,12 @@ class BatchReader(DataSourceReader):
                     yield self.columns.shape(chosen)
 
     def _batches(
-        self, reader: BlockingLog, stream: StreamId, start: int, end: int
+        self, redis: BlockingRedis, stream: StreamId, start: int, end: int
     ) -> Iterator[pa.RecordBatch]:
         while start < end:
             try:
-                for batch in reader.read_range(
+                for batch in read_range(
+                    redis,
                     stream,
                     start,
                     end,
@@ -219,7 +222,7 @@ def _ranges(reader: BatchReader) -> dict[StreamId, OffsetRange]:
     options = reader.options
     redis = connection(options.redis)
     streams = [stream for space in reader.spaces for stream in space.streams()]
-    known = BlockingLog(redis).states(streams)
+    known = run_blocking(AsyncLog(redis).states(streams))
     chosen = _chosen(options, reader.spaces, known)
     states = {stream: state for stream, state in known.items() if stream in chosen}
     starts = {stream: state.floor for stream, state in states.items()}
@@ -304,14 +307,14 @@ def _at(reader: BatchReader, states: Mapping[StreamId, LogState], moment: int) -
     """The first offset of each stream that was appended at or after `moment` (us)."""
     redis = connection(reader.options.redis)
     try:
-        return offsets_after_blocking(redis, dict.fromkeys(states, moment - 1))
+        return run_blocking(offsets_after(redis, dict.fromkeys(states, moment - 1)))
     except HistoryTruncated:
         if reader.options.fail_on_data_loss:
             raise
     found: dict[StreamId, int] = {}
     for stream, state in states.items():
         try:
-            found |= offsets_after_blocking(redis, {stream: moment - 1})
+            found |= run_blocking(offsets_after(redis, {stream: moment - 1}))
         except HistoryTruncated as error:
             log.warning("%s", error)
             found[stream] = max(error.oldest, state.floor)

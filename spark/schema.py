@@ -22,8 +22,8 @@ from streamlease.spark.connections import connection
 from streamlease.spark.options import NAMES as STREAM_NAMES
 from streamlease.spark.options import SourceOptions
 from streamlease.streams.entries.schemas import RESERVED, Column, Schema
-from streamlease.streams.redis.connection import BlockingRedis
-from streamlease.streams.spaces.spaces import Space, look_blocking
+from streamlease.streams.redis.connection import BlockingRedis, run_blocking
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 BATCH_NAMES = (
     "redis",
@@ -106,7 +106,7 @@ def spaces_of(redis: BlockingRedis, filter: str) -> list[Space]:
         StoreUnavailable, StoreRefused.
     """
     check_filter(filter)
-    return look_blocking(redis).for_filter(filter)
+    return run_blocking(SpaceStore(redis).look()).for_filter(filter)
 
 
 def typed_fields(spaces: Iterable[Space]) -> list[StructField]:

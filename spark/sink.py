@@ -45,8 +45,8 @@ from streamlease.streams.entries.entries import CODECS, Codec
 from streamlease.streams.publish.batch_plan import Staged
 from streamlease.streams.publish.delivery import Delivery
 from streamlease.streams.publish.staging import Stager, abandon, forget
-from streamlease.streams.redis.connection import connect
-from streamlease.streams.spaces.spaces import read_spaces_blocking
+from streamlease.streams.redis.connection import connect, run_blocking
+from streamlease.streams.spaces.spaces import SpaceStore
 
 log = logging.getLogger(__name__)
 
@@ -209,9 +209,8 @@ def stage(rows: Iterator[pa.RecordBatch], options: SinkOptions, sinks: Sinks, ba
     redis = connection(options.redis)
     stager = Stager(redis, sinks.of, batch, random_token(), patience=options.redis_timeout_ms / 1000)
     try:
-        placer = Placer(
-            read_spaces_blocking(redis), stager, options.topic, options.space, options.compression
-        )
+        known = run_blocking(SpaceStore(redis).look())
+        placer = Placer(known.spaces, stager, options.topic, options.space, options.compression)
         for some in rows:
             placer.add(some)
         placer.finish()

@@ -21,12 +21,13 @@ from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead
-from streamlease.registry.mailbox import send_blocking
+from streamlease.registry import mailbox
 from streamlease.spark.connections import connection
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import FrameColumns
 from streamlease.streams.entries.messages import filter_batch
-from streamlease.streams.log.log import BlockingLog
+from streamlease.streams.log.segments import read_range
+from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,6 @@ def read(work: SlotWork, options: SourceOptions, columns: FrameColumns) -> Itera
     logs.begin(group=work.group, borrower=f"{work.session}/{work.slot}")
     began = time.monotonic_ns()
     redis = connection(options.redis)
-    reader = BlockingLog(redis)
     reading = Reading(work)
     bytes_read = 0
 
@@ -66,7 +66,7 @@ def read(work: SlotWork, options: SourceOptions, columns: FrameColumns) -> Itera
         # The same on every delivery of these rows, by whichever query: an idempotency key for sinks.
         first, end = span.cut or (span.start, span.end)
         cut = f"{span.stream}@{first}-{end}"
-        for batch in _batches(reader, span, reading, options, columns):
+        for batch in _batches(redis, span, reading, options, columns):
             bytes_read += batch.nbytes
             chosen = filter_batch(batch, options.subscription.filter)
             if chosen.num_rows:
@@ -84,13 +84,13 @@ def read(work: SlotWork, options: SourceOptions, columns: FrameColumns) -> Itera
         milliseconds=(time.monotonic_ns() - began) // 1_000_000,
     )
     try:
-        send_blocking(redis, work.agent, report)
+        run_blocking(mailbox.send(redis, "", [(work.agent, report)]))
     except StreamleaseError as error:
         log.warning("the report of cut %d, which was read whole, is lost: %s", work.cut, error)
 
 
 def _batches(
-    reader: BlockingLog, span: Span, reading: Reading, options: SourceOptions, columns: FrameColumns
+    redis: BlockingRedis, span: Span, reading: Reading, options: SourceOptions, columns: FrameColumns
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one span. Waits for a Redis that is away, and skips what is lost if that is allowed."""
     stream = StreamId.parse(span.stream)
@@ -98,7 +98,7 @@ def _batches(
     position, answered = span.start, time.monotonic()
     while position < span.end:
         try:
-            for batch in reader.read_range(stream, position, span.end, schema=wanted, columns=columns.fixed):
+            for batch in read_range(redis, stream, position, span.end, schema=wanted, columns=columns.fixed):
                 reading.read(span.stream, position, position + batch.num_rows - 1)
                 position += batch.num_rows
                 yield batch

@@ -1,4 +1,4 @@
-"""Appending to streams and reading from them, for asyncio and blocking programs.
+"""Appending to streams and reading from them.
 
 An append is one atomic script (``lua/append.lua``). It names its publisher, the publisher's incarnation and
 a sequence; a publisher has *one append in flight per stream*. So the server keeps only the last
@@ -11,7 +11,7 @@ A publisher that numbers its appends by something outside, such as the batches o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -40,21 +40,19 @@ from streamlease.streams.log.appends import (
 )
 from streamlease.streams.log.keys import stream_meta, stream_news, stream_publishers
 from streamlease.streams.log.many import READ_BYTES, read_all
-from streamlease.streams.log.ranges import RangeReader, Wanted
-from streamlease.streams.log.segments import History, RedisSegment, Segment
+from streamlease.streams.log.ranges import RangeReader
+from streamlease.streams.log.segments import Segment
 from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
-from streamlease.streams.log.times import after_offset, microseconds, offsets_after, offsets_after_blocking
+from streamlease.streams.log.times import after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import (
     Argument,
-    AsyncRedis,
-    BlockingRedis,
     Command,
+    Redis,
     ask,
-    ask_blocking,
     refusal,
 )
 from streamlease.streams.redis.durability import MEMORY, WAIT_SECONDS, Durability
-from streamlease.streams.redis.durable import run_settled, run_settled_blocking
+from streamlease.streams.redis.durable import run_settled
 from streamlease.streams.redis.scripts import (
     Call,
     load_script,
@@ -68,7 +66,6 @@ __all__ = [
     "Append",
     "Appended",
     "AsyncLog",
-    "BlockingLog",
     "OutOfSequence",
     "Position",
     "ProgressMoved",
@@ -111,13 +108,13 @@ def _newer(appends: Sequence[Append], late: Sequence[int], replies: Sequence[Any
 
 
 class AsyncLog:
-    """The streams behind one asyncio client of Redis.
+    """The streams behind one client of Redis. The coroutines of a blocking one are for ``run_blocking``.
 
     Args:
         older: what holds messages that are not in memory any more, newest first; read in threads.
     """
 
-    def __init__(self, redis: AsyncRedis, older: Sequence[Segment] = ()) -> None:
+    def __init__(self, redis: Redis, older: Sequence[Segment] = ()) -> None:
         self._redis = redis
         self._older = older
 
@@ -374,78 +371,3 @@ class AsyncLog:
         if isinstance(outcome, StreamleaseError):
             raise outcome
         return outcome
-
-
-class BlockingLog:
-    """The blocking twin of ``AsyncLog``, for Spark's workers."""
-
-    def __init__(self, redis: BlockingRedis, older: Sequence[Segment] = ()) -> None:
-        self._redis = redis
-        self._history = History([RedisSegment(redis), *older])
-
-    def append(self, append: Append) -> Appended:
-        """See ``AsyncLog.append``."""
-        (outcome,) = self.append_many([append])
-        if isinstance(outcome, StreamleaseError):
-            raise outcome
-        return outcome
-
-    def append_many(
-        self, appends: Sequence[Append], *, wait_seconds: float = WAIT_SECONDS, evolve: bool = True
-    ) -> list[Appended | StreamleaseError]:
-        """See ``AsyncLog.append_many``."""
-        choices = [append.durability for append in appends]
-        answers, waits = run_settled_blocking(self._redis, calls_of(appends), choices, wait_seconds)
-        outcomes = [outcome_of(one, waits, answer) for one, answer in zip(appends, answers, strict=True)]
-        late = [place for place, one in enumerate(appends) if evolve and behind(one, outcomes[place])]
-        if late:
-            replies = ask_blocking(self._redis, [versions_command(appends[place]) for place in late])
-            again = _newer(appends, late, replies)
-            if again:
-                repeated = self.append_many([*again.values()], wait_seconds=wait_seconds)
-                for place, outcome in zip(again, repeated, strict=True):
-                    outcomes[place] = outcome
-        return outcomes
-
-    def states(self, streams: Iterable[StreamId]) -> dict[StreamId, LogState]:
-        """See ``AsyncLog.states``."""
-        wanted = [*streams]
-        return _states(
-            wanted, ask_blocking(self._redis, [meta_command(one) for one in wanted]) if wanted else []
-        )
-
-    def next_offsets(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
-        """See ``AsyncLog.next_offsets``."""
-        return {stream: state.next for stream, state in self.states(streams).items()}
-
-    def floors(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
-        """See ``AsyncLog.floors``."""
-        return {stream: state.floor for stream, state in self.states(streams).items()}
-
-    def since(self, stream: StreamId, point: int | datetime) -> int:
-        """See ``AsyncLog.since``."""
-        if isinstance(point, datetime):
-            return offsets_after_blocking(self._redis, {stream: microseconds(point)})[stream]
-        return _after(stream, point, self.states([stream]).get(stream))
-
-    def read_range(
-        self,
-        stream: StreamId,
-        start: int,
-        end: int,
-        *,
-        schema: Schema | None = None,
-        columns: frozenset[str] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """All of ``start <= offset < end``, the same rows each time, in batches of at most 65,536 rows and
-        32 MiB, but for a row that is larger. See ``ranges`` for the memory that this takes.
-
-        Args:
-            schema: the typed columns wanted, in a space with a schema; None for all.
-            columns: the columns of every message that are wanted; see ``decode_entries``; None for all.
-
-        Raises:
-            HistoryTruncated: part of the range is no longer there, or (``MissingOffsets``) not there at all.
-            UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
-        """
-        return self._history.read(Wanted(stream, start, end, schema, columns))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from streamlease.protocol.errors import HistoryTruncated, Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader, gather
 from streamlease.streams.log.segments import History, Segment
-from streamlease.streams.redis.connection import AsyncRedis, exchange, good, silent
+from streamlease.streams.redis.connection import Redis, exchange, good, silent
 
 READ_BYTES = 32 * 1024 * 1024
 """Most bytes, as expanded, that are read of a stream at once, but for one entry that is larger."""
@@ -24,7 +24,7 @@ Outcome = list[pa.RecordBatch] | StreamleaseError
 
 
 async def read_all(
-    redis: AsyncRedis, readers: Sequence[RangeReader], older: Sequence[Segment] = ()
+    redis: Redis, readers: Sequence[RangeReader], older: Sequence[Segment] = ()
 ) -> list[Outcome]:
     """What each of `readers` finds, in order: batches like those of ``AsyncLog.read``, or why there are none.
 

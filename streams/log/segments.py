@@ -27,6 +27,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from streamlease.protocol.errors import HistoryTruncated
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.ranges import (
     ENOUGH_BYTES,
     ENOUGH_ROWS,
@@ -119,3 +121,27 @@ class History:
                 else:
                     if position < end:
                         raise MissingOffsets(str(wanted.stream), position, end)
+
+
+def read_range(
+    redis: BlockingRedis,
+    stream: StreamId,
+    start: int,
+    end: int,
+    *,
+    schema: Schema | None = None,
+    columns: frozenset[str] | None = None,
+    older: Sequence[Segment] = (),
+) -> Batches:
+    """All of ``start <= offset < end``, the same rows each time, for Spark's tasks; see ``Segment.read``.
+
+    Args:
+        schema: the typed columns wanted, in a space with a schema; None for all.
+        columns: the columns of every message that are wanted; see ``decode_entries``; None for all.
+        older: what holds messages that are not in memory any more, newest first.
+
+    Raises:
+        HistoryTruncated: part of the range is no longer there, or (``MissingOffsets``) not there at all.
+        UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
+    """
+    return History([RedisSegment(redis), *older]).read(Wanted(stream, start, end, schema, columns))

@@ -30,10 +30,9 @@ from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.state import Extent, LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import (
     AsyncRedis,
-    BlockingRedis,
     Command,
+    Redis,
     ask,
-    ask_blocking,
     refusal,
 )
 from streamlease.streams.redis.scripts import load_script, run_many
@@ -124,7 +123,7 @@ def _time_of(value: bytes) -> int | None:
     return int(value) if value.isdigit() and len(value) < 20 else None
 
 
-async def offsets_after(redis: AsyncRedis, moments: Mapping[StreamId, int]) -> dict[StreamId, int]:
+async def offsets_after(redis: Redis, moments: Mapping[StreamId, int]) -> dict[StreamId, int]:
     """See :func:`first_after`.
 
     Raises:
@@ -135,18 +134,6 @@ async def offsets_after(redis: AsyncRedis, moments: Mapping[StreamId, int]) -> d
     while True:
         try:
             commands = steps.send(await ask(redis, commands) if commands else [])
-        except StopIteration as found:
-            offsets: dict[StreamId, int] = found.value
-            return offsets
-
-
-def offsets_after_blocking(redis: BlockingRedis, moments: Mapping[StreamId, int]) -> dict[StreamId, int]:
-    """The blocking twin of :func:`offsets_after`."""
-    steps = first_after(moments)
-    commands = next(steps)
-    while True:
-        try:
-            commands = steps.send(ask_blocking(redis, commands) if commands else [])
         except StopIteration as found:
             offsets: dict[StreamId, int] = found.value
             return offsets

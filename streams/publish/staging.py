@@ -53,8 +53,8 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Encoded
 from streamlease.streams.log.keys import sink_staged, sink_state, stream_staged
 from streamlease.streams.publish.batch_plan import BatchPlan, Staged
-from streamlease.streams.redis.connection import Argument, BlockingRedis, Command, ask_blocking, refusal
-from streamlease.streams.redis.scripts import Call, load_script, run_many_blocking
+from streamlease.streams.redis.connection import Argument, BlockingRedis, Command, ask, refusal, run_blocking
+from streamlease.streams.redis.scripts import Call, load_script, run_many
 
 _ROOM = "streamlease.streams.publish"
 
@@ -173,9 +173,8 @@ class Stager:
         deadline, wait = time.monotonic() + self._patience, FIRST_WAIT
         while waiting:
             try:
-                waiting, error = self._left(
-                    waiting, run_many_blocking(self._redis, [one.call for one in waiting])
-                )
+                replies = run_blocking(run_many(self._redis, [one.call for one in waiting]))
+                waiting, error = self._left(waiting, replies)
             except (StoreUnavailable, Indefinite) as gone:
                 error = gone
             if error is None:
@@ -239,7 +238,7 @@ def abandon(redis: BlockingRedis, sink: str, batch: int, staged: Iterable[Staged
     Raises:
         StoreUnavailable, StoreRefused: what is left expires.
     """
-    ((newest, plan),) = ask_blocking(redis, [("HMGET", sink_state(sink), "batch", "plan")])
+    ((newest, plan),) = run_blocking(ask(redis, [("HMGET", sink_state(sink), "batch", "plan")]))
     decided = newest is not None and int(newest) == batch
     named = BatchPlan.load(plan).tokens() if decided else ()
     keys = [(sink, one.stream, one.token) for one in staged if (one.stream, one.token) not in named]
@@ -253,7 +252,7 @@ def forget(redis: BlockingRedis, sink: str, batch: int, staged: Iterable[Staged]
         StoreUnavailable, StoreRefused: what is left expires.
     """
     _remove(redis, batch, [(sink, one.stream, one.token) for one in staged])
-    ask_blocking(redis, [("UNLINK", sink_state(sink)), ("UNLINK", sink_staged(sink))])
+    run_blocking(ask(redis, [("UNLINK", sink_state(sink)), ("UNLINK", sink_staged(sink))]))
 
 
 def _remove(redis: BlockingRedis, batch: int, keys: Iterable[tuple[str, StreamId, str]]) -> None:
@@ -262,7 +261,7 @@ def _remove(redis: BlockingRedis, batch: int, keys: Iterable[tuple[str, StreamId
         commands.append(("UNLINK", stream_staged(stream, token)))
         commands.append(("SREM", sink_staged(sink), _member(batch, stream, token)))
     if commands:
-        ask_blocking(redis, commands)
+        run_blocking(ask(redis, commands))
 
 
 def _member(batch: int, stream: StreamId, token: str) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import Indefinite
-from streamlease.streams.redis.connection import AsyncRedis, Command, exchange, good, silent
+from streamlease.streams.redis.connection import Command, Redis, exchange, good, silent
 from streamlease.streams.redis.scripts import load_script, run_many
 from streamlease.streams.redis.wire import out_of_memory
 
 _ALWAYS = load_script("streamlease.streams.redis", "always")
 
 
-async def ask_always(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
+async def ask_always(client: Redis, commands: Sequence[Command]) -> list[Any]:
     """``connection.ask`` for commands that may be repeated; XADD, HINCRBY and SADD need no memory.
 
     Raises:

@@ -10,17 +10,20 @@ a command did *not* run, so it is sent again, a bounded number of times::
     CLUSTERDOWN  the slot has no owner now: wait, and ask who has what
 
 The same holds for a node that nothing could be sent to. What fails after sending is ``Indefinite`` and is
-never repeated here. The decisions are one generator without I/O, :func:`_route`, which the asynchronous and
-the blocking client drive.
+never repeated here. The decisions are one generator without I/O, :func:`_route`.
+
+A client is one of asyncio or a blocking one; they differ in the clients of their nodes, and in how they wait
+(:class:`Pauses`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
@@ -36,12 +39,13 @@ from streamlease.streams.redis.wire import (
     AsyncServer,
     BlockingServer,
     Command,
+    Server,
     exchange_one,
-    exchange_one_blocking,
     reason,
 )
 
 Address = tuple[str, int]
+S = TypeVar("S", bound=Server)
 SLOTS = 16_384
 ATTEMPTS = 8
 FIRST_WAIT = 0.02
@@ -246,9 +250,32 @@ def _no_cluster(where: str, reply: ResponseError) -> Unsupported:
     )
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class AsyncCluster:
-    """An asyncio client of a Redis Cluster: a plain client for each node, made at its first use.
+async def _side_by_side(works: Sequence[Awaitable[_Outcome]]) -> list[_Outcome]:
+    return list(await asyncio.gather(*works))
+
+
+async def _stand_still(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251 - a blocking client has no loop to wait on
+
+
+async def _in_turn(works: Sequence[Awaitable[_Outcome]]) -> list[_Outcome]:
+    return [await work for work in works]
+
+
+class Pauses(NamedTuple):
+    """How a client of a cluster waits: for time to pass, for several nodes, for its own turn."""
+
+    pause: Callable[[float], Awaitable[None]]
+    all: Callable[[Sequence[Awaitable[_Outcome]]], Awaitable[list[_Outcome]]]
+    lock: Callable[[], AbstractAsyncContextManager[Any]]
+
+
+ON_A_LOOP = Pauses(asyncio.sleep, _side_by_side, asyncio.Lock)
+BLOCKING = Pauses(_stand_still, _in_turn, nullcontext)
+
+
+class Cluster(Generic[S]):
+    """A client of a Redis Cluster: a plain client for each node, made at its first use.
 
     Args:
         seeds: nodes to ask for the others.
@@ -256,38 +283,36 @@ class AsyncCluster:
         address: for messages.
     """
 
-    seeds: tuple[Address, ...]
-    make: Callable[[Address], AsyncServer]
-    address: str
-    topology: Topology = field(default_factory=Topology)
-    _nodes: dict[Address, AsyncServer] = field(default_factory=dict)
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    def __init__(
+        self, seeds: tuple[Address, ...], make: Callable[[Address], S], address: str, pauses: Pauses
+    ) -> None:
+        self.address = address
+        self.topology = Topology()
+        self._seeds = seeds
+        self._make = make
+        self._pauses = pauses
+        self._asking = pauses.lock()
+        self._nodes: dict[Address, S] = {}
 
-    async def __aenter__(self) -> AsyncCluster:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close all connections."""
+    def _forget_nodes(self) -> list[S]:
+        """The clients of all nodes, which are to be closed."""
         nodes, self._nodes = self._nodes, {}
-        for node in nodes.values():
-            await node.aclose()
+        return [*nodes.values()]
 
-    def node(self, address: Address) -> AsyncServer:
+    def node(self, address: Address) -> S:
         """The client of one node."""
         client = self._nodes.get(address)
         if client is None:
-            client = self._nodes[address] = self.make(address)
+            client = self._nodes[address] = self._make(address)
         return client
 
-    def pubsub(self, **options: Any) -> Any:
-        """A subscription through any node: what is published on one node reaches all of them."""
-        known = self.topology.primaries() or list(self.seeds)
-        return self.node(known[int(time.monotonic()) % len(known)]).pubsub(**options)
+    def owner(self, command: Command) -> S | None:
+        """The node that owns the keys of `command`, as last heard."""
+        slot = slot_of(command)
+        address = self.topology.owners[slot] if slot is not None else None
+        return self.node(address) if address is not None else None
 
-    async def primaries(self) -> list[AsyncServer]:
+    async def primaries(self) -> list[S]:
         """Clients of all nodes that own slots.
 
         Raises:
@@ -305,8 +330,8 @@ class AsyncCluster:
             Unsupported: it is no cluster.
         """
         error: StreamleaseError | None = None
-        async with self._lock:
-            for address in dict.fromkeys((*self.topology.primaries(), *self.seeds)):
+        async with self._asking:
+            for address in dict.fromkeys((*self.topology.primaries(), *self._seeds)):
                 try:
                     (reply,) = await exchange_one(self.node(address), [("CLUSTER", "SLOTS")])
                 except (StoreUnavailable, Indefinite) as failed:
@@ -334,7 +359,7 @@ class AsyncCluster:
 
     async def _do(self, step: _Step) -> list[_Outcome]:
         if isinstance(step, _Refresh):
-            await asyncio.sleep(step.seconds)
+            await self._pauses.pause(step.seconds)
             try:
                 await self.refresh()
             except StoreUnavailable:
@@ -343,7 +368,7 @@ class AsyncCluster:
             return []
         if len(step.writes) == 1:
             return [await self._one(*step.writes[0])]
-        return list(await asyncio.gather(*(self._one(*write) for write in step.writes)))
+        return await self._pauses.all([self._one(*write) for write in step.writes])
 
     async def _one(self, address: Address, commands: list[Command]) -> _Outcome:
         try:
@@ -371,15 +396,38 @@ class AsyncCluster:
         raise error or StoreUnavailable(f"no node of {self.address} owns a slot: create the cluster first")
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class BlockingCluster:
-    """The blocking twin of ``AsyncCluster``, for one thread at a time."""
+class AsyncCluster(Cluster[AsyncServer]):
+    """A client of a cluster for one event loop."""
 
-    seeds: tuple[Address, ...]
-    make: Callable[[Address], BlockingServer]
-    address: str
-    topology: Topology = field(default_factory=Topology)
-    _nodes: dict[Address, BlockingServer] = field(default_factory=dict)
+    def __init__(
+        self, seeds: tuple[Address, ...], make: Callable[[Address], AsyncServer], address: str
+    ) -> None:
+        super().__init__(seeds, make, address, ON_A_LOOP)
+
+    async def __aenter__(self) -> AsyncCluster:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for node in self._forget_nodes():
+            await node.aclose()
+
+    def pubsub(self, **options: Any) -> Any:
+        """A subscription through any node: what is published on one node reaches all of them."""
+        known = self.topology.primaries() or list(self._seeds)
+        return self.node(known[int(time.monotonic()) % len(known)]).pubsub(**options)
+
+
+class BlockingCluster(Cluster[BlockingServer]):
+    """A client of a cluster for one thread at a time; its methods are run by ``run_blocking``."""
+
+    def __init__(
+        self, seeds: tuple[Address, ...], make: Callable[[Address], BlockingServer], address: str
+    ) -> None:
+        super().__init__(seeds, make, address, BLOCKING)
 
     def __enter__(self) -> BlockingCluster:
         return self
@@ -389,89 +437,5 @@ class BlockingCluster:
 
     def close(self) -> None:
         """Close all connections."""
-        nodes, self._nodes = self._nodes, {}
-        for node in nodes.values():
+        for node in self._forget_nodes():
             node.close()
-
-    def node(self, address: Address) -> BlockingServer:
-        """The client of one node."""
-        client = self._nodes.get(address)
-        if client is None:
-            client = self._nodes[address] = self.make(address)
-        return client
-
-    def owner(self, command: Command) -> BlockingServer | None:
-        """The node that owns the keys of `command`, as last heard."""
-        slot = slot_of(command)
-        address = self.topology.owners[slot] if slot is not None else None
-        return self.node(address) if address is not None else None
-
-    def primaries(self) -> list[BlockingServer]:
-        """See ``AsyncCluster.primaries``."""
-        self.refresh()
-        return [self.node(address) for address in self.topology.primaries()]
-
-    def refresh(self) -> None:
-        """See ``AsyncCluster.refresh``."""
-        error: StreamleaseError | None = None
-        for address in dict.fromkeys((*self.topology.primaries(), *self.seeds)):
-            try:
-                (reply,) = exchange_one_blocking(self.node(address), [("CLUSTER", "SLOTS")])
-            except (StoreUnavailable, Indefinite) as failed:
-                error = failed
-                continue
-            if isinstance(reply, ResponseError):
-                raise _no_cluster(f"{address[0]}:{address[1]}", reply)
-            self.topology.learn(reply, address)
-            return
-        raise StoreUnavailable(f"no node of {self.address} answers: {error}")
-
-    def exchange_behind(
-        self, before: Sequence[Command], commands: Sequence[Command], behind: Sequence[Command]
-    ) -> list[Answer]:
-        """See ``connection.exchange_behind``."""
-        steps = _route(self.topology, before, commands, behind)
-        answer: list[_Outcome] | None = None
-        while True:
-            try:
-                step = next(steps) if answer is None else steps.send(answer)
-            except StopIteration as end:
-                answers: list[Answer] = end.value
-                return answers
-            answer = self._do(step)
-
-    def _do(self, step: _Step) -> list[_Outcome]:
-        if isinstance(step, _Refresh):
-            time.sleep(step.seconds)
-            try:
-                self.refresh()
-            except StoreUnavailable:
-                if not self.topology.known:
-                    raise
-            return []
-        return [self._one(*write) for write in step.writes]
-
-    def _one(self, address: Address, commands: list[Command]) -> _Outcome:
-        try:
-            return exchange_one_blocking(self.node(address), commands)
-        except StreamleaseError as error:
-            return error
-
-    def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """See ``connection.exchange``."""
-        keyed, others = _split(commands)
-        if not keyed:
-            return self._anywhere(commands)
-        answers = self.exchange_behind(
-            (), [commands[place] for place in keyed], [commands[place] for place in others]
-        )
-        return _together(commands, keyed, others, answers)
-
-    def _anywhere(self, commands: Sequence[Command]) -> list[Any]:
-        error: StreamleaseError | None = None
-        for node in self.primaries():
-            try:
-                return exchange_one_blocking(node, commands)
-            except StoreUnavailable as failed:
-                error = failed
-        raise error or StoreUnavailable(f"no node of {self.address} owns a slot: create the cluster first")

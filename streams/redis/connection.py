@@ -1,9 +1,9 @@
 """Connections to Redis, alone, behind Sentinels or as a cluster, and what each failure of an exchange means.
 
-Everything this room sends goes through :func:`exchange` (or its blocking twin): some commands in one write,
-their replies in order. ``wire`` does it with one server, ``cluster`` finds the server of each command,
-``urls`` tells what a URL means. What fails before sending is ``StoreUnavailable``, what fails later is
-``Indefinite``, and an error reply is handed back in its place.
+Everything this room sends goes through :func:`exchange`: some commands in one write, their replies in order.
+``wire`` does it with one server, ``cluster`` finds the server of each command, and ``urls`` tells what a URL
+means. What fails before sending is ``StoreUnavailable``, what fails later is ``Indefinite``, and an error
+reply is handed back in its place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError, Unsupported
-from streamlease.streams.redis.cluster import Answer, AsyncCluster, BlockingCluster
+from streamlease.streams.redis.cluster import Answer, AsyncCluster, BlockingCluster, Cluster
 from streamlease.streams.redis.url_parts import masked
 from streamlease.streams.redis.urls import ANSWER_SECONDS, connect, connect_blocking
 from streamlease.streams.redis.wire import (
@@ -24,10 +24,11 @@ from streamlease.streams.redis.wire import (
     Begun,
     BlockingServer,
     Command,
+    Server,
     exchange_one,
-    exchange_one_blocking,
     indefinite,
     refusal,
+    run_blocking,
     unavailable,
 )
 from streamlease.streams.redis.wire import address as server_address
@@ -43,23 +44,22 @@ __all__ = [
     "BlockingCluster",
     "BlockingRedis",
     "Command",
+    "Redis",
+    "Server",
     "address",
     "ask",
-    "ask_blocking",
     "check_server",
-    "check_server_blocking",
     "connect",
     "connect_blocking",
     "exchange",
     "exchange_behind",
-    "exchange_behind_blocking",
-    "exchange_blocking",
     "good",
     "identity",
     "indefinite",
     "is_cluster",
     "masked",
     "refusal",
+    "run_blocking",
     "servers",
     "silent",
     "unavailable",
@@ -67,36 +67,39 @@ __all__ = [
 
 AsyncRedis = AsyncServer | AsyncCluster
 BlockingRedis = BlockingServer | BlockingCluster
+Redis = AsyncRedis | BlockingRedis
+"""Of one kind or the other: coroutines that ask a blocking one are run by :func:`run_blocking`."""
+
 OLDEST_VERSION = (6, 2)
 
 
-def is_cluster(client: AsyncRedis | BlockingRedis) -> bool:
+def is_cluster(client: Redis) -> bool:
     """Whether `client` speaks to a Redis Cluster."""
-    return isinstance(client, AsyncCluster | BlockingCluster)
+    return isinstance(client, Cluster)
 
 
-def address(client: AsyncRedis | BlockingRedis) -> str:
+def address(client: Redis) -> str:
     """Where `client` connects to, for messages."""
-    if isinstance(client, AsyncCluster | BlockingCluster):
+    if isinstance(client, Cluster):
         return client.address
     return server_address(client)
 
 
-def identity(client: AsyncRedis | BlockingRedis) -> object:
+def identity(client: Redis) -> object:
     """A key for the servers behind `client`, under which something can be remembered about them."""
-    return client if isinstance(client, AsyncCluster | BlockingCluster) else client.connection_pool
+    return client if isinstance(client, Cluster) else client.connection_pool
 
 
-async def servers(client: AsyncRedis) -> list[AsyncServer]:
+async def servers(client: Redis) -> Sequence[Server]:
     """The primaries: the one server, or all that own slots of a cluster.
 
     Raises:
         StoreUnavailable: no node of the cluster answers.
     """
-    return await client.primaries() if isinstance(client, AsyncCluster) else [client]
+    return await client.primaries() if isinstance(client, Cluster) else [client]
 
 
-async def exchange(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
+async def exchange(client: Redis, commands: Sequence[Command]) -> list[Any]:
     """Send `commands` in one write to each server, not as a transaction; their replies in order.
 
     An error reply stands in the list as a ``redis.exceptions.ResponseError``; the connection that
@@ -107,20 +110,13 @@ async def exchange(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]
         StoreUnavailable: no connection; nothing was sent.
         Indefinite: a connection failed after sending began.
     """
-    if isinstance(client, AsyncCluster):
+    if isinstance(client, Cluster):
         return await client.exchange(commands)
     return await exchange_one(client, commands)
 
 
-def exchange_blocking(client: BlockingRedis, commands: Sequence[Command]) -> list[Any]:
-    """The blocking twin of :func:`exchange`."""
-    if isinstance(client, BlockingCluster):
-        return client.exchange(commands)
-    return exchange_one_blocking(client, commands)
-
-
 async def exchange_behind(
-    client: AsyncRedis, before: Sequence[Command], commands: Sequence[Command], behind: Sequence[Command]
+    client: Redis, before: Sequence[Command], commands: Sequence[Command], behind: Sequence[Command]
 ) -> list[Answer]:
     """:func:`exchange`, with commands without keys before and behind those of each server.
 
@@ -132,19 +128,9 @@ async def exchange_behind(
         StoreUnavailable: nothing was sent to anybody.
         Indefinite: the connection to the only server failed after sending began.
     """
-    if isinstance(client, AsyncCluster):
+    if isinstance(client, Cluster):
         return await client.exchange_behind(before, commands, behind)
     replies = await exchange_one(client, [*before, *commands, *behind])
-    return _answers(replies[len(before) :], len(commands))
-
-
-def exchange_behind_blocking(
-    client: BlockingRedis, before: Sequence[Command], commands: Sequence[Command], behind: Sequence[Command]
-) -> list[Answer]:
-    """The blocking twin of :func:`exchange_behind`."""
-    if isinstance(client, BlockingCluster):
-        return client.exchange_behind(before, commands, behind)
-    replies = exchange_one_blocking(client, [*before, *commands, *behind])
     return _answers(replies[len(before) :], len(commands))
 
 
@@ -153,7 +139,7 @@ def _answers(replies: list[Any], commands: int) -> list[Answer]:
     return [Answer(reply, waited) for reply in replies[:commands]]
 
 
-async def ask(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
+async def ask(client: Redis, commands: Sequence[Command]) -> list[Any]:
     """:func:`exchange` for commands that only read: a failure after sending is ``StoreUnavailable`` too.
 
     Raises:
@@ -166,7 +152,7 @@ async def ask(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
         raise silent(client, error) from None
 
 
-async def ask_each(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
+async def ask_each(client: Redis, commands: Sequence[Command]) -> list[Any]:
     """:func:`ask`, where each command stands for itself.
 
     Returns:
@@ -183,25 +169,17 @@ async def ask_each(client: AsyncRedis, commands: Sequence[Command]) -> list[Any]
     return [_by_itself(client, answer.reply) for answer in answers]
 
 
-def _by_itself(client: AsyncRedis, reply: Any) -> Any:
+def _by_itself(client: Redis, reply: Any) -> Any:
     if isinstance(reply, ResponseError):
         return refusal(reply)
     return silent(client, reply) if isinstance(reply, StreamleaseError) else reply
 
 
-def ask_blocking(client: BlockingRedis, commands: Sequence[Command]) -> list[Any]:
-    """The blocking twin of :func:`ask`."""
-    try:
-        return good(client, exchange_blocking(client, commands))
-    except Indefinite as error:
-        raise silent(client, error) from None
-
-
 class PendingAnswer:
-    """A question on its way, as of :func:`ask_blocking`: whoever asked does something else meanwhile.
+    """A question to a blocking client that is on its way: whoever asked does something else meanwhile.
 
     Args:
-        commands: only read, and all have keys in one slot.
+        commands: as of :func:`ask`; all have keys in one slot.
 
     Raises:
         StoreUnavailable: Redis does not answer.
@@ -236,7 +214,7 @@ class PendingAnswer:
                 if not any(isinstance(reply, ResponseError) for reply in replies):
                     return replies
         # No node was known to own the slot, or another one does now.
-        return ask_blocking(self._client, self._commands)
+        return run_blocking(ask(self._client, self._commands))
 
     def drop(self) -> None:
         """The replies are not wanted any more; does nothing if they were read."""
@@ -250,7 +228,7 @@ class PendingAnswer:
         raise silent(self._client, error) from None
 
 
-def silent(client: AsyncRedis | BlockingRedis, error: StreamleaseError) -> StreamleaseError:
+def silent(client: Redis, error: StreamleaseError) -> StreamleaseError:
     """The error for a failed exchange of a reader, which cannot have changed anything."""
     if not isinstance(error, Indefinite):
         return error
@@ -260,7 +238,7 @@ def silent(client: AsyncRedis | BlockingRedis, error: StreamleaseError) -> Strea
     )
 
 
-def good(client: AsyncRedis | BlockingRedis, replies: list[Any]) -> list[Any]:
+def good(client: Redis, replies: list[Any]) -> list[Any]:
     """`replies` to commands that only read, if none is an error.
 
     Raises:
@@ -278,7 +256,7 @@ def good(client: AsyncRedis | BlockingRedis, replies: list[Any]) -> list[Any]:
 _QUESTIONS: tuple[Command, ...] = (("PING",), ("INFO", "server"), ("INFO", "memory"))
 
 
-async def check_server(client: AsyncRedis) -> None:
+async def check_server(client: Redis) -> None:
     """Whether the server answers, is new enough, and keeps what it is given.
 
     Raises:
@@ -289,16 +267,6 @@ async def check_server(client: AsyncRedis) -> None:
     for server in await servers(client):
         try:
             replies = [(await exchange_one(server, [question]))[0] for question in _QUESTIONS]
-        except Indefinite as error:
-            raise silent(server, error) from None
-        _judge(address(server), replies)
-
-
-def check_server_blocking(client: BlockingRedis) -> None:
-    """The blocking twin of :func:`check_server`."""
-    for server in client.primaries() if isinstance(client, BlockingCluster) else [client]:
-        try:
-            replies = [exchange_one_blocking(server, [question])[0] for question in _QUESTIONS]
         except Indefinite as error:
             raise silent(server, error) from None
         _judge(address(server), replies)

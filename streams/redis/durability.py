@@ -29,9 +29,9 @@ from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import InvalidOption, NotDurable, Unsupported
 from streamlease.streams.redis.connection import (
-    AsyncRedis,
-    BlockingRedis,
     Command,
+    Redis,
+    Server,
     address,
     exchange,
     identity,
@@ -98,7 +98,7 @@ class Waits:
 
     def __init__(
         self,
-        client: AsyncRedis | BlockingRedis,
+        client: Redis,
         choices: Iterable[Durability],
         seconds: float = WAIT_SECONDS,
     ) -> None:
@@ -143,7 +143,7 @@ _WITHOUT_WAITAOF: WeakSet[Any] = WeakSet()
 """Connection pools of servers older than Redis 7.2. Only saves a round trip: each reply is judged anew."""
 
 
-def _has_no_waitaof(client: AsyncRedis | BlockingRedis) -> bool:
+def _has_no_waitaof(client: Redis) -> bool:
     return identity(client) in _WITHOUT_WAITAOF
 
 
@@ -151,9 +151,7 @@ def _is_unknown(reply: ResponseError) -> bool:
     return "unknown command" in str(reply).lower()
 
 
-def _judge(
-    choice: Durability, command: Command, reply: Any, seconds: float, client: AsyncRedis | BlockingRedis
-) -> str:
+def _judge(choice: Durability, command: Command, reply: Any, seconds: float, client: Redis) -> str:
     if isinstance(reply, ResponseError):
         return f"Redis at {address(client)} answered {command[0]!s} with: {' '.join(str(reply).split())}"
     if command[0] == "WAIT":
@@ -184,7 +182,7 @@ def not_durable(what: str, choice: Durability, why: str, stream: str, offset: in
     )
 
 
-async def check_durability(client: AsyncRedis, choice: Durability) -> None:
+async def check_durability(client: Redis, choice: Durability) -> None:
     """Whether the server can keep what `choice` promises, as it is configured now.
 
     Raises:
@@ -195,7 +193,7 @@ async def check_durability(client: AsyncRedis, choice: Durability) -> None:
         await _check_server(server, choice)
 
 
-async def _check_server(client: AsyncRedis, choice: Durability) -> None:
+async def _check_server(client: Server, choice: Durability) -> None:
     if choice.kind == "replicated":
         (reply,) = await exchange(client, [("INFO", "replication")])
         have = _field(reply, "connected_slaves")

@@ -9,13 +9,13 @@ from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.redis.cluster import Answer
-from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, refusal
+from streamlease.streams.redis.connection import Redis, refusal
 from streamlease.streams.redis.durability import WAIT_SECONDS, Durability, Waits
-from streamlease.streams.redis.scripts import Call, run_waiting, run_waiting_blocking
+from streamlease.streams.redis.scripts import Call, run_waiting
 
 
 async def run_settled(
-    client: AsyncRedis, calls: Sequence[Call], choices: Sequence[Durability], seconds: float = WAIT_SECONDS
+    client: Redis, calls: Sequence[Call], choices: Sequence[Durability], seconds: float = WAIT_SECONDS
 ) -> tuple[list[Answer], Waits]:
     """Run `calls` in one write, with the waits for all of `choices` behind them.
 
@@ -32,19 +32,8 @@ async def run_settled(
             return answers, waits
 
 
-def run_settled_blocking(
-    client: BlockingRedis, calls: Sequence[Call], choices: Sequence[Durability], seconds: float = WAIT_SECONDS
-) -> tuple[list[Answer], Waits]:
-    """The blocking twin of :func:`run_settled`."""
-    while True:
-        waits = Waits(client, choices, seconds)
-        answers = run_waiting_blocking(client, calls, waits.commands)
-        if sum(waits.missing(answer.waited) for answer in answers) == 0:
-            return answers, waits
-
-
 async def run_durably(
-    client: AsyncRedis, call: Call, choices: Sequence[Durability], seconds: float = WAIT_SECONDS
+    client: Redis, call: Call, choices: Sequence[Durability], seconds: float = WAIT_SECONDS
 ) -> tuple[Any, str]:
     """Run one call; its reply, and why it is not as durable as all of `choices`, or an empty text.
 

@@ -34,11 +34,9 @@ from streamlease.protocol.errors import Indefinite, StoreUnavailable, Streamleas
 from streamlease.streams.redis.cluster import Answer, raise_failed
 from streamlease.streams.redis.connection import (
     Argument,
-    AsyncRedis,
-    BlockingRedis,
     Command,
+    Redis,
     exchange_behind,
-    exchange_behind_blocking,
     identity,
     refusal,
 )
@@ -58,7 +56,7 @@ class Script:
         """This script with its keys and arguments, to be run with others by :func:`run_many`."""
         return Call(self, (*keys,), (*args,))
 
-    async def run(self, client: AsyncRedis, keys: Sequence[str], args: Sequence[Argument] = ()) -> Any:
+    async def run(self, client: Redis, keys: Sequence[str], args: Sequence[Argument] = ()) -> Any:
         """Run it.
 
         Raises:
@@ -67,10 +65,6 @@ class Script:
             StoreRefused: Redis answered with an error.
         """
         return _only(await run_many(client, [self.call(keys, args)]))
-
-    def run_blocking(self, client: BlockingRedis, keys: Sequence[str], args: Sequence[Argument] = ()) -> Any:
-        """The blocking twin of :meth:`run`."""
-        return _only(run_many_blocking(client, [self.call(keys, args)]))
 
 
 class Call(NamedTuple):
@@ -106,7 +100,7 @@ _LOADED: WeakKeyDictionary[object, set[str]] = WeakKeyDictionary()
 """Which scripts were loaded through which connection pool. Only saves a round trip; NOSCRIPT is the truth."""
 
 
-async def run_many(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
+async def run_many(client: Redis, calls: Sequence[Call]) -> list[Any]:
     """Run `calls` in one write; replies in order, error replies as ``ResponseError`` in their places.
 
     The calls must not depend on each other: one that the server did not know runs after the others.
@@ -118,7 +112,7 @@ async def run_many(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
     return _replies(await run_waiting(client, calls, ()))
 
 
-async def run_each(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
+async def run_each(client: Redis, calls: Sequence[Call]) -> list[Any]:
     """:func:`run_many`, where each call stands for itself.
 
     Returns:
@@ -131,7 +125,7 @@ async def run_each(client: AsyncRedis, calls: Sequence[Call]) -> list[Any]:
     return [answer.reply for answer in await run_waiting(client, calls, ())]
 
 
-async def run_waiting(client: AsyncRedis, calls: Sequence[Call], waits: Sequence[Command]) -> list[Answer]:
+async def run_waiting(client: Redis, calls: Sequence[Call], waits: Sequence[Command]) -> list[Answer]:
     """:func:`run_many`, and behind the calls, on the same connection, the commands `waits`.
 
     Returns:
@@ -153,37 +147,13 @@ async def run_waiting(client: AsyncRedis, calls: Sequence[Call], waits: Sequence
     return answers
 
 
-def run_many_blocking(client: BlockingRedis, calls: Sequence[Call]) -> list[Any]:
-    """The blocking twin of :func:`run_many`."""
-    return _replies(run_waiting_blocking(client, calls, ()))
-
-
-def run_waiting_blocking(
-    client: BlockingRedis, calls: Sequence[Call], waits: Sequence[Command]
-) -> list[Answer]:
-    """The blocking twin of :func:`run_waiting`."""
-    commands = [call.command for call in calls]
-    answers = exchange_behind_blocking(client, _loads(calls, _known(client)), commands, waits)
-    missing = _unknown(answers)
-    if missing:
-        again = [calls[place] for place in missing]
-        commands = [call.command for call in again]
-        try:
-            repeated = exchange_behind_blocking(client, _loads(again), commands, waits)
-        except StoreUnavailable as error:
-            raise _after_some_ran(error, calls, missing) from None
-        _put_back(answers, missing, repeated)
-    _known(client).update(call.script.digest for call in calls)
-    return answers
-
-
 def _replies(answers: list[Answer]) -> list[Any]:
     failed = [answer.reply for answer in answers if isinstance(answer.reply, StreamleaseError)]
     raise_failed(failed, len(answers))
     return [answer.reply for answer in answers]
 
 
-def _known(client: AsyncRedis | BlockingRedis) -> set[str]:
+def _known(client: Redis) -> set[str]:
     return _LOADED.setdefault(identity(client), set())
 
 

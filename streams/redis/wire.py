@@ -7,15 +7,18 @@ redis-py cannot tell whether a failed command had been sent. Here the border is 
 
 An error *reply* is no failure of the exchange: it is handed back in its place among the replies, and
 :func:`refusal` turns it into what the user sees. redis-py never retries on its own account.
+
+The client of a server may be one of asyncio or a blocking one. :func:`exchange_one` is all that the two have
+of their own; whatever is built upon it is written once, see :func:`run_blocking`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import redis
@@ -45,8 +48,11 @@ from streamlease.protocol.errors import (
 
 AsyncServer = redis.asyncio.Redis
 BlockingServer = redis.Redis
+Server = AsyncServer | BlockingServer
 Argument = bytes | str | int | float
 Command = tuple[Argument, ...]
+
+T = TypeVar("T")
 
 LOGIN = (AuthenticationError, AuthorizationError)
 _NOT_IN_SCRIPT = ("ACL failure in script", "user executing the script can't run this command")
@@ -71,7 +77,7 @@ QUICK = frozenset({"HMGET", "HGETALL", "HGET", "GET", "EXISTS", "XRANGE", "XREVR
 """Commands that only read, and for which nobody waits in Redis."""
 
 
-def address(client: AsyncServer | BlockingServer) -> str:
+def address(client: Server) -> str:
     """Where `client` connects to, for messages."""
     pool: Any = client.connection_pool
     service = getattr(pool, "service_name", None)
@@ -244,7 +250,7 @@ async def _through(client: AsyncServer, commands: Sequence[Command]) -> AsyncIte
         gate.leave()
 
 
-async def exchange_one(client: AsyncServer, commands: Sequence[Command]) -> list[Any]:
+async def exchange_one(client: Server, commands: Sequence[Command]) -> list[Any]:
     """Send `commands` in one write, not as a transaction; their replies in order.
 
     An error reply stands in the list as a ``redis.exceptions.ResponseError``; the connection that
@@ -254,36 +260,62 @@ async def exchange_one(client: AsyncServer, commands: Sequence[Command]) -> list
         StoreUnavailable: no connection; nothing was sent.
         Indefinite: the connection failed after sending began.
     """
+    if isinstance(client, BlockingServer):
+        return Begun(client, commands).replies()
     async with _through(client, commands):
         return await _exchange(client, commands)
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`, which asks a blocking client, and return what it returns: no event loop is needed.
+
+    Nothing in it ever waits on a loop, because what a blocking client is asked is done at once.
+    """
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise TypeError(f"{work!r} waits on an event loop: run_blocking takes what asks a blocking client")
+
+
+def _not_connected(client: Server, error: Exception) -> Exception:
+    """What it means that no connection was to be had: nothing was sent."""
+    if isinstance(error, LOGIN):
+        return no_login(address(client), error)
+    if isinstance(error, FAILURES):
+        return unavailable(address(client), error)
+    if isinstance(error, ResponseError):
+        return refusal(error)
+    return _no_text_in_url() if isinstance(error, UnicodeEncodeError) else error
+
+
+def _not_answered(client: Server, commands: Sequence[Command], error: Exception) -> Exception:
+    """What it means that a connection failed after sending began."""
+    if isinstance(error, LOGIN):
+        return no_login(address(client), error)
+    if isinstance(error, UnicodeEncodeError):
+        return _no_text(error)
+    if isinstance(error, BusyLoadingError) and len(commands) == 1:
+        return unavailable(address(client), error)
+    return indefinite(address(client), error) if isinstance(error, (*FAILURES, RedisError)) else error
 
 
 async def _exchange(client: AsyncServer, commands: Sequence[Command]) -> list[Any]:
     pool: Any = client.connection_pool
     try:
         connection = await pool.get_connection()
-    except LOGIN as error:
-        raise no_login(address(client), error) from None
-    except FAILURES as error:
-        raise unavailable(address(client), error) from None
-    except ResponseError as error:
-        raise refusal(error) from None
-    except UnicodeEncodeError:
-        raise _no_text_in_url() from None
+    except Exception as error:
+        raise _not_connected(client, error) from None
     whole = False
     try:
         quick = len(commands) > 1 and all(command[0] in QUICK for command in commands)
         replies = await (_many(connection, commands) if quick else _each(connection, commands))
         whole = not any(isinstance(reply, ResponseError) for reply in replies)
         return replies
-    except LOGIN as error:
-        raise no_login(address(client), error) from None
-    except UnicodeEncodeError as error:
-        raise _no_text(error) from None
-    except (*FAILURES, RedisError) as error:
-        if isinstance(error, BusyLoadingError) and len(commands) == 1:
-            raise unavailable(address(client), error) from None
-        raise indefinite(address(client), error) from None
+    except Exception as error:
+        raise _not_answered(client, commands, error) from None
     finally:
         if not whole:
             await connection.disconnect(nowait=True)
@@ -302,19 +334,20 @@ class Begun:
         self._client = client
         self._commands = commands
         self._pool: Any = client.connection_pool
-        self._connection: Any = None
         try:
-            self._connection = self._pool.get_connection()
-        except LOGIN as error:
-            raise no_login(address(client), error) from None
-        except FAILURES as error:
-            raise unavailable(address(client), error) from None
-        except ResponseError as error:
-            raise refusal(error) from None
-        except UnicodeEncodeError:
-            raise _no_text_in_url() from None
-        with self._attempt():
-            self._connection.send_packed_command(_packed(self._connection, commands), check_health=False)
+            connection: Any = self._pool.get_connection()
+        except Exception as error:
+            raise _not_connected(client, error) from None
+        self._connection = connection
+        sent = False
+        try:
+            connection.send_packed_command(_packed(connection, commands), check_health=False)
+            sent = True
+        except Exception as error:
+            raise _not_answered(client, commands, error) from None
+        finally:
+            if not sent:
+                self.forget()
 
     def replies(self) -> list[Any]:
         """The replies, in order; an error reply stands in its place. To be called once.
@@ -323,41 +356,25 @@ class Begun:
             Indefinite: the connection failed.
         """
         replies: list[Any] = []
-        with self._attempt():
+        whole = False
+        try:
             for _ in self._commands:
                 try:
                     replies.append(self._connection.read_response())
                 except ResponseError as error:
                     replies.append(error)
-        self._give_back(whole=not any(isinstance(reply, ResponseError) for reply in replies))
-        return replies
+            whole = not any(isinstance(reply, ResponseError) for reply in replies)
+            return replies
+        except Exception as error:
+            raise _not_answered(self._client, self._commands, error) from None
+        finally:
+            self._give_back(whole=whole)
 
     def forget(self) -> None:
         """Nobody wants the replies."""
         self._give_back(whole=False)
 
-    @contextmanager
-    def _attempt(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self._give_back(whole=False)
-            if isinstance(error, LOGIN):
-                raise no_login(address(self._client), error) from None
-            if isinstance(error, UnicodeEncodeError):
-                raise _no_text(error) from None
-            if isinstance(error, (*FAILURES, RedisError)):
-                if isinstance(error, BusyLoadingError) and len(self._commands) == 1:
-                    raise unavailable(address(self._client), error) from None
-                raise indefinite(address(self._client), error) from None
-            raise
-
     def _give_back(self, *, whole: bool) -> None:
         if not whole:
             self._connection.disconnect()
         self._pool.release(self._connection)
-
-
-def exchange_one_blocking(client: BlockingServer, commands: Sequence[Command]) -> list[Any]:
-    """The blocking twin of :func:`exchange_one`."""
-    return Begun(client, commands).replies()

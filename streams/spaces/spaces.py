@@ -50,11 +50,9 @@ from streamlease.streams.log.keys import (
 )
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import (
-    AsyncRedis,
-    BlockingRedis,
     Command,
+    Redis,
     ask,
-    ask_blocking,
     servers,
 )
 from streamlease.streams.redis.damaged import number
@@ -103,7 +101,7 @@ class SpaceStore:
         wait_seconds: how long the server may take to make a change as durable as its space asks.
     """
 
-    def __init__(self, redis: AsyncRedis, *, wait_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(self, redis: Redis, *, wait_seconds: float = WAIT_SECONDS) -> None:
         self._redis = redis
         self._wait_seconds = wait_seconds
         self._log = AsyncLog(redis)
@@ -573,22 +571,3 @@ def _too_busy(name: str) -> StreamleaseError:
 def _literally(name: str) -> str:
     """`name` in a pattern of Redis."""
     return re.sub(r"([\\*?\[\]^-])", r"\\\1", name)
-
-
-def look_blocking(redis: BlockingRedis) -> Known:
-    """`SpaceStore.look` of a blocking client.
-
-    Raises:
-        StoreUnavailable, StoreRefused.
-    """
-    (found,) = ask_blocking(redis, [("HGETALL", SPACE_DEFINITIONS)])
-    return read_definitions(found)
-
-
-def read_spaces_blocking(redis: BlockingRedis) -> dict[str, Space]:
-    """The definitions of all spaces by name, as they are now, without those that are damaged.
-
-    Raises:
-        StoreUnavailable, StoreRefused.
-    """
-    return dict(look_blocking(redis).spaces)

@@ -33,7 +33,7 @@ from streamlease.spark.options import SourceOptions  # noqa: E402
 from streamlease.spark.schema import stream_columns  # noqa: E402
 from streamlease.spark.source import StreamleaseSource, StreamReader  # noqa: E402
 from streamlease.spark.task import SlotPartition  # noqa: E402
-from streamlease.streams.redis.connection import ask_blocking  # noqa: E402
+from streamlease.streams.redis.connection import ask, run_blocking  # noqa: E402
 from tests.spark.driver import SETTINGS, say  # noqa: E402
 
 FOLDER = Path(json.loads(sys.argv[1])["folder"]) if len(sys.argv) > 1 else Path()
@@ -54,7 +54,7 @@ class TellingReader(StreamReader):
         work, task = partition.work, TaskContext.get()
         ends = {span.stream: span.end for span in work.spans}
         for batch in super().read(partition):
-            (number,) = ask_blocking(connection(self._options.redis), [("CLIENT", "ID")])
+            (number,) = run_blocking(ask(connection(self._options.redis), [("CLIENT", "ID")]))
             offsets = batch.column("offset").to_pylist()
             stream = batch.column("stream")[0].as_py()
             line = {

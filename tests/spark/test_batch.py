@@ -25,7 +25,7 @@ from streamlease.spark.batch_read import BatchReader, batch_reader, divide
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import readable, stream_columns
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.redis.connection import ask_blocking, connect_blocking
+from streamlease.streams.redis.connection import ask, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.spark.refusals import one_line
 
@@ -89,7 +89,7 @@ def test_all_of_a_filter_is_read(url: str, subscribe: str) -> None:
         assert (row["topic"], row["key"]) == (f"t/{number % 5}", b"%d" % number)
         assert row["timestamp"] == MOMENT + timedelta(seconds=number)
     with connect_blocking(url) as redis:
-        (keys,) = ask_blocking(redis, [("KEYS", "*g*t*progress*")])
+        (keys,) = run_blocking(ask(redis, [("KEYS", "*g*t*progress*")]))
         assert keys == []
 
 
@@ -343,15 +343,17 @@ def test_what_retention_removed(url: str) -> None:
     with connect_blocking(url) as redis:
         stream = "t.0.0"
         for name in ("t.0.0", "t.0.1", "t.0.2"):
-            (kept,) = ask_blocking(redis, [("HGET", f"sl:{{{name}}}:meta", "next")])
+            (kept,) = run_blocking(ask(redis, [("HGET", f"sl:{{{name}}}:meta", "next")]))
             if int(kept) > 20:
                 stream = name
-        ask_blocking(
-            redis,
-            [
-                ("XTRIM", f"sl:{{{stream}}}:log", "MINID", "15-0"),
-                ("HSET", f"sl:{{{stream}}}:meta", "floor", "15"),
-            ],
+        run_blocking(
+            ask(
+                redis,
+                [
+                    ("XTRIM", f"sl:{{{stream}}}:log", "MINID", "15-0"),
+                    ("HSET", f"sl:{{{stream}}}:meta", "floor", "15"),
+                ],
+            )
         )
     text = f'{{"{stream}": 2}}'
     with pytest.raises(HistoryTruncated) as truncated:

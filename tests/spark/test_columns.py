@@ -16,8 +16,9 @@ from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import stream_columns
 from streamlease.streams.entries.entries import Row, encode_rows
 from streamlease.streams.entries.messages import MESSAGE_SCHEMA
-from streamlease.streams.log.log import Append, BlockingLog
-from streamlease.streams.redis.connection import connect, connect_blocking
+from streamlease.streams.log.log import Append, AsyncLog
+from streamlease.streams.log.segments import read_range
+from streamlease.streams.redis.connection import connect, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 
 NAMES = ["topic", "key", "payload", "headers", "stream", "offset", "timestamp", "append_timestamp", "epoch"]
@@ -61,15 +62,15 @@ async def test_what_is_read_fits_the_schema(chosen: SourceOptions, embedded_redi
     await redis.aclose()
     blocking = connect_blocking(embedded_redis_url)
     try:
-        log = BlockingLog(blocking)
+        log = AsyncLog(blocking)
         stream = StreamId("s", 0, 0)
         when = datetime(2024, 2, 29, 12, 30, 15, 123456, tzinfo=UTC)
         rows = [
             Row("t/a", b"first", b"k", (("h", b"1"), ("h", b"2")), int(when.timestamp() * 1_000_000)),
             Row("t/b", b""),
         ]
-        log.append(Append(stream, "~p", 1, 0, encode_rows(rows)))
-        batches = list(log.read_range(stream, 0, 2))
+        run_blocking(log.append(Append(stream, "~p", 1, 0, encode_rows(rows))))
+        batches = list(read_range(blocking, stream, 0, 2))
     finally:
         blocking.close()
     columns = stream_columns(chosen)

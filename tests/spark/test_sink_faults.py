@@ -26,7 +26,7 @@ from streamlease.streams.entries.delivered import to_messages
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish import batch_plan as plans
 from streamlease.streams.publish.delivery import Delivery
-from streamlease.streams.redis.connection import ask_blocking, connect, connect_blocking
+from streamlease.streams.redis.connection import ask, connect, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 
 ROWS = StructType([StructField("topic", StringType()), StructField("payload", StringType())])
@@ -101,7 +101,7 @@ class Sink:
 
     def keys(self, pattern: str) -> list[bytes]:
         with connect_blocking(self.url) as redis:
-            (keys,) = ask_blocking(redis, [("KEYS", pattern)])
+            (keys,) = run_blocking(ask(redis, [("KEYS", pattern)]))
         return sorted(keys)
 
     def content(self) -> Counter[str]:
@@ -139,7 +139,7 @@ def test_a_failover_in_a_micro_batch_loses_no_rows(world: Sink) -> None:
     messages = world.staged(writer, range(100), 2)
     lost = world.keys("*:staged:*")[0]
     with connect_blocking(world.url) as redis:
-        ask_blocking(redis, [("UNLINK", lost)])
+        run_blocking(ask(redis, [("UNLINK", lost)]))
     with pytest.raises(StreamleaseError, match="start again, and the repetition"):
         writer.commit(messages, 0)
     writer.abort(messages, 0)
@@ -198,7 +198,7 @@ def test_out_of_memory_in_a_commit(world: Sink, monkeypatch: pytest.MonkeyPatch,
 
     async def full(self: Delivery, *arguments: Any) -> Any:
         with connect_blocking(world.url) as redis:
-            ask_blocking(redis, [("CONFIG", "SET", "maxmemory", "1")])
+            run_blocking(ask(redis, [("CONFIG", "SET", "maxmemory", "1")]))
         return await original(self, *arguments)
 
     try:
@@ -209,7 +209,7 @@ def test_out_of_memory_in_a_commit(world: Sink, monkeypatch: pytest.MonkeyPatch,
             writer.abort(messages, 0)
     finally:
         with connect_blocking(world.url) as redis:
-            ask_blocking(redis, [("CONFIG", "SET", "maxmemory", "0")])
+            run_blocking(ask(redis, [("CONFIG", "SET", "maxmemory", "0")]))
     assert len(world.keys("*:staged:*")) == (4 if decided else 0)
     world.run(range(100), 3)
     assert world.content() == once(range(100))

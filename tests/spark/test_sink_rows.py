@@ -23,8 +23,8 @@ from streamlease.spark.placing import ENTRY_ROWS, Placer
 from streamlease.spark.sink import BatchWriter, SinkOptions, StreamWriter, check_columns
 from streamlease.streams.entries.entries import HEADERS
 from streamlease.streams.publish.staging import Stager
-from streamlease.streams.redis.connection import BlockingRedis, ask_blocking, connect_blocking
-from streamlease.streams.spaces.spaces import read_spaces_blocking
+from streamlease.streams.redis.connection import BlockingRedis, ask, connect_blocking, run_blocking
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.spark.refusals import one_line
 
 TYPED = {
@@ -116,7 +116,7 @@ def redis(embedded_redis_url: str) -> Iterator[BlockingRedis]:
 
 def placer(redis: BlockingRedis, **options: Any) -> tuple[Placer, Stager]:
     stager = Stager(redis, lambda _: "q", 0, "token")
-    return Placer(read_spaces_blocking(redis), stager, **options), stager
+    return Placer(run_blocking(SpaceStore(redis).look()).spaces, stager, **options), stager
 
 
 PLAIN = {"topic": ["plain/a"], "payload": [b"p"]}
@@ -190,8 +190,10 @@ def test_small_batches_are_gathered_and_what_was_read_is_left_out(redis: Blockin
     placing.finish()
     (staged,) = stager.finish()
     assert staged.rows == 20_000
-    (entries,) = ask_blocking(redis, [("XRANGE", f"sl:{{{staged.stream}}}:staged:{staged.token}", "-", "+")])
+    (entries,) = run_blocking(
+        ask(redis, [("XRANGE", f"sl:{{{staged.stream}}}:staged:{staged.token}", "-", "+")])
+    )
     assert len(entries) == -(-20_000 // (ENTRY_ROWS // 1000 * 1000))
     stager.discard()
-    (left,) = ask_blocking(redis, [("KEYS", "*staged*")])
+    (left,) = run_blocking(ask(redis, [("KEYS", "*staged*")]))
     assert left == []

@@ -23,11 +23,10 @@ from streamlease.streams.redis import connection
 from streamlease.streams.redis.connection import (
     ask,
     check_server,
-    check_server_blocking,
     connect,
     connect_blocking,
     exchange,
-    exchange_blocking,
+    run_blocking,
 )
 from streamlease.streams.redis.scripts import load_script
 from tests.conftest import MakeServer
@@ -138,9 +137,9 @@ async def test_a_redis_that_is_not_there(dead_port: int) -> None:
         assert f"Redis at 127.0.0.1:{dead_port} does not answer" in str(caught.value)
         assert "start it, or pass --redis URL / set STREAMLEASE_REDIS_URL" in str(caught.value)
     with pytest.raises(StoreUnavailable):
-        check_server_blocking(blocking)
+        run_blocking(check_server(blocking))
     with pytest.raises(StoreUnavailable):
-        exchange_blocking(blocking, [("PING",)])
+        run_blocking(exchange(blocking, [("PING",)]))
     await client.aclose()
     blocking.close()
 
@@ -148,7 +147,7 @@ async def test_a_redis_that_is_not_there(dead_port: int) -> None:
 async def test_a_good_server_is_accepted(redis_url: str) -> None:
     client, blocking = connect(redis_url), connect_blocking(redis_url)
     await check_server(client)
-    check_server_blocking(blocking)
+    run_blocking(check_server(blocking))
     await client.aclose()
     blocking.close()
 
@@ -159,7 +158,7 @@ async def test_a_server_that_may_drop_data_is_refused(make_redis_server: MakeSer
     with pytest.raises(Unsupported, match=r"allkeys-lru.*CONFIG SET maxmemory-policy noeviction"):
         await check_server(client)
     with pytest.raises(Unsupported):
-        check_server_blocking(blocking)
+        run_blocking(check_server(blocking))
     await client.aclose()
     blocking.close()
 
@@ -199,8 +198,8 @@ async def test_a_lost_answer_is_indefinite_and_the_next_exchange_is_well(embedde
         assert await log.next_offsets([stream]) == {stream: 2}
         proxy.lose(b"ECHO")
         with pytest.raises(Indefinite):
-            await asyncio.to_thread(exchange_blocking, blocking, [("ECHO", "x")])
-        assert await asyncio.to_thread(exchange_blocking, blocking, [("ECHO", "x")]) == [b"x"]
+            await asyncio.to_thread(run_blocking, exchange(blocking, [("ECHO", "x")]))
+        assert await asyncio.to_thread(run_blocking, exchange(blocking, [("ECHO", "x")])) == [b"x"]
         assert proxy.lost == 3
         await client.aclose()
         blocking.close()
@@ -213,15 +212,15 @@ async def test_a_server_that_does_not_answer_in_time_is_indefinite(make_redis_se
         connect_blocking(server.url, answer_seconds=0.2),
     )
     await exchange(client, [("PING",)])
-    exchange_blocking(blocking, [("PING",)])
+    run_blocking(exchange(blocking, [("PING",)]))
     server.pause()
     with pytest.raises(Indefinite):
         await exchange(client, [("PING",)])
     with pytest.raises(Indefinite):
-        exchange_blocking(blocking, [("PING",)])
+        run_blocking(exchange(blocking, [("PING",)]))
     server.resume()
     assert await exchange(client, [("ECHO", "x")]) == [b"x"]
-    assert exchange_blocking(blocking, [("ECHO", "x")]) == [b"x"]
+    assert run_blocking(exchange(blocking, [("ECHO", "x")])) == [b"x"]
     await client.aclose()
     blocking.close()
 
@@ -293,3 +292,8 @@ async def test_many_questions_to_a_server_that_hangs_end_as_one_does(make_redis_
         assert await ask(client, questions) == [None] * 200
     finally:
         await client.aclose()
+
+
+def test_what_waits_on_a_loop_cannot_be_run_blocking() -> None:
+    with pytest.raises(TypeError, match="takes what asks a blocking client"):
+        run_blocking(asyncio.sleep(0))

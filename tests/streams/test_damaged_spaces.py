@@ -15,9 +15,9 @@ from streamlease.streams.imports.inbox import InboxMover
 from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_VERSION, inbox_refused, space_inbox
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.publisher import Publisher
-from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, run_blocking
 from streamlease.streams.spaces.known import read_definitions
-from streamlease.streams.spaces.spaces import SpaceStore, look_blocking
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.streams.helpers import append, rows
 
 GOOD: dict[str, Any] = {"name": "bad", "topics": ["bad/#"], "generations": [{"number": 0, "streams": 2}]}
@@ -104,7 +104,7 @@ async def spaces(redis: AsyncRedis) -> SpaceStore:
 
 
 async def test_the_others_are_listed_and_found(spaces: SpaceStore, blocking: BlockingRedis) -> None:
-    for known in (await spaces.look(), look_blocking(blocking)):
+    for known in (await spaces.look(), run_blocking(SpaceStore(blocking).look())):
         assert [space.name for space in known.listed] == ["good"]
         assert sorted(known.damaged) == ["bad", "half"]
     assert (await spaces.for_topic("good/x")).name == "good"

@@ -384,13 +384,13 @@ REFUSALS = {"NOREPLICAS": ("min-replicas-to-write", "1", "0"), "OOM": ("maxmemor
 def refused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """Lets a server refuse some staged entries in the middle of a pipeline, and take those behind."""
     state = {"left": 0}
-    original = connection.exchange_one_blocking
+    original = connection.exchange_one
     name, on, off = request.param
 
-    def exchange(client: Any, commands: Any) -> Any:
+    async def exchange(client: Any, commands: Any) -> Any:
         staged = [n for n, c in enumerate(commands) if any(b"staged:" in _bytes(word) for word in c[:4])]
         if not state["left"] or len(staged) < 2:
-            return original(client, commands)
+            return await original(client, commands)
         state["left"] -= 1
         before, behind = staged[0], staged[1]
         asked = [
@@ -400,10 +400,10 @@ def refused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             ("CONFIG", "SET", name, off),
             *commands[behind:],
         ]
-        replies = original(client, asked)
+        replies = await original(client, asked)
         return [reply for place, reply in enumerate(replies) if place not in (before, behind + 1)]
 
-    monkeypatch.setattr(connection, "exchange_one_blocking", exchange)
+    monkeypatch.setattr(connection, "exchange_one", exchange)
     yield state
 
 

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from streamlease.protocol.errors import InvalidOption, NotDurable, SpaceConflict, Unsupported
-from streamlease.streams.log.log import AsyncLog, BlockingLog
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.publisher import Publisher
-from streamlease.streams.redis.connection import AsyncRedis, connect, connect_blocking, exchange
+from streamlease.streams.redis.connection import AsyncRedis, connect, connect_blocking, exchange, run_blocking
 from streamlease.streams.redis.durability import FSYNC, MEMORY, Durability, Waits, strongest
 from streamlease.streams.spaces.retention import Retention
 from streamlease.streams.spaces.spaces import Space, SpaceStore
@@ -156,17 +156,17 @@ async def test_a_server_that_gave_up_its_file_is_noticed(make_redis_server: Make
                 assert (caught.value.stream, caught.value.offset) == (str(space.stream_for("s/x")), 0)
 
 
-async def test_the_blocking_twin_waits_as_well(make_redis_server: MakeServer) -> None:
+async def test_a_blocking_client_waits_as_well(make_redis_server: MakeServer) -> None:
     for kind in ("embedded", "redis7"):
         server = make_redis_server(kind, persistent=True)
         async with client_of(server.url) as redis:
             space = await create(redis, "fsync", streams=1)
         blocking = connect_blocking(server.url)
-        log, (stream,) = BlockingLog(blocking), space.streams()
-        assert log.append(append(stream, 0, rows(0, 2), durability=FSYNC)).first == 0
+        log, (stream,) = AsyncLog(blocking), space.streams()
+        assert run_blocking(log.append(append(stream, 0, rows(0, 2), durability=FSYNC))).first == 0
         with server.client() as admin:
             admin.config_set("appendonly", "no")
-        (outcome,) = log.append_many([append(stream, 1, rows(2, 2), durability=FSYNC)])
+        (outcome,) = run_blocking(log.append_many([append(stream, 1, rows(2, 2), durability=FSYNC)]))
         assert isinstance(outcome, NotDurable)
         assert outcome.offset == 2
         blocking.close()

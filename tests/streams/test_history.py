@@ -10,7 +10,7 @@ import pytest
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, SchemaMismatch, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.log import AsyncLog, BlockingLog
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.times import (
     EPOCH,
     MICROSECOND,
@@ -18,7 +18,7 @@ from streamlease.streams.log.times import (
     microseconds,
     offsets_after,
 )
-from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, run_blocking
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.streams.helpers import append, offsets, rows
 
@@ -46,7 +46,7 @@ async def test_after_a_moment_comes_the_first_message_that_is_later(
     for at, end in placed:
         assert await log.since(stream, moment(at - 1)) == behind
         assert await log.since(stream, moment(at)) == end
-        assert BlockingLog(blocking).since(stream, moment(at)) == end
+        assert run_blocking(AsyncLog(blocking).since(stream, moment(at))) == end
         behind = end
     assert await log.since(stream, EPOCH) == 0
     assert await log.since(stream, datetime(2100, 1, 1, tzinfo=UTC)) == 41
@@ -70,7 +70,7 @@ async def test_after_an_offset_comes_the_next_one(
 ) -> None:
     await fill(log, stream, [3, 3])
     assert [await log.since(stream, offset) for offset in (-1, 0, 4, 5)] == [0, 1, 5, 6]
-    assert BlockingLog(blocking).since(stream, 4) == 5
+    assert run_blocking(AsyncLog(blocking).since(stream, 4)) == 5
     for offset in (6, 100, -2):
         with pytest.raises(InvalidInput, match=f"never had offset {offset}, its next one is 6"):
             await log.since(stream, offset)

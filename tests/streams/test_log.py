@@ -26,9 +26,16 @@ from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams.entries.entries import to_messages
 from streamlease.streams.log import ranges
 from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
-from streamlease.streams.log.log import Append, Appended, AsyncLog, BlockingLog, OutOfSequence
+from streamlease.streams.log.log import Append, Appended, AsyncLog, OutOfSequence
 from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, PendingAnswer, connect
+from streamlease.streams.log.segments import read_range
+from streamlease.streams.redis.connection import (
+    AsyncRedis,
+    BlockingRedis,
+    PendingAnswer,
+    connect,
+    run_blocking,
+)
 from streamlease.streams.redis.wire import BlockingServer
 from tests.streams.helpers import append, offsets, payloads, rows
 
@@ -71,16 +78,16 @@ def test_any_range_gives_exactly_its_rows(blocking: BlockingRedis, data: st.Data
     blocking.flushall()
     stream = StreamId("space", 0, 0)
     blocking.hset(stream_meta(stream), mapping={"next": 0, "state": "open", "floor": 0, "last_append": 0})
-    log = BlockingLog(blocking)
+    log = AsyncLog(blocking)
     total = 0
     sizes = data.draw(st.lists(st.sampled_from([1, 1, 1, 2, 7, 40]), min_size=1, max_size=30))
     for sequence, size in enumerate(sizes):
-        log.append(append(stream, sequence, rows(total, size)))
+        run_blocking(log.append(append(stream, sequence, rows(total, size))))
         total += size
     for _ in range(4):
         start = data.draw(st.integers(0, total))
         end = data.draw(st.integers(start, total))
-        assert offsets([*log.read_range(stream, start, end)]) == list(range(start, end))
+        assert offsets([*read_range(blocking, stream, start, end)]) == list(range(start, end))
 
 
 async def test_reading_stops_at_its_limits_and_goes_on(log: AsyncLog, stream: StreamId) -> None:
@@ -106,8 +113,7 @@ async def test_batches_have_a_bounded_number_of_rows(
 ) -> None:
     monkeypatch.setattr(ranges, "BATCH_ROWS", 64)
     total = await fill(log, stream, [150, 10, 10, 10, 63, 2])
-    reader = BlockingLog(blocking)
-    for batches in ([*reader.read_range(stream, 0, total)], await log.read(stream, 0)):
+    for batches in ([*read_range(blocking, stream, 0, total)], await log.read(stream, 0)):
         assert max(batch.num_rows for batch in batches) <= 64
         assert len(batches) < 8
         assert offsets(batches) == list(range(total))
@@ -128,7 +134,7 @@ async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_ou
             super().__init__(*arguments)
 
     monkeypatch.setattr("streamlease.streams.log.segments.PendingAnswer", Counted)
-    reading = BlockingLog(blocking).read_range(stream, 0, total)
+    reading = read_range(blocking, stream, 0, total)
     assert offsets([next(reading)]) == [0, 1, 2]
     assert asked == 2
     assert offsets([*reading]) == list(range(3, total))
@@ -140,12 +146,11 @@ async def test_a_reader_that_is_left_early_leaves_no_reply_behind(
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
     monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
-    reader = BlockingLog(blocking)
     for left_after in range(4):
-        reading = reader.read_range(stream, 0, total)
+        reading = read_range(blocking, stream, 0, total)
         assert offsets([next(reading) for _ in range(left_after)]) == list(range(3 * left_after))
         reading.close()  # type: ignore[attr-defined]
-        assert reader.next_offsets([stream]) == {stream: total}
+        assert run_blocking(AsyncLog(blocking).next_offsets([stream])) == {stream: total}
 
 
 async def test_a_connection_lost_with_a_question_on_its_way_is_an_outage_and_the_range_goes_on(
@@ -154,8 +159,7 @@ async def test_a_connection_lost_with_a_question_on_its_way_is_an_outage_and_the
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
     monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
-    reader = BlockingLog(blocking)
-    reading = reader.read_range(stream, 0, total)
+    reading = read_range(blocking, stream, 0, total)
     first = offsets([next(reading)])
     assert isinstance(blocking, BlockingServer)
     blocking.connection_pool.disconnect(inuse_connections=True)
@@ -163,7 +167,7 @@ async def test_a_connection_lost_with_a_question_on_its_way_is_an_outage_and_the
         for batch in reading:
             first += offsets([batch])
     assert first == list(range(len(first)))
-    assert offsets([*reader.read_range(stream, len(first), total)]) == list(range(len(first), total))
+    assert offsets([*read_range(blocking, stream, len(first), total)]) == list(range(len(first), total))
 
 
 async def test_what_is_large_enough_is_handed_out_as_it_is(
@@ -172,7 +176,7 @@ async def test_what_is_large_enough_is_handed_out_as_it_is(
     monkeypatch.setattr(ranges, "BATCH_ROWS", 64)
     monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 10)
     total = await fill(log, stream, [4, 5, 6, 3, 10, 2, 70, 1, 1])
-    batches = [*BlockingLog(blocking).read_range(stream, 0, total)]
+    batches = [*read_range(blocking, stream, 0, total)]
     assert [batch.num_rows for batch in batches] == [15, 3, 10, 2, 64, 8]
     assert offsets(batches) == list(range(total))
 
@@ -236,7 +240,7 @@ async def test_a_stream_that_nobody_opened_is_unknown(log: AsyncLog, blocking: B
     with pytest.raises(UnknownSpace):
         await log.seal(OTHER)
     with pytest.raises(UnknownSpace):
-        [*BlockingLog(blocking).read_range(OTHER, 0, 1)]
+        [*read_range(blocking, OTHER, 0, 1)]
     assert await log.states([OTHER]) == {}
     assert await log.states([]) == {}
 
@@ -252,13 +256,13 @@ async def test_each_outcome_of_many_appends_stands_alone(log: AsyncLog, stream: 
 async def test_scripts_survive_a_flush_of_the_script_cache(
     redis: AsyncRedis, log: AsyncLog, stream: StreamId, blocking: BlockingRedis
 ) -> None:
-    reader = BlockingLog(blocking)
+    reader = AsyncLog(blocking)
     await log.append(append(stream, 0, rows(0, 1)))
-    assert reader.append(append(stream, 1, rows(1, 1))).first == 1
+    assert run_blocking(reader.append(append(stream, 1, rows(1, 1)))).first == 1
     await redis.script_flush()
     assert (await log.append(append(stream, 2, rows(2, 1)))).first == 2
     await redis.script_flush()
-    assert reader.append(append(stream, 3, rows(3, 1))).first == 3
+    assert run_blocking(reader.append(append(stream, 3, rows(3, 1)))).first == 3
 
 
 async def test_many_scripts_at_once_survive_a_flush(real_redis_url: str) -> None:
@@ -279,14 +283,13 @@ async def test_what_retention_took_is_an_error(
     await fill(log, stream, [5, 5, 5])
     await redis.xtrim(stream_log(stream), minid="7-0", approximate=False)
     await redis.hset(stream_meta(stream), "floor", "7")
-    reader = BlockingLog(blocking)
     assert offsets(await log.read(stream, 7)) == list(range(7, 15))
     for ask in (0, 6):
         with pytest.raises(HistoryTruncated) as caught:
             await log.read(stream, ask)
         assert (caught.value.asked, caught.value.oldest) == (ask, 7)
         with pytest.raises(HistoryTruncated):
-            [*reader.read_range(stream, ask, 15)]
+            [*read_range(blocking, stream, ask, 15)]
 
 
 async def test_a_hole_is_an_error(
@@ -302,7 +305,7 @@ async def test_a_hole_is_an_error(
     with pytest.raises(MissingOffsets):
         await log.read(stream, 4)
     with pytest.raises(MissingOffsets) as caught:
-        [*BlockingLog(blocking).read_range(stream, 0, 6)]
+        [*read_range(blocking, stream, 0, 6)]
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.asked) == (str(caught.value), caught.value.asked)
 
@@ -311,10 +314,9 @@ async def test_a_range_beyond_the_end_cannot_be_delivered_whole(
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis
 ) -> None:
     await fill(log, stream, [2, 3])
-    reader = BlockingLog(blocking)
     with pytest.raises(MissingOffsets, match="nothing at offsets 5 to 6"):
-        [*reader.read_range(stream, 1, 7)]
-    assert [*reader.read_range(stream, 9, 9)] == []
+        [*read_range(blocking, stream, 1, 7)]
+    assert [*read_range(blocking, stream, 9, 9)] == []
     assert offsets(await log.read(stream, 1, 7)) == [1, 2, 3, 4]
 
 

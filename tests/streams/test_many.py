@@ -12,9 +12,9 @@ import pytest
 from streamlease.protocol.errors import Indefinite, InvalidInput, StoreUnavailable
 from streamlease.streams.entries.entries import Message, Row, encode_typed_rows, to_messages
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.log.log import Append, AsyncLog, BlockingLog
+from streamlease.streams.log.log import Append, AsyncLog
 from streamlease.streams.publish.publisher import Publisher
-from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, connect
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, connect, run_blocking
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.conftest import MakeServer
 from tests.streams.helpers import until
@@ -194,9 +194,9 @@ async def test_an_append_of_an_older_version_is_written_under_the_newest(
         for name in ("UA", "AA")
     ]
     await store.alter_schema("s", NEW)
-    done = BlockingLog(blocking).append(Append(stream, "~p", 1, 0, old[0]))
+    done = run_blocking(AsyncLog(blocking).append(Append(stream, "~p", 1, 0, old[0])))
     assert (done.first, done.rows, done.duplicate) == (0, 1, False)
-    assert BlockingLog(blocking).append(Append(stream, "~p", 1, 0, old[0])).duplicate
+    assert run_blocking(AsyncLog(blocking).append(Append(stream, "~p", 1, 0, old[0]))).duplicate
     assert (await AsyncLog(redis).append(Append(stream, "~p", 1, 1, old[1]))).first == 1
     ((first, second),) = await messages(redis, space)
     assert (first.values, first.key, first.headers) == ({"carrier": "UA", "gate": None}, b"k", (("h", b"v"),))

@@ -13,9 +13,9 @@ from streamlease.agent import blocking
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import encode_batch
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.log import BlockingLog
 from streamlease.streams.log.ranges import BATCH_BYTES, BATCH_ROWS, ENOUGH_BYTES, ENOUGH_ROWS, gather
-from streamlease.streams.redis.connection import ask_blocking, connect_blocking
+from streamlease.streams.log.segments import read_range
+from streamlease.streams.redis.connection import ask, connect_blocking, run_blocking
 
 STREAM = StreamId("s", 0, 0)
 MIB = 1024 * 1024
@@ -89,12 +89,12 @@ def compressible(embedded_redis_url: str) -> Iterator[str]:
     log, offset = stream_log(STREAM), 300
     with connect_blocking(embedded_redis_url) as redis:
         for n in range(300):
-            ask_blocking(redis, [("XADD", log, f"{n}-1", "t", "t/a", "p", "x", "a", "1")])
+            run_blocking(ask(redis, [("XADD", log, f"{n}-1", "t", "t/a", "p", "x", "a", "1")]))
         for _ in range(64):
             offset += encoded.rows
             id = f"{offset - 1}-{encoded.rows}"
-            ask_blocking(redis, [("XADD", log, id, *encoded.fields, "a", "1")])
-        ask_blocking(redis, [("HSET", stream_meta(STREAM), "next", offset)])
+            run_blocking(ask(redis, [("XADD", log, id, *encoded.fields, "a", "1")]))
+        run_blocking(ask(redis, [("HSET", stream_meta(STREAM), "next", offset)]))
     yield embedded_redis_url
 
 
@@ -104,7 +104,7 @@ def test_memory_of_a_reader_is_bounded_whatever_the_codec_made_of_it(compressibl
     with connect_blocking(compressible) as redis:
         end = 300 + 64 * 1024
         before = pool.bytes_allocated()
-        for batch in BlockingLog(redis).read_range(STREAM, 0, end, columns=frozenset({"topic", "payload"})):
+        for batch in read_range(redis, STREAM, 0, end, columns=frozenset({"topic", "payload"})):
             rows += batch.num_rows
             most = max(most, pool.bytes_allocated() - before)
             assert batch.nbytes <= BATCH_BYTES

@@ -19,9 +19,10 @@ from hypothesis.stateful import (
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, StreamSealed
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.log import Append, Appended, BlockingLog
+from streamlease.streams.log.log import Append, Appended, AsyncLog
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.times import EPOCH, MICROSECOND
-from streamlease.streams.redis.connection import BlockingRedis
+from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.retention import Retention, Trim
 from tests.streams.helpers import append, offsets, payloads, rows
@@ -44,10 +45,10 @@ def machine(redis: BlockingRedis) -> type[RuleBasedStateMachine]:
         def __init__(self) -> None:
             super().__init__()
             redis.flushall()
-            load_script("streamlease.streams.log", "open").run_blocking(
-                redis, [stream_meta(STREAM)], ["open"]
+            run_blocking(
+                load_script("streamlease.streams.log", "open").run(redis, [stream_meta(STREAM)], ["open"])
             )
-            self.log = BlockingLog(redis)
+            self.log = AsyncLog(redis)
             self.entries: list[Entry] = []
             self.next = 0
             self.floor = 0
@@ -61,9 +62,9 @@ def machine(redis: BlockingRedis) -> type[RuleBasedStateMachine]:
             one = append(STREAM, self.sequence, rows(self.next, size))
             if self.sealed:
                 with pytest.raises(StreamSealed):
-                    self.log.append(one)
+                    run_blocking(self.log.append(one))
                 return
-            done = self.log.append(one)
+            done = run_blocking(self.log.append(one))
             assert (done.first, done.rows, done.duplicate) == (self.next, size, False)
             assert done.append_time > (self.entries[-1].at if self.entries else self.gone_at)
             stored = sum(map(len, one.entry.fields)) + 1 + len(str(done.append_time))
@@ -78,12 +79,12 @@ def machine(redis: BlockingRedis) -> type[RuleBasedStateMachine]:
             """Its answer was lost: the same again adds nothing, even after a trim or the seal."""
             assert self.last is not None
             one, done = self.last
-            assert self.log.append(one) == done._replace(duplicate=True)
+            assert run_blocking(self.log.append(one)) == done._replace(duplicate=True)
 
         @rule()
         def seal(self) -> None:
-            reply = load_script("streamlease.streams.log", "seal").run_blocking(
-                redis, [stream_meta(STREAM)], ["news"]
+            reply = run_blocking(
+                load_script("streamlease.streams.log", "seal").run(redis, [stream_meta(STREAM)], ["news"])
             )
             assert int(reply[1]) == self.next
             self.sealed = True
@@ -97,7 +98,7 @@ def machine(redis: BlockingRedis) -> type[RuleBasedStateMachine]:
         def trim(self, limit: int, messages: int | None, size: int | None, force: bool) -> None:
             retention = Retention(messages=messages, bytes=size)
             call = Trim(STREAM, retention, None if force else limit, "somebody").call(1_000_000, 10**9)
-            reply = call.script.run_blocking(redis, call.keys, call.args)
+            reply = run_blocking(call.script.run(redis, call.keys, call.args))
             removed = 0
             while self.entries:
                 oldest = self.entries[0]
@@ -118,13 +119,13 @@ def machine(redis: BlockingRedis) -> type[RuleBasedStateMachine]:
             start = data.draw(st.integers(0, self.next))
             end = data.draw(st.integers(start, self.next))
             if start == end:
-                assert [*self.log.read_range(STREAM, start, end)] == []
+                assert [*read_range(redis, STREAM, start, end)] == []
             elif start < self.floor:
                 with pytest.raises(HistoryTruncated) as error:
-                    [*self.log.read_range(STREAM, start, end)]
+                    [*read_range(redis, STREAM, start, end)]
                 assert error.value.oldest == self.floor
             else:
-                batches = [*self.log.read_range(STREAM, start, end)]
+                batches = [*read_range(redis, STREAM, start, end)]
                 assert offsets(batches) == list(range(start, end))
                 assert payloads(batches) == [row.payload for row in rows(start, end - start)]
 
@@ -134,24 +135,24 @@ def machine(redis: BlockingRedis) -> type[RuleBasedStateMachine]:
             at = max(0, data.draw(st.sampled_from(times)) + data.draw(st.integers(-1, 1)))
             if at < self.gone_at:
                 with pytest.raises(HistoryTruncated) as error:
-                    self.log.since(STREAM, EPOCH + at * MICROSECOND)
+                    run_blocking(self.log.since(STREAM, EPOCH + at * MICROSECOND))
                 assert error.value.oldest == self.floor
                 return
             later = bisect_right([entry.at for entry in self.entries], at)
             expected = self.entries[later].first if later < len(self.entries) else self.next
-            assert self.log.since(STREAM, EPOCH + at * MICROSECOND) == expected
+            assert run_blocking(self.log.since(STREAM, EPOCH + at * MICROSECOND)) == expected
 
         @rule(data=st.data())
         def since_an_offset(self, data: st.DataObject) -> None:
             offset = data.draw(st.integers(-1, self.next + 1))
             if offset >= self.next:
                 with pytest.raises(InvalidInput):
-                    self.log.since(STREAM, offset)
+                    run_blocking(self.log.since(STREAM, offset))
             elif offset + 1 < self.floor:
                 with pytest.raises(HistoryTruncated):
-                    self.log.since(STREAM, offset)
+                    run_blocking(self.log.since(STREAM, offset))
             else:
-                assert self.log.since(STREAM, offset) == offset + 1
+                assert run_blocking(self.log.since(STREAM, offset)) == offset + 1
 
         @invariant()
         def the_meta_tells_what_is_there(self) -> None:

@@ -16,12 +16,18 @@ from streamlease.protocol.errors import HistoryTruncated, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log import ranges
 from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
-from streamlease.streams.log.log import AsyncLog, BlockingLog
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import read_all
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Wanted
-from streamlease.streams.log.segments import Batches, History, RedisSegment, Segment
+from streamlease.streams.log.segments import Batches, History, RedisSegment, Segment, read_range
 from streamlease.streams.log.times import waiting
-from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask_blocking, connect_blocking
+from streamlease.streams.redis.connection import (
+    AsyncRedis,
+    BlockingRedis,
+    ask,
+    connect_blocking,
+    run_blocking,
+)
 from streamlease.streams.spaces.retention import kept
 from tests.conftest import MakeServer
 from tests.streams.helpers import append, offsets, payloads, rows
@@ -63,17 +69,19 @@ class FileSegment:
 def fill(redis: BlockingRedis, first: int, sizes: Sequence[int], stream: StreamId = STREAM) -> int:
     """A stream of which a server has entries of these sizes, from offset `first` on; its end."""
     log, meta = stream_log(stream), stream_meta(stream)
-    ask_blocking(redis, [("DEL", log, meta, stream_publishers(stream))])
-    ask_blocking(redis, [("HSET", meta, "next", first, "state", "open", "floor", first, "last_append", 0)])
+    run_blocking(ask(redis, [("DEL", log, meta, stream_publishers(stream))]))
+    run_blocking(
+        ask(redis, [("HSET", meta, "next", first, "state", "open", "floor", first, "last_append", 0)])
+    )
     for sequence, size in enumerate(sizes):
-        BlockingLog(redis).append(append(stream, sequence, rows(first, size)))
+        run_blocking(AsyncLog(redis).append(append(stream, sequence, rows(first, size))))
         first += size
     return first
 
 
 def trim(redis: BlockingRedis, floor: int, stream: StreamId = STREAM) -> None:
-    ask_blocking(redis, [("XTRIM", stream_log(stream), "MINID", f"{floor}-0")])
-    ask_blocking(redis, [("HSET", stream_meta(stream), "floor", floor)])
+    run_blocking(ask(redis, [("XTRIM", stream_log(stream), "MINID", f"{floor}-0")]))
+    run_blocking(ask(redis, [("HSET", stream_meta(stream), "floor", floor)]))
 
 
 @pytest.fixture
@@ -81,19 +89,19 @@ def archive(tmp_path: Path, blocking: BlockingRedis) -> FileSegment:
     """Offsets 3 to 12 of the stream in a file; 8 to 19 are in memory."""
     file = FileSegment(tmp_path)
     fill(blocking, 0, [20])
-    whole = [*BlockingLog(blocking).read_range(STREAM, 3, 13)]
+    whole = [*read_range(blocking, STREAM, 3, 13)]
     file.write(STREAM, [whole[0].slice(0, 4), whole[0].slice(4)])
     fill(blocking, 8, [2, 1, 4, 5])
-    ask_blocking(blocking, [("HSET", stream_meta(STREAM), "exists", 3)])
+    run_blocking(ask(blocking, [("HSET", stream_meta(STREAM), "exists", 3)]))
     return file
 
 
 def test_a_range_over_the_seam_has_each_row_once_and_in_order(
     blocking: BlockingRedis, archive: FileSegment
 ) -> None:
-    log = BlockingLog(blocking, [archive])
+
     for start, end in itertools.combinations(range(3, 21), 2):
-        batches = [*log.read_range(STREAM, start, end)]
+        batches = [*read_range(blocking, STREAM, start, end, older=[archive])]
         assert offsets(batches) == list(range(start, end))
         assert payloads(batches) == [b"message %d" % n for n in range(start, end)]
     assert all(one.end <= 8 for one in archive.asked), "memory is read from memory"
@@ -101,12 +109,12 @@ def test_a_range_over_the_seam_has_each_row_once_and_in_order(
 
 def test_below_what_exists_the_oldest_floor_is_told(blocking: BlockingRedis, archive: FileSegment) -> None:
     with pytest.raises(HistoryTruncated) as caught:
-        [*BlockingLog(blocking, [archive]).read_range(STREAM, 2, 20)]
+        [*read_range(blocking, STREAM, 2, 20, older=[archive])]
     assert (caught.value.asked, caught.value.oldest) == (2, 3)
     with pytest.raises(HistoryTruncated) as caught:
-        [*BlockingLog(blocking).read_range(STREAM, 3, 20)]
+        [*read_range(blocking, STREAM, 3, 20)]
     assert (caught.value.asked, caught.value.oldest) == (3, 8)
-    assert BlockingLog(blocking).floors([STREAM]) == {STREAM: 3}
+    assert run_blocking(AsyncLog(blocking).floors([STREAM])) == {STREAM: 3}
 
 
 async def test_programs_read_over_the_seam_within_their_limits(
@@ -195,7 +203,7 @@ def test_what_a_server_lost_is_told_whatever_an_older_segment_has(
     new, old = embedded_pair
     fill(old, 0, [9])
     fill(new, 4, [1, 1, 1])
-    ask_blocking(new, [("XDEL", stream_log(STREAM), "5-1")])
+    run_blocking(ask(new, [("XDEL", stream_log(STREAM), "5-1")]))
     with pytest.raises(MissingOffsets, match="nothing at offsets 5 to 5"):
         _read(History([RedisSegment(new), RedisSegment(old)]), 0, 7)
 
@@ -220,7 +228,7 @@ def test_a_segment_that_ends_early_is_a_hole(blocking: BlockingRedis, archive: F
             yield from archive.read(wanted._replace(end=wanted.end - 1))
 
     with pytest.raises(MissingOffsets, match="nothing at offsets 7 to 7"):
-        [*BlockingLog(blocking, [Short()]).read_range(STREAM, 3, 20)]
+        [*read_range(blocking, STREAM, 3, 20, older=[Short()])]
 
 
 async def test_what_waits_is_counted_from_what_exists_and_its_age_known_of_what_is_in_memory(

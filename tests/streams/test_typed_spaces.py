@@ -13,7 +13,8 @@ from streamlease.protocol.errors import InvalidOption, SchemaMismatch, SpaceConf
 from streamlease.streams.entries.entries import Message, Row, encode_message, encode_typed_rows, to_messages
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_meta
-from streamlease.streams.log.log import Append, AsyncLog, BlockingLog
+from streamlease.streams.log.log import Append, AsyncLog
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
 from streamlease.streams.spaces.spaces import Space, SpaceStore
@@ -57,7 +58,7 @@ async def test_rows_and_batches_come_out_typed(redis: AsyncRedis, blocking: Bloc
     ]
     assert (found[0].key, found[0].headers, found[0].payload) == (b"k", (("h", b"v"),), b"")
     assert [one.values for one in found[3:]] == [{"carrier": f"c{n}", "delay": None} for n in range(5)]
-    (same,) = BlockingLog(blocking).read_range(stream, 0, 8)
+    (same,) = read_range(blocking, stream, 0, 8)
     assert same.column("carrier").to_pylist()[:3] == ["UA", "AA", "DL"]
     assert same.schema == Schema.of(OLD).message_schema
 
@@ -206,7 +207,7 @@ async def test_a_reader_names_the_columns_that_it_wants(redis: AsyncRedis, block
         with pytest.raises(SchemaMismatch, match="space f"):
             await all_messages(redis, space, schema=wanted)
         with pytest.raises(SchemaMismatch, match="space f"):
-            list(BlockingLog(blocking).read_range(stream, 0, 1, schema=wanted))
+            list(read_range(blocking, stream, 0, 1, schema=wanted))
 
 
 async def test_a_subscriber_gets_typed_batches_or_a_clear_end(redis_url: str) -> None:

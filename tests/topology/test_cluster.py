@@ -24,7 +24,8 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership
 from streamlease.streams.log import keys
-from streamlease.streams.log.log import AsyncLog, BlockingLog
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish.batch_plan import BatchPlan
 from streamlease.streams.publish.publisher import Publisher
@@ -32,11 +33,10 @@ from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster, key
 from streamlease.streams.redis.connection import (
     ask,
     check_server,
-    check_server_blocking,
     connect,
     connect_blocking,
     exchange,
-    exchange_blocking,
+    run_blocking,
     servers,
 )
 from streamlease.streams.spaces.spaces import SpaceStore
@@ -80,19 +80,21 @@ async def test_publish_and_read_over_all_nodes(cluster: Cluster, client: AsyncCl
     found = [p for stream in space.streams() for p in payloads(await AsyncLog(client).read(stream, 0))]
     assert sorted(map(int, found)) == list(range(2000))
     blocking = connect_blocking(cluster.url)
-    await asyncio.to_thread(check_server_blocking, blocking)
-    log = BlockingLog(blocking)
-    states = await asyncio.to_thread(log.next_offsets, space.streams())
+    await asyncio.to_thread(run_blocking, check_server(blocking))
+    log = AsyncLog(blocking)
+    states = await asyncio.to_thread(run_blocking, log.next_offsets(space.streams()))
     assert sum(states.values()) == 2000
     stream = space.streams()[0]
-    again = await asyncio.to_thread(lambda: list(log.read_range(stream, 0, states[stream])))
+    again = await asyncio.to_thread(lambda: list(read_range(blocking, stream, 0, states[stream])))
     assert payloads(again) == payloads(await AsyncLog(client).read(stream, 0))
     assert isinstance(blocking, BlockingCluster)
     owners = blocking.topology.owners
     blocking.topology.owners = [next(one for one in owners if one != owner) for owner in owners]
-    moved = await asyncio.to_thread(lambda: list(log.read_range(stream, 0, states[stream])))
+    moved = await asyncio.to_thread(lambda: list(read_range(blocking, stream, 0, states[stream])))
     assert payloads(moved) == payloads(again)
-    assert (await asyncio.to_thread(log.append, append(stream, 0, rows(0, 2)))).first == states[stream]
+    assert (await asyncio.to_thread(run_blocking, log.append(append(stream, 0, rows(0, 2))))).first == states[
+        stream
+    ]
     blocking.close()
 
 
@@ -214,7 +216,7 @@ async def test_what_is_no_cluster_is_named(embedded_redis_url: str) -> None:
     with pytest.raises(Unsupported, match="is no cluster"):
         await exchange(client, [("GET", "x")])
     with pytest.raises(Unsupported, match="is no cluster"):
-        await asyncio.to_thread(exchange_blocking, blocking, [("GET", "x")])
+        await asyncio.to_thread(run_blocking, exchange(blocking, [("GET", "x")]))
     await client.aclose()
     blocking.close()
 

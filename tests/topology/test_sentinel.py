@@ -16,12 +16,7 @@ from streamlease.registry import leadership
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.publish.staging import Lost
-from streamlease.streams.redis.connection import (
-    check_server,
-    check_server_blocking,
-    connect,
-    connect_blocking,
-)
+from streamlease.streams.redis.connection import check_server, connect, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.conftest import MakeServer
 from tests.streams.delivering import rig
@@ -43,7 +38,7 @@ def sentinels(
 async def test_the_primary_is_found(sentinels: Sentinels) -> None:
     client, blocking = connect(sentinels.url), connect_blocking(sentinels.url)
     await check_server(client)
-    await asyncio.to_thread(check_server_blocking, blocking)
+    await asyncio.to_thread(run_blocking, check_server(blocking))
     (port,) = {sentinels.primary_port(), sentinels.primary.port}
     assert port
     await client.aclose()

@@ -24,7 +24,7 @@ from streamlease.streams.redis.connection import (
     connect,
     connect_blocking,
     exchange,
-    exchange_blocking,
+    run_blocking,
 )
 from tests.admin.command import Command
 from tests.conftest import MakeServer
@@ -93,7 +93,7 @@ async def test_all_of_it_over_tls(tls: tuple[RedisServer, int], certificates: Ce
                     break
         assert seen == [b"%d" % number for number in range(10)]
     blocking = connect_blocking(url)
-    assert await asyncio.to_thread(exchange_blocking, blocking, [("ECHO", "x")]) == [b"x"]
+    assert await asyncio.to_thread(run_blocking, exchange(blocking, [("ECHO", "x")])) == [b"x"]
     blocking.close()
 
 
