@@ -19,27 +19,12 @@ AT_ONCE = 8
 
 
 def with_client(redis: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Connect, check the server, do `work`, and leave in good order.
-
-    Raises:
-        Unsupported: what Redis holds fits into no row of ``admin.facts``.
-    """
-    from pydantic import ValidationError
-
+    """Connect, check the server, do `work`, and leave in good order."""
     from streamlease.agent.client import connect
-    from streamlease.protocol.errors import Unsupported
 
     async def main() -> T:
         async with connect(chosen_url(redis)) as client:
-            try:
-                return await work(client)
-            except ValidationError as error:
-                first = error.errors()[0]
-                place = ".".join(map(str, first["loc"]))
-                raise Unsupported(
-                    f"what Redis holds is damaged: {place} of a {error.title} is "
-                    f"{ascii(first['input'])[:80]}; see 'streamlease doctor', restore it from a backup"
-                ) from None
+            return await work(client)
 
     return asyncio.run(main())
 

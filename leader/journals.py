@@ -16,10 +16,10 @@ from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.records import Record, decode_records
 from streamlease.leader.core.touched import leased_by, moved_by
 from streamlease.leader.journal import recover
-from streamlease.protocol.errors import Indefinite, StoreUnavailable
+from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.registry import keys
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask, exchange
-from streamlease.streams.redis.damaged import DAMAGE, why
+from streamlease.streams.redis.damaged import parsing, why
 
 PAGE = 500
 """Journal entries of one group that are read at one look."""
@@ -88,7 +88,7 @@ class JournalFollower:
         ]
         replies = await exchange(self.redis, commands) if commands else []
         for group, entries in zip(known, replies, strict=True):
-            found = None if isinstance(entries, ResponseError) else _take(self.groups[group], entries)
+            found = None if isinstance(entries, ResponseError) else _take(group, self.groups[group], entries)
             if found is None:
                 unknown.append(group)
             elif found.records:
@@ -100,7 +100,7 @@ class JournalFollower:
                 recent = await self._recent(group, recovery.last_id)
             except (StoreUnavailable, Indefinite):
                 raise
-            except DAMAGE as error:
+            except StreamleaseError as error:
                 if damaged is None:
                     raise
                 damaged[group] = why(error)
@@ -116,10 +116,10 @@ class JournalFollower:
             self.redis, [("XREVRANGE", keys.journal(group), last_id, "-", "COUNT", RECENT)]
         )
         scratch = Followed(GroupState(), NOTHING_YET, (0, 0))
-        return tuple(found for entry in reversed(entries) for found in _new_records(scratch, entry))
+        return tuple(found for entry in reversed(entries) for found in _new_records(group, scratch, entry))
 
 
-def _take(followed: Followed, entries: Sequence[Entry]) -> JournalNews | None:
+def _take(group: str, followed: Followed, entries: Sequence[Entry]) -> JournalNews | None:
     """Apply the entries behind the newest one known; None if that is not there any more."""
     if followed.last_id != NOTHING_YET:
         if not entries or entries[0][0] != followed.last_id:
@@ -129,23 +129,25 @@ def _take(followed: Followed, entries: Sequence[Entry]) -> JournalNews | None:
     streams: set[str] = set()
     try:
         for entry in entries:
-            for time, record in _new_records(followed, entry):
+            for time, record in _new_records(group, followed, entry):
                 streams.update(moved_by(followed.state, record), leased_by(record))
                 followed.state.apply(record)
                 records.append((time, record))
-    except DAMAGE:
+    except (StreamleaseError, LookupError):  # a record may be of a stream that is not there
         return None  # what is wrong with it, `recover` says
     return JournalNews(tuple(records), frozenset(streams))
 
 
-def _new_records(followed: Followed, entry: Entry) -> list[tuple[int, Record]]:
+def _new_records(group: str, followed: Followed, entry: Entry) -> list[tuple[int, Record]]:
     """The records of an entry with its time; none if it repeats a commit that was taken already."""
     id, fields = entry
-    parts = dict(zip(fields[::2], fields[1::2], strict=True))
-    number = (int(parts[b"t"]), int(parts[b"n"]))
     followed.last_id = id
-    if number <= followed.number:
-        return []
+    with parsing(f"entry {id.decode()} of the journal of group {group}", keys.journal(group)):
+        parts = dict(zip(fields[::2], fields[1::2], strict=True))
+        number = (int(parts[b"t"]), int(parts[b"n"]))
+        if number <= followed.number:
+            return []
+        records = decode_records(parts[b"r"])
     followed.number = number
     time = int(id.partition(b"-")[0])
-    return [(time, record) for record in decode_records(parts[b"r"])]
+    return [(time, record) for record in records]

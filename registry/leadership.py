@@ -134,6 +134,8 @@ def _record(group: str, fields: Sequence[bytes | None], read_at: int) -> LeaderR
         return NOBODY
     try:
         term, host, mailbox, renewed_at, ttl = (field.decode() if field else "0" for field in fields)
+        if int(term) < 0:
+            raise ValueError(f"term {term}")
         return LeaderRecord(
             term=int(term),
             host=host if fields[1] else "",

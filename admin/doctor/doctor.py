@@ -100,7 +100,6 @@ async def _examine(
     from streamlease.admin.doctor.held_up import held_up
     from streamlease.admin.doctor.server_facts import server_facts
     from streamlease.agent.client import Client
-    from streamlease.streams.redis.damaged import DAMAGE, why
 
     client = Client(url)
     try:
@@ -132,8 +131,6 @@ async def _examine(
                 findings.append(await check(client))
             except StreamleaseError as error:
                 findings.append(Finding(name, Level.FAIL, str(error)))
-            except DAMAGE as error:
-                findings.append(Finding(name, Level.FAIL, f"cannot be checked ({why(error)})"))
         return findings
     finally:
         await client.close()

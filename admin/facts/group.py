@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.acting import declared
 from streamlease.admin.facts.groups import LeaderRow, longest, seconds_waiting
-from streamlease.admin.facts.rows import Count, FactRow, Moment, Seconds, StreamName, lag_of, moment, total
+from streamlease.admin.facts.rows import (
+    MANY,
+    Count,
+    FactRow,
+    Moment,
+    Seconds,
+    StreamName,
+    lag_of,
+    moment,
+    total,
+)
 from streamlease.admin.output import iso_microseconds
 from streamlease.leader import journal
 from streamlease.leader.core import view
@@ -30,7 +41,10 @@ class Paused(FactRow):
     until: Moment | None
 
 
-class GroupStream(FactRow):
+@dataclass
+class GroupStream:
+    __pydantic_config__ = MANY
+
     stream: StreamName
     owner: str | None
     lease_epoch: Count
@@ -71,6 +85,12 @@ class Group(FactRow):
     longest_hand_over_ms: Count
     longest_take_over_ms: Count
     term: Count
+
+    def as_json(self) -> dict[str, Any]:
+        """As ``--json`` prints it."""
+        fields = self.model_dump(exclude={"streams"})
+        streams = [vars(stream) for stream in self.streams]
+        return {name: streams if name == "streams" else fields[name] for name in type(self).model_fields}
 
 
 class GroupStatus(FactRow):

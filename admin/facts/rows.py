@@ -27,6 +27,11 @@ class FactRow(BaseModel):
         return self.model_dump(by_alias=True, exclude_defaults=True)
 
 
+MANY = ConfigDict(extra="forbid", strict=True)
+"""Of a row of which an answer has thousands: a plain dataclass, described in the schema like the others, but
+not validated when it is built. What it is made of was validated where it was read."""
+
+
 class DamagedRow(FactRow):
     """What cannot be read; told only where there is such a thing."""
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
-from pydantic import ValidationError
-
 from streamlease.admin.facts import hosts
 from streamlease.admin.facts.hosts import Host, Server
 from streamlease.admin.facts.rows import Count, FactRow, lag_of, total
@@ -171,7 +169,7 @@ class Board:
             try:
                 await self._look()
                 self.error = None
-            except (StreamleaseError, ValidationError) as error:
+            except StreamleaseError as error:
                 self.error = why(error)
                 log.warning("cannot read: %s", self.error)
             self.looked_at = time.monotonic()

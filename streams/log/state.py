@@ -93,16 +93,14 @@ def parse_meta(stream: StreamId, reply: Any) -> LogState | None:
         return None
     next, floor, state, last_append, size, exists = reply[:6]
     try:
-        return LogState(
-            Extent(int(floor or 0), int(next)),
-            state == b"sealed",
-            int(last_append or 0),
-            state == b"pending",
-            int(size or 0),
-            None if exists is None else int(exists),
-        )
+        end, first, appended, bytes = int(next), int(floor or 0), int(last_append or 0), int(size or 0)
+        oldest = None if exists is None else int(exists)
     except ValueError:
         raise damaged_stream(stream) from None
+    if end < 0 or first < 0 or appended < 0 or bytes < 0 or (oldest or 0) < 0:
+        raise damaged_stream(stream)
+    memory = Extent(first, end)
+    return LogState(memory, state == b"sealed", appended, state == b"pending", bytes, oldest)
 
 
 def damaged_stream(stream: StreamId) -> StreamleaseError:

@@ -1,13 +1,18 @@
 """Records in Redis that cannot be read: told in one line, and kept from hurting others.
 
-A number that is none is an error that names its key. Whoever looks at many things asks for all of them at
-once, and only if that fails for what one of them holds, for ever smaller parts: what is left over is damaged,
-and the others are seen all the same (`readable`). A Redis that does not answer is no damage.
+Each kind of record is parsed in one place. What that place cannot read becomes a ``StreamleaseError`` with
+the key and what to do (`parsing`, `number`). Anywhere else a ``ValueError`` or a ``pydantic.ValidationError``
+is a defect of the program, and nobody catches it.
+
+Whoever looks at many things asks for all of them at once, and only if that fails for what one of them holds,
+for ever smaller parts: what is left over is damaged, and the others are seen all the same (`readable`). A
+Redis that does not answer is no damage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError, Unsupported
@@ -15,8 +20,21 @@ from streamlease.protocol.errors import Indefinite, StoreUnavailable, Streamleas
 Item = TypeVar("Item", bound=Hashable)
 Result = TypeVar("Result")
 
-DAMAGE = (StreamleaseError, ValueError, TypeError, LookupError, ArithmeticError, OSError, RecursionError)
-"""The errors that reading a value may raise if nobody wrote it on purpose."""
+MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
+"""What parsing raises for bytes that nobody wrote on purpose, a ``pydantic.ValidationError`` among them."""
+
+
+@contextmanager
+def parsing(what: str, key: str) -> Iterator[None]:
+    """Around the parsing of what Redis holds of `what` under `key`, and around nothing else.
+
+    Raises:
+        Unsupported: it cannot be read.
+    """
+    try:
+        yield
+    except MALFORMED as error:
+        raise Unsupported(f"{what} is damaged ({why(error):.200}): restore key {key} from a backup") from None
 
 
 def number(key: str, held: bytes | None, none: int = 0) -> int:
@@ -46,7 +64,7 @@ async def readable(
         return (dict(await work(items)) if items else {}), {}
     except (StoreUnavailable, Indefinite):
         raise
-    except DAMAGE as error:
+    except StreamleaseError as error:
         found, damaged = await _halves(items, work, error)
         if len(items) > 1 and len(damaged) == len(items) and len(set(damaged.values())) == 1:
             raise
@@ -68,7 +86,7 @@ async def _halves(
             found |= await work(part)
         except (StoreUnavailable, Indefinite):
             raise
-        except DAMAGE as error:
+        except StreamleaseError as error:
             good, bad = await _halves(part, work, error)
             found |= good
             damaged |= bad
@@ -85,7 +103,7 @@ async def attempt(work: Awaitable[Result]) -> tuple[Result | None, str]:
         return await work, ""
     except (StoreUnavailable, Indefinite):
         raise
-    except DAMAGE as error:
+    except StreamleaseError as error:
         return None, why(error)
 
 

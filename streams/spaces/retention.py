@@ -291,6 +291,8 @@ def _kept(stream: StreamId, reply: Any) -> Kept | None:
         trimmed_at, since = int(trimmed_at or 0), int(since or 0)
     except ValueError:
         raise damaged_stream(stream) from None
+    if trimmed_at < 0 or since < 0:
+        raise damaged_stream(stream)
     return Kept(
         state, trimmed_at, None if held_by is None else held_by.decode("utf-8", "replace"), since or None
     )

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 import redis
+from pydantic import ValidationError
 
+from streamlease.admin.facts.hosts import Host
 from streamlease.admin.ui.board import SILENT_SECONDS, Board
 from streamlease.agent.client import Client, connect
-from streamlease.protocol.errors import StoreUnavailable
+from streamlease.protocol.errors import StoreUnavailable, Unsupported
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
 from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION
-from streamlease.streams.redis.damaged import attempt, readable
+from streamlease.streams.redis.damaged import attempt, parsing, readable
 from tests.admin.command import InProcess
 
 GOOD, BAD = (SharedSubscription.parse(f"$shared/{name}/{name}/#") for name in ("good", "bad"))
@@ -58,6 +60,20 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "end of a stream": (put("sl:{bad.0.0}:meta", "next", b"x"), "bad.0.0"),
     "floor of a stream": (put("sl:{bad.0.0}:meta", "floor", b"9" * 30), ""),
     "bytes of a stream": (put("sl:{bad.0.0}:meta", "bytes", b"\xff"), "bad.0.0"),
+    "next below 0": (put("sl:{bad.0.0}:meta", "next", b"-5"), "key sl:{bad.0.0}:meta"),
+    "floor below 0": (put("sl:{bad.0.0}:meta", "floor", b"-5"), "key sl:{bad.0.0}:meta"),
+    "bytes below 0": (put("sl:{bad.0.0}:meta", "bytes", b"-5"), "key sl:{bad.0.0}:meta"),
+    "append time below 0": (put("sl:{bad.0.0}:meta", "last_append", b"-5"), "key sl:{bad.0.0}:meta"),
+    "time of a trim below 0": (put("sl:{bad.0.0}:meta", "trimmed_at", b"-5"), ""),
+    "time of a hold": (put("sl:{bad.0.0}:meta", "held_since", b"x"), ""),
+    "oldest that exists": (put("sl:{bad.0.0}:meta", "exists", b"x"), "key sl:{bad.0.0}:meta"),
+    "term below 0": (put(keys.leader(BAD.id), "term", b"-5"), f"key {keys.leader(BAD.id)}"),
+    "progress below 0": (put(keys.progress(BAD.id), "bad.0.0", b"-5"), f"key {keys.progress(BAD.id)}"),
+    "pause": (put(keys.progress(BAD.id), "@paused", b"x"), f"key {keys.progress(BAD.id)}"),
+    "journal without fields": (
+        lambda store: store.xadd(keys.journal(BAD.id), {"x": "y"}, id="9999999999999-1"),
+        f"key {keys.journal(BAD.id)}",
+    ),
     "stream of another type": (wrong_type("sl:{bad.0.0}:meta"), ""),
     "entries of another type": (wrong_type("sl:{bad.0.0}:log"), ""),
     "version": (put(SPACE_VERSION, None, b"x"), ""),
@@ -213,19 +229,19 @@ async def test_of_many_only_those_at_fault_are_damaged() -> None:
     async def work(items: Any) -> dict[int, str]:
         asked.append(len(items))
         if any(item in (3, 700) for item in items):
-            raise ValueError("no number")
+            raise Unsupported("no number")
         return {item: str(item) for item in items}
 
     found, damaged = await readable(range(1000), work)
-    assert damaged == {3: "ValueError: no number", 700: "ValueError: no number"}
+    assert damaged == {3: "no number", 700: "no number"}
     assert len(found) == 998
     assert len(asked) < 45
     assert await readable([], work) == ({}, {})
 
     async def fails(items: Any) -> dict[int, str]:
-        raise ValueError("all the same")
+        raise Unsupported("all the same")
 
-    with pytest.raises(ValueError, match="all the same"):  # then it is not theirs
+    with pytest.raises(Unsupported, match="all the same"):  # then it is not theirs
         await readable([1, 2, 3], fails)
 
     async def away(items: Any = None) -> dict[int, str]:
@@ -235,3 +251,50 @@ async def test_of_many_only_those_at_fault_are_damaged() -> None:
         await readable([1, 2, 3], away)
     with pytest.raises(StoreUnavailable):
         await attempt(away())
+
+
+@pytest.mark.parametrize("defect", [ValueError("defect"), TypeError("defect"), KeyError("defect")])
+async def test_a_defect_is_not_taken_for_damage(defect: Exception) -> None:
+    async def work(items: Any = None) -> dict[int, str]:
+        raise defect
+
+    with pytest.raises(type(defect), match="defect"):
+        await readable([1, 2], work)
+    with pytest.raises(type(defect), match="defect"):
+        await attempt(work())
+
+
+def test_bytes_that_cannot_be_parsed_are_told_with_key_and_remedy() -> None:
+    with pytest.raises(Unsupported) as caught, parsing("the weather", "sl:weather"):
+        Host.model_validate_json(b'{"host": 7')
+    assert str(caught.value).startswith(
+        "the weather is damaged (ValidationError: 1 validation error for Host"
+    )
+    assert str(caught.value).endswith("restore key sl:weather from a backup")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_row_that_is_built_wrong_is_a_defect_of_the_command(
+    command: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is sent to the backups for it."""
+
+    async def wrong(redis: object) -> list[Host]:
+        return [Host(host="h", name="h", pid=-1, leaders=0, drained=False)]
+
+    monkeypatch.setattr("streamlease.admin.facts.status.hosts.alive", wrong)
+    with pytest.raises(ValidationError, match="1 validation error for Host"):
+        command("status")
+
+
+async def test_a_row_that_is_built_wrong_ends_the_looks_of_the_page(
+    command: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wrong(redis: object) -> list[Host]:
+        return [Host(host="h", name="h", pid=-1, leaders=0, drained=False)]
+
+    monkeypatch.setattr("streamlease.admin.ui.board.hosts.alive", wrong)
+    assert command.url is not None
+    async with Client(command.url) as client:
+        with pytest.raises(ValidationError, match="1 validation error for Host"):
+            await Board(client, 0.01).run()
