@@ -1,9 +1,9 @@
 """Couplings: what happens in one part of a leader, and what the others then do.
 
-`COUPLINGS` is the whole of it: for each kind of fact the reactions to it, in order. A reaction calls one
-part, where more may happen; `Leader` hands facts on, the oldest first, until there are none. That ends, since
-every circle in the table passes a state that has no way back: leases end, streams are finished, borrowers are
-gone.
+`COUPLINGS` is the whole of it: for each kind of fact the reactions to it, in order (`reactions`). A reaction
+calls one part, where more may happen; `settle` hands facts on, the oldest first, until there are none. That
+ends, since every circle in the table passes a state that has no way back: leases end, streams are finished,
+borrowers are gone.
 
 `FOLLOWS` is the row of `Done` by what an act came to.
 """
@@ -11,147 +11,30 @@ gone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from streamlease.leader.core import happenings as h
 from streamlease.leader.core import outcomes as o
-from streamlease.leader.core.parts.failures import Failures
-from streamlease.leader.core.parts.leases import Leases
-from streamlease.leader.core.parts.ledger import Ledger
-from streamlease.leader.core.parts.operators import Operators
-from streamlease.leader.core.parts.peers import Peers
-from streamlease.leader.core.parts.plans import Plans
-from streamlease.leader.core.parts.sessions import Sessions
-from streamlease.leader.core.parts.streams import Streams
-
-
-class Parts(Protocol):
-    """The parts of a leader, from the ground up: each may look at those before it."""
-
-    ledger: Ledger
-    peers: Peers
-    failures: Failures
-    leases: Leases
-    streams: Streams
-    sessions: Sessions
-    plans: Plans
-    operators: Operators
-
+from streamlease.leader.core import reactions as r
+from streamlease.leader.core.reactions import Parts
 
 Reaction = Callable[[Parts, Any, int], None]
 
-
-# ---------------------------------------------------------------- reactions
-
-
-def take_over_streams(leader: Parts, fact: h.Connected, now: int) -> None:
-    if fact.before is not None:
-        leader.leases.take_over(fact.before, fact.peer, now)
-
-
-def forget_session_before(leader: Parts, fact: h.Connected, now: int) -> None:
-    if fact.before is not None:
-        leader.sessions.forget_absent(fact.before.session)
-
-
-def lose_overdue(leader: Parts, fact: h.Overdue, now: int) -> None:
-    leader.peers.invalidate(fact.peer, "revocation_timeout")
-    leader.peers.lose(fact.peer)
-
-
-def free_its_streams(leader: Parts, fact: h.BorrowerLost, now: int) -> None:
-    leader.leases.free_all(fact.peer, now, clean=fact.clean)
-
-
-def forget_its_session(leader: Parts, fact: h.BorrowerLost, now: int) -> None:
-    leader.sessions.forget_absent(fact.peer.session)
-
-
-def forget_what_was_set_for_it(leader: Parts, fact: h.BorrowerLost, now: int) -> None:
-    if fact.clean:
-        leader.operators.forget_borrower(fact.peer.name)
-
-
-def plan_at_once_if_clean(leader: Parts, fact: h.BorrowerLost, now: int) -> None:
-    if fact.clean:
-        leader.plans.want_at_end_of_turn(now)
-
-
-def advance(leader: Parts, fact: h.Freed | h.Passed, now: int) -> None:
-    leader.streams.advance(fact.streams)
-
-
-def advance_one(leader: Parts, fact: h.GivenBack | h.DeadLetterStands, now: int) -> None:
-    leader.streams.advance((fact.stream,))
-
-
-def plan_at_end_of_turn(leader: Parts, fact: h.GivenBack, now: int) -> None:
-    leader.plans.want_at_end_of_turn(now)
-
-
-def give_to_another(leader: Parts, fact: h.TakenByForce, now: int) -> None:
-    leader.leases.give_to_another(fact.stream, fact.owner, now)
-
-
-def take_what_was_held_back(leader: Parts, fact: h.GrantsAnswered, now: int) -> None:
-    leader.plans.grants_answered(now)
-
-
-def ask_back_if_unwanted(leader: Parts, fact: h.GrantsAnswered, now: int) -> None:
-    leader.leases.ask_back_unwanted(fact.streams, now)
-
-
-def forget_hand_overs(leader: Parts, fact: h.Advanced, now: int) -> None:
-    leader.leases.hand_overs.forget(fact.finished)
-
-
-def ask_back(leader: Parts, fact: h.Leaving, now: int) -> None:
-    leader.leases.ask_back_granted(fact.streams, now)
-
-
-def ask_back_stopped(leader: Parts, fact: h.FailureStops, now: int) -> None:
-    leader.leases.ask_back_granted((fact.stream,), now)
-
-
-def forget_leases(leader: Parts, fact: h.Gone, now: int) -> None:
-    for name in leader.leases.forget(fact.streams):
-        leader.peers.begin_anew(name)
-
-
-def forget_failures(leader: Parts, fact: h.Gone, now: int) -> None:
-    leader.failures.forget(fact.streams)
-
-
-def tell_owner_or_plan(leader: Parts, fact: h.DeadLetterStands, now: int) -> None:
-    lease = leader.leases.get(fact.stream)
-    if lease is None:
-        leader.plans.need(now)
-    else:
-        leader.failures.tell_passed(leader.peers[lease.name], lease.lease_epoch, fact)
-
-
-def plan_soon(leader: Parts, fact: h.Happening, now: int) -> None:
-    leader.plans.need(now)
-
-
-def ask_back_moved(leader: Parts, fact: h.PlanDue, now: int) -> None:
-    leader.leases.ask_back_unwanted(list(leader.ledger.durable.operated.pins), now)
-
-
-def make_plan(leader: Parts, fact: h.PlanDue, now: int) -> None:
-    leader.plans.make(now)
-
-
-def grant_and_revoke(leader: Parts, fact: h.Planned, now: int) -> None:
-    leader.leases.carry_out(fact.plan, now)
-
-
-def see_what_is_left(leader: Parts, fact: h.Planned, now: int) -> None:
-    leader.plans.carried_out(fact.plan)
-
-
-def take_as_many_as_needed(leader: Parts, fact: h.Done, now: int) -> None:
-    leader.plans.lift_bound()
+FOLLOWS: dict[type[o.Outcome], tuple[Reaction, ...]] = {
+    o.Rebalanced: (r.plan_now,),
+    o.SteppedDown: (r.step_down,),
+    o.GroupPaused: (r.ask_back_all_unwanted,),
+    o.Resumed: (r.ask_back_all_unwanted, r.plan_now),
+    o.Drained: (r.ask_back_all_unwanted, r.plan_now),
+    o.Undrained: (r.ask_back_all_unwanted, r.plan_now),
+    o.Moved: (r.ask_back_all_unwanted, r.plan_now),
+    o.StreamTaken: (r.take_by_force,),
+    o.Retried: (r.go_on_behind_failure,),
+    o.SentToDeadLetters: (r.go_on_behind_failure,),
+    o.Reset: (r.begin_new_lines,),
+    o.HoldsNothing: (),
+    o.Deleted: (r.end,),
+}
 
 
 def follow(leader: Parts, fact: h.Done, now: int) -> None:
@@ -159,84 +42,43 @@ def follow(leader: Parts, fact: h.Done, now: int) -> None:
         react(leader, fact.outcome, now)
 
 
-# ---------------------------------------------------------------- what follows from acts
-
-
-def ask_back_all_unwanted(leader: Parts, outcome: o.Outcome, now: int) -> None:
-    leader.leases.ask_back_unwanted(list(leader.leases), now)
-
-
-def plan_now(leader: Parts, outcome: o.Outcome, now: int) -> None:
-    leader.ledger.happened(h.PlanDue())
-
-
-def step_down(leader: Parts, outcome: o.SteppedDown, now: int) -> None:
-    leader.peers.dismiss("stepped_down", "stepped down by an operator")
-
-
-def end(leader: Parts, outcome: o.Deleted, now: int) -> None:
-    leader.peers.dismiss("deleted", "deleted by an operator")
-
-
-def take_by_force(leader: Parts, outcome: o.StreamTaken, now: int) -> None:
-    leader.leases.take_by_force(outcome.stream)
-
-
-def go_on_behind_failure(leader: Parts, outcome: o.Retried | o.SentToDeadLetters, now: int) -> None:
-    leader.leases.hand_overs.forget((outcome.stream,))
-    leader.failures.decided(outcome.stream)
-
-
-def begin_new_lines(leader: Parts, outcome: o.Reset, now: int) -> None:
-    leader.leases.begin_new_lines(outcome.moves, outcome.behind, now)
-
-
-# ---------------------------------------------------------------- the tables
-
-FOLLOWS: dict[type[o.Outcome], tuple[Reaction, ...]] = {
-    o.Rebalanced: (plan_now,),
-    o.SteppedDown: (step_down,),
-    o.GroupPaused: (ask_back_all_unwanted,),
-    o.Resumed: (ask_back_all_unwanted, plan_now),
-    o.Drained: (ask_back_all_unwanted, plan_now),
-    o.Undrained: (ask_back_all_unwanted, plan_now),
-    o.Moved: (ask_back_all_unwanted, plan_now),
-    o.StreamTaken: (take_by_force,),
-    o.Retried: (go_on_behind_failure,),
-    o.SentToDeadLetters: (go_on_behind_failure,),
-    o.Reset: (begin_new_lines,),
-    o.HoldsNothing: (),
-    o.Deleted: (end,),
-}
-
 COUPLINGS: dict[type[h.Happening], tuple[Reaction, ...]] = {
     # peers
-    h.Connected: (take_over_streams, forget_session_before, plan_soon),
-    h.Overdue: (lose_overdue,),
+    h.Connected: (r.take_over_streams, r.forget_session_before, r.plan_soon),
+    h.Overdue: (r.lose_overdue,),
     h.BorrowerLost: (
-        free_its_streams,
-        forget_its_session,
-        plan_soon,
-        forget_what_was_set_for_it,
-        plan_at_once_if_clean,
+        r.free_its_streams,
+        r.forget_its_session,
+        r.plan_soon,
+        r.forget_what_was_set_for_it,
+        r.plan_at_once_if_clean,
     ),
     # leases
-    h.GrantsAnswered: (take_what_was_held_back, ask_back_if_unwanted),
-    h.GivenBack: (advance_one, plan_at_end_of_turn),
-    h.Freed: (advance,),
-    h.TakenByForce: (give_to_another,),
+    h.GrantsAnswered: (r.take_what_was_held_back, r.ask_back_if_unwanted),
+    h.GivenBack: (r.advance_one, r.plan_at_end_of_turn),
+    h.Freed: (r.advance,),
+    h.TakenByForce: (r.give_to_another,),
     # streams
-    h.Passed: (advance,),
-    h.Advanced: (forget_hand_overs, plan_soon),
-    h.Leaving: (ask_back,),
-    h.Gone: (forget_leases, forget_failures),
-    h.SituationChanged: (plan_soon,),
+    h.Passed: (r.advance,),
+    h.Advanced: (r.forget_hand_overs, r.plan_soon),
+    h.Leaving: (r.ask_back,),
+    h.Gone: (r.forget_leases, r.forget_failures),
+    h.SituationChanged: (r.plan_soon,),
     # failures
-    h.FailureStops: (ask_back_stopped,),
-    h.DeadLetterStands: (tell_owner_or_plan, advance_one),
+    h.FailureStops: (r.ask_back_stopped,),
+    h.DeadLetterStands: (r.tell_owner_or_plan, r.advance_one),
     # plans
-    h.PlanDue: (ask_back_moved, make_plan),
-    h.Planned: (grant_and_revoke, see_what_is_left),
+    h.PlanDue: (r.ask_back_moved, r.make_plan),
+    h.Planned: (r.grant_and_revoke, r.see_what_is_left),
     # operators
-    h.Done: (take_as_many_as_needed, follow),
+    h.Done: (r.take_as_many_as_needed, follow),
 }
+
+
+def settle(leader: Parts, now: int) -> None:
+    """Hand on what happened, and what follows from it, until nothing does."""
+    ledger = leader.ledger
+    while ledger.happenings:
+        fact = ledger.next_happening()
+        for react in COUPLINGS[type(fact)]:
+            react(leader, fact, now)

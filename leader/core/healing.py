@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.lease import Lease, LeaseState
 from streamlease.leader.core.records import Attested, CutOpened
-from streamlease.leader.core.state import Lease, LeaseState
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.messages import Progress, ResumeCut
 

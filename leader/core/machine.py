@@ -23,9 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from streamlease.leader.core import cuts
 from streamlease.leader.core.config import LeaderConfig
-from streamlease.leader.core.couplings import COUPLINGS
+from streamlease.leader.core.couplings import settle
 from streamlease.leader.core.events import (
     DeadLetterRefused,
     DeadLetterWritten,
@@ -45,31 +44,16 @@ from streamlease.leader.core.parts.hand_overs import HandOvers
 from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.parts.operators import Operators
+from streamlease.leader.core.parts.orders import Orders
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.plans import Plans
 from streamlease.leader.core.parts.sessions import Sessions
 from streamlease.leader.core.parts.streams import Streams
+from streamlease.leader.core.receiving import received
 from streamlease.leader.core.records import TermStarted
-from streamlease.leader.core.state import Peer
 from streamlease.protocol.group_options import GroupOptions
-from streamlease.protocol.messages import (
-    Command,
-    Disconnect,
-    FinishCut,
-    FixCut,
-    LeaderWanted,
-    MessageFailed,
-    Ping,
-    Progress,
-    ResumeCut,
-    RevokeFinished,
-    ToLeader,
-    UpdateProgress,
-)
 
 __all__ = ["Leader", "LeaderConfig"]
-
-OfBorrower = Ping | UpdateProgress | RevokeFinished | MessageFailed | Disconnect
 
 
 @dataclass(slots=True, init=False)
@@ -83,6 +67,7 @@ class Leader:
     peers: Peers
     failures: Failures
     leases: Leases
+    orders: Orders
     streams: Streams
     sessions: Sessions
     plans: Plans
@@ -111,6 +96,7 @@ class Leader:
         self.peers = peers = Peers(ledger, config)
         self.failures = failures = Failures(ledger, options)
         self.leases = leases = Leases(ledger, config, options, peers, failures, HandOvers(ledger))
+        self.orders = Orders(ledger, peers, leases)
         self.streams = streams = Streams(ledger, leases)
         self.sessions = Sessions(ledger, peers, leases, streams)
         self.plans = plans = Plans(ledger, config, options, peers, leases, streams)
@@ -156,7 +142,7 @@ class Leader:
             case Recovered():
                 self._recovered(now)
             case Received():
-                self._received(event.sender, event.message, now)
+                received(self, event.sender, event.message, now)
             case StreamsListed():
                 self.streams.listed(event)
             case Tick():
@@ -171,17 +157,11 @@ class Leader:
                 self.plans.measured(event, now)
             case _:
                 assert_never(event)
-        self._settle(now)
-        if not more and not self.ledger.stopped:
+        settle(self, now)
+        if self.plans.due and not more and not self.ledger.stopped:
             self.plans.end_turn()
-            self._settle(now)
+            settle(self, now)
         return self.ledger.end_turn()
-
-    def _settle(self, now: int) -> None:
-        """Hand on what happened, and what follows from it, until nothing does."""
-        while (fact := self.ledger.next_happening()) is not None:
-            for react in COUPLINGS[type(fact)]:
-                react(self, fact, now)
 
     def _recovered(self, now: int) -> None:
         ledger = self.ledger
@@ -194,68 +174,11 @@ class Leader:
 
     def _tick(self, event: Tick, now: int) -> None:
         self.peers.tick(event.heard, now)
-        self._settle(now)
+        settle(self, now)
         self.leases.tick(now)
-        self._settle(now)
+        settle(self, now)
         self.operators.tick(event.wall, now)
-        self._settle(now)
+        settle(self, now)
         self.plans.tick(now)
-        self._settle(now)
+        settle(self, now)
         self.peers.tick_idleness(now)
-
-    # ------------------------------------------------------------ messages
-
-    def _received(self, sender: str, message: ToLeader, now: int) -> None:
-        match message:
-            case LeaderWanted():
-                self.streams.believe(message.attested)
-                self._settle(now)
-                self.peers.connect(sender, message, now)
-            case Ping() | UpdateProgress() | RevokeFinished() | MessageFailed() | Disconnect():
-                leaves = isinstance(message, Disconnect)
-                peer = self.peers.hear(sender, message.borrower, now, leaves=leaves)
-                if peer is not None:
-                    self._of_borrower(peer, message, now)
-            case FixCut() | FinishCut() | ResumeCut():
-                if self.sessions.accepts(message):
-                    self._of_session(sender, message, now)
-            case Command():
-                self.operators.command(sender, message, now)
-            case _:
-                assert_never(message)
-
-    def _of_borrower(self, peer: Peer, message: OfBorrower, now: int) -> None:
-        match message:
-            case Ping():
-                self.peers.answer_ping(peer)
-            case UpdateProgress():
-                taken = self.leases.progress(peer, message.progress, now)
-                self._settle(now)
-                self.peers.acknowledge(peer, taken)
-            case RevokeFinished():
-                self.leases.finish(peer, message.stream, message.lease_epoch)
-            case MessageFailed():
-                entry = Progress(
-                    stream=message.stream, lease_epoch=message.lease_epoch, offset=message.offset
-                )
-                if self.leases.progress(peer, (entry,), now):
-                    self._settle(now)
-                    self.failures.failed(peer, message, now)
-            case Disconnect():
-                self.leases.commit(peer, message.progress)
-                self.peers.lose(peer, clean=True)
-            case _:
-                assert_never(message)
-
-    def _of_session(self, sender: str, message: FixCut | FinishCut | ResumeCut, now: int) -> None:
-        match message:
-            case FixCut():
-                self.sessions.fix(sender, message, now)
-            case FinishCut():
-                self.streams.believe(cuts.went_through(message))
-                self._settle(now)
-                self.sessions.finish(sender, message)
-            case ResumeCut():
-                self.sessions.resume(sender, message)
-            case _:
-                assert_never(message)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from streamlease.leader.core.lease import LeaseState
 from streamlease.leader.core.parts.peers import RETURN_TIMEOUT
-from streamlease.leader.core.state import LeaseState
 from streamlease.protocol.errors import InvalidInput
 from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.messages import Invalidate

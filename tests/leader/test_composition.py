@@ -13,7 +13,7 @@ import pytest
 from streamlease.leader.core import couplings, happenings
 from streamlease.leader.core.machine import Leader
 from streamlease.leader.core.outcomes import Outcome
-from streamlease.leader.core.state import TAKING_TRANSITIONS, Taking, TakingEvent
+from streamlease.leader.core.taking import TAKING_TRANSITIONS, Taking, TakingEvent
 from streamlease.protocol.acts import LastingAct, LastingName
 from tests.leader.make import S0, led
 
@@ -21,6 +21,8 @@ CORE = Path(couplings.__file__).parent
 LOOKERS = [
     CORE / "machine.py",
     CORE / "couplings.py",
+    CORE / "reactions.py",
+    CORE / "receiving.py",
     CORE / "view.py",
     *sorted((CORE / "parts").glob("*.py")),
 ]
@@ -124,5 +126,5 @@ def test_all_that_happened_is_handed_on_within_the_turn() -> None:
     rig = led((S0,), ("b1",))
     rig.tick(20_000)
     assert (dict(rig.leader.leases), dict(rig.leader.peers)) == ({}, {})
-    assert rig.leader.ledger.next_happening() is None
+    assert not rig.leader.ledger.happenings
     assert rig.leader.plans.rebalance_at == rig.now + rig.leader.config.rebalance_delay

@@ -10,11 +10,11 @@ import pytest
 
 from streamlease.borrower.book import MOST_HOLES, Held
 from streamlease.leader.core.events import Effect, Persist, Send, StepDownWanted, Stop, StreamsListed
+from streamlease.leader.core.lease import LEASE_TRANSITIONS, LeaseEvent, LeaseState
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.core.operated import Acted
 from streamlease.leader.core.outcomes import SteppedDown
 from streamlease.leader.core.records import HandedOver, StreamsForgotten, TermStarted
-from streamlease.leader.core.state import LEASE_TRANSITIONS, LeaseEvent, LeaseState
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.leader.core.lease import LeaseState
 from streamlease.leader.core.machine import Leader, LeaderConfig
-from streamlease.leader.core.state import LeaseState
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.leadership import LeaderRecord, LeadershipConfig
 from streamlease.registry.spawn import WINDOW_MS

@@ -13,9 +13,9 @@ from streamlease.borrower.events import Effect, Progressed
 from streamlease.borrower.leases import BorrowedStreams
 from streamlease.leader.core.generations import Listing
 from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.lease import Lease
 from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.records import Committed
-from streamlease.leader.core.state import Lease
 from streamlease.protocol.messages import Grant
 from tests.simulation.hosts import SimRunner
 from tests.simulation.store import Store

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamlease.leader.core import events as e
 from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.lease import LeaseState
 from streamlease.leader.core.machine import Leader
 from streamlease.leader.core.operated import Acted, RefusedAct
 from streamlease.leader.core.records import (
@@ -26,7 +27,6 @@ from streamlease.leader.core.records import (
     StreamsForgotten,
     decode_records,
 )
-from streamlease.leader.core.state import LeaseState
 from streamlease.leader.core.touched import moved_by
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from streamlease.borrower.life import BorrowerConfig
+from streamlease.leader.core.lease import LeaseState
 from streamlease.leader.core.machine import LeaderConfig
-from streamlease.leader.core.state import LeaseState
 from streamlease.registry.leadership import LeadershipConfig
 from tests.simulation import generations
 from tests.simulation.agents import Program

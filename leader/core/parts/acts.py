@@ -14,7 +14,7 @@ from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.plans import Plans
 from streamlease.leader.core.parts.streams import Streams
-from streamlease.leader.core.state import Peer
+from streamlease.leader.core.peer import Peer
 from streamlease.protocol import acts as a
 from streamlease.protocol.messages import Command
 from streamlease.protocol.nearest import nearest

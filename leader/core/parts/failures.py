@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from streamlease.leader.core.events import DeadLetter, DeadLetterRefused, DeadLetterWritten
 from streamlease.leader.core.happenings import DeadLetterStands, FailureStops, SituationChanged
 from streamlease.leader.core.parts.ledger import Ledger
+from streamlease.leader.core.peer import Peer
 from streamlease.leader.core.records import DeadLettered, Failed, Fate
-from streamlease.leader.core.state import Peer
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import FailureTaken, MessageFailed, Verdict
 

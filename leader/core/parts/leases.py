@@ -2,7 +2,7 @@
 
 A lease begins under a new lease epoch and follows `LEASE_TRANSITIONS`; a stream without a lease is free, and
 the next plan gives it to somebody. The message that belongs to the state of a lease is sent when it gets into
-that state, and again until it is answered (`telling`).
+that state, and again until it is answered (`telling`). What plans and operators want of it is in `orders`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from streamlease.leader.core.happenings import (
     GrantsAnswered,
     Overdue,
     Passed,
-    SituationChanged,
-    TakenByForce,
 )
-from streamlease.leader.core.parts import commits, telling
+from streamlease.leader.core.lease import LEASE_TRANSITIONS, Lease, LeaseEvent, LeaseState
+from streamlease.leader.core.parts import commits, telling, wishes
 from streamlease.leader.core.parts.failures import Failures
 from streamlease.leader.core.parts.hand_overs import HandOvers
 from streamlease.leader.core.parts.ledger import Ledger, Table
 from streamlease.leader.core.parts.peers import Peers
-from streamlease.leader.core.planning.planner import Plan
+from streamlease.leader.core.peer import Peer
 from streamlease.leader.core.records import Leased, Released
-from streamlease.leader.core.state import LEASE_TRANSITIONS, Lease, LeaseEvent, LeaseState, Peer
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import Progress
 
@@ -47,7 +45,7 @@ class Leases(Table[Lease]):
     failures: Failures
     hand_overs: HandOvers
     forced: dict[str, int] = field(default_factory=dict)
-    """Stream -> highest lease epoch that an operator ended in this term: its owner may not know it yet."""
+    """Stream -> highest lease epoch that was ended by force in this term: its owner may not know it yet."""
 
     # ------------------------------------------------------------ one lease
 
@@ -66,10 +64,10 @@ class Leases(Table[Lease]):
         lease.state = target
         return True
 
-    def _begin(self, stream: str, peer: Peer, now: int) -> None:
+    def begin(self, stream: str, peer: Peer, now: int) -> None:
         """Begin a new lease of `stream`, under the next lease epoch."""
         durable = self.ledger.durable
-        lease_epoch = max(durable.streams[stream].lease_epoch, durable.lease_epoch_floor) + 1
+        lease_epoch = durable.next_lease_epoch(stream)
         self.ledger.record(
             Leased(
                 stream=stream,
@@ -132,7 +130,7 @@ class Leases(Table[Lease]):
         lease = self.of(peer, entry.stream, entry.lease_epoch)
         if lease is None:
             if entry.lease_epoch <= self.forced.get(entry.stream, 0):
-                self._tell_forced_out(peer, entry.stream, entry.lease_epoch)
+                self.tell_forced_out(peer, entry.stream, entry.lease_epoch)
             return False
         before = lease.state
         if not self._move(lease, LeaseEvent.FINAL_PROGRESS if entry.final else LeaseEvent.PROGRESS):
@@ -176,18 +174,19 @@ class Leases(Table[Lease]):
         Also those that an operator wants back, if the session had them: asked back once it has answered, it
         finishes what it was handed, which a free stream's next owner would be handed again.
         """
-        freed = []
+        durable, freed = self.ledger.durable, []
         for stream, lease in list(self._rows.items()):
             if lease.name != old.name:
                 continue
-            progress = self.ledger.durable.streams[stream]
+            progress = durable.streams[stream]
             # Blocked: another program would process what becomes a dead letter, or stops the stream.
-            if progress.session != new.session and (progress.blocked or self._unwanted(stream, lease)):
+            unwanted = wishes.is_unwanted(durable.operated, self.peers, stream, lease)
+            if progress.session != new.session and (progress.blocked or unwanted):
                 self._free(stream, lease, LeaseEvent.OWNER_LOST)
                 freed.append(stream)
             else:
                 self._move(lease, LeaseEvent.OWNER_LOST)
-                self._begin(stream, new, now)
+                self.begin(stream, new, now)
         self.ledger.happened(Freed(tuple(freed)))
 
     def forget(self, streams: Iterable[str]) -> list[str]:
@@ -196,18 +195,36 @@ class Leases(Table[Lease]):
         self.hand_overs.forget(streams)
         return names
 
+    def end_by_force(self, stream: str) -> tuple[Peer, int] | None:
+        """End a lease that a record has ended already; who had it, and its lease epoch."""
+        lease = self._rows.pop(stream, None)
+        self.hand_overs.forget((stream,))
+        if lease is None:
+            return None
+        self._move(lease, LeaseEvent.OWNER_LOST)
+        self.forced[stream] = lease.lease_epoch
+        return self.peers[lease.name], lease.lease_epoch
+
+    def tell_forced_out(self, peer: Peer, stream: str, lease_epoch: int) -> None:
+        """Tell a borrower that it has the stream no more."""
+        if peer.connected:
+            self.ledger.send(peer.mailbox, telling.forced_out(self.ledger, stream, lease_epoch, peer))
+
     # ------------------------------------------------------------ time
 
     @property
     def moving(self) -> bool:
         """Whether a stream is on its way from one owner to another."""
-        return any(lease.state is not LeaseState.GRANTED for lease in self._rows.values())
+        granted = LeaseState.GRANTED
+        return any(lease.state is not granted for lease in self._rows.values())
 
     def tick(self, now: int) -> None:
         """Say again what is not answered; whoever keeps a stream for too long is overdue."""
+        granted = LeaseState.GRANTED
+        moving = [row for row in self._rows.items() if row[1].state is not granted]
         overdue: set[str] = set()
-        for stream, lease in self._rows.items():
-            if lease.state is not LeaseState.GRANTED and lease.name not in overdue:
+        for stream, lease in moving:
+            if lease.name not in overdue:
                 peer = self.peers[lease.name]
                 if peer.connected and self._tick_lease(stream, lease, peer, now):
                     overdue.add(peer.name)
@@ -237,103 +254,3 @@ class Leases(Table[Lease]):
             return None
         timeout = self.options.revocation_timeout_ms or self.config.revocation_timeout
         return max(lease.since, lease.kept_until) + timeout
-
-    # ------------------------------------------------------------ what plans and operators want
-
-    def carry_out(self, plan: Plan, now: int) -> None:
-        """Grant and ask back as a plan says."""
-        for stream, name in plan.grants:
-            self._begin(stream, self.peers[name], now)
-        for stream in plan.revokes:
-            if self.ask_back(stream, now):
-                self.hand_overs.begin(stream, now, clean=True)
-
-    def _unwanted(self, stream: str, lease: Lease) -> bool:
-        """Whether the holder of a stream is to give it up because of what operators have set."""
-        operated = self.ledger.durable.operated
-        if operated.paused is not None or lease.name in operated.drained:
-            return True
-        pin = operated.pins.get(stream)
-        return pin is not None and pin != lease.name and self.peers.takes(pin)
-
-    def ask_back_unwanted(self, streams: Iterable[str], now: int) -> None:
-        """Ask back what operators want back; what is only being granted follows once that is answered."""
-        for stream in self._granted(streams):
-            asked = self._unwanted(stream, self._rows[stream]) and self.ask_back(stream, now)
-            if asked and self.ledger.durable.operated.paused is None:
-                self.hand_overs.begin(stream, now, clean=True)
-
-    def ask_back_granted(self, streams: Iterable[str], now: int) -> None:
-        """Ask back those that have an owner, who is connected."""
-        for stream in self._granted(streams):
-            self.ask_back(stream, now)
-
-    def _granted(self, streams: Iterable[str]) -> list[str]:
-        return [
-            stream
-            for stream in streams
-            if (lease := self._rows.get(stream)) is not None
-            and lease.state is LeaseState.GRANTED
-            and self.peers[lease.name].connected
-        ]
-
-    def _force_out(self, stream: str) -> tuple[Peer, int] | None:
-        """End a lease that a record has ended already; who had it, and its lease epoch."""
-        lease = self._rows.pop(stream, None)
-        self.hand_overs.forget((stream,))
-        if lease is None:
-            return None
-        self._move(lease, LeaseEvent.OWNER_LOST)
-        self.forced[stream] = lease.lease_epoch
-        return self.peers[lease.name], lease.lease_epoch
-
-    def _tell_forced_out(self, peer: Peer, stream: str, lease_epoch: int) -> None:
-        if peer.connected:
-            self.ledger.send(peer.mailbox, telling.forced_out(self.ledger, stream, lease_epoch, peer))
-
-    def take_by_force(self, stream: str) -> None:
-        """An operator released a stream: its owner has it no more."""
-        forced = self._force_out(stream)
-        assert forced is not None
-        self._tell_forced_out(forced[0], stream, forced[1])
-        self.ledger.happened(Freed((stream,)))
-        self.ledger.happened(TakenByForce(stream, forced[0]))
-
-    def give_to_another(self, stream: str, old: Peer, now: int) -> None:
-        """A stream was taken by force: somebody else gets it, of another session if there is one."""
-        progress, paused = self.ledger.durable.streams[stream], self.ledger.durable.operated.paused
-        if progress.waiting or progress.finished or progress.blocked or paused is not None:
-            return
-        self.hand_overs.begin(stream, now, clean=False)
-        counts = dict.fromkeys((name for name in self.peers if self.peers.takes(name)), 0)
-        for lease in self._rows.values():
-            if lease.name in counts:
-                counts[lease.name] += 1
-        pin = self.peers.pins().get(stream)
-
-        def rank(name: str) -> tuple[bool, bool, bool, int, str]:
-            same_session = self.peers[name].session == old.session
-            return name == old.name, name != pin, same_session, counts[name], name
-
-        if counts:
-            self._begin(stream, self.peers[min(counts, key=rank)], now)
-        self.ledger.happened(SituationChanged())
-
-    def begin_new_lines(self, reset: Iterable[str], behind: tuple[str, ...], now: int) -> None:
-        """Progress was reset: whoever has one of the streams goes on from there under a new lease epoch.
-
-        Args:
-            behind: streams that wait again, because one that they follow was reset.
-        """
-        for stream in (*behind, *reset):
-            forced = self._force_out(stream)
-            if forced is None:
-                continue
-            peer, lease_epoch = forced
-            paused = self.ledger.durable.operated.paused is not None
-            if self.peers.takes(peer.name) and not paused and stream not in behind:
-                self._begin(stream, peer, now)
-            else:
-                self._tell_forced_out(peer, stream, lease_epoch)
-        self.ledger.happened(Freed((*reset, *behind)))
-        self.ledger.happened(SituationChanged())

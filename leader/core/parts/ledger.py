@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from streamlease.leader.core.events import Effect, Persist, Send, Stop
 from streamlease.leader.core.group_state import GroupState
@@ -22,6 +22,7 @@ from streamlease.leader.core.touched import EXPIRED, PAUSED, moved_by
 from streamlease.protocol.messages import FromLeader
 
 _Row = TypeVar("_Row")
+_Default = TypeVar("_Default")
 
 
 @dataclass(slots=True)
@@ -41,7 +42,8 @@ class Ledger:
     """Streams whose progress changed since `take_moved`; None: all of them, at the beginning."""
     _records: list[Record] = field(default_factory=list)
     _effects: list[Effect] = field(default_factory=list)
-    _happenings: deque[Happening] = field(default_factory=deque)
+    happenings: deque[Happening] = field(default_factory=deque)
+    """What the other parts are to be told of, the oldest first."""
 
     def record(self, record: Record) -> None:
         """Change what is durable."""
@@ -52,11 +54,14 @@ class Ledger:
 
     def send(self, mailbox: str, message: FromLeader) -> None:
         """Let a message leave, after all records made so far."""
-        self.effect(Send(mailbox, message))
+        if self._records:
+            self._persist()
+        self._effects.append(Send(mailbox, message))
 
     def effect(self, effect: Effect) -> None:
         """Let this be done, after all records made so far."""
-        self._persist()
+        if self._records:
+            self._persist()
         self._effects.append(effect)
 
     def refuse(self) -> None:
@@ -70,22 +75,22 @@ class Ledger:
 
     def happened(self, fact: Happening) -> None:
         """Tell the other parts, as soon as this one is done."""
-        self._happenings.append(fact)
+        self.happenings.append(fact)
 
-    def next_happening(self) -> Happening | None:
-        """The oldest fact that was not handed on yet."""
-        return self._happenings.popleft() if self._happenings else None
+    def next_happening(self) -> Happening:
+        """Take the oldest of them out."""
+        return self.happenings.popleft()
 
     def end_turn(self) -> list[Effect]:
         """All that is to be done, in order."""
-        self._persist()
+        if self._records:
+            self._persist()
         effects, self._effects = self._effects, []
         return effects
 
     def _persist(self) -> None:
-        if self._records:
-            self._effects.append(Persist(tuple(self._records)))
-            self._records = []
+        self._effects.append(Persist(tuple(self._records)))
+        self._records = []
 
     # ------------------------------------------------------------ the mirror of the progress
 
@@ -119,6 +124,14 @@ class Table(Mapping[str, _Row]):
 
     def __getitem__(self, name: str) -> _Row:
         return self._rows[name]
+
+    @overload
+    def get(self, name: str, default: None = None, /) -> _Row | None: ...
+    @overload
+    def get(self, name: str, default: _Row | _Default, /) -> _Row | _Default: ...
+    def get(self, name: str, default: _Default | None = None, /) -> _Row | _Default | None:
+        """The row of that name, or `default`; a cut asks for each of its streams."""
+        return self._rows.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)

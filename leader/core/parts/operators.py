@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from streamlease.leader.core.events import Describe
 from streamlease.leader.core.happenings import Done
-from streamlease.leader.core.operated import Acted, BorrowerLeft, DoneAct, KeptAct
+from streamlease.leader.core.operated import Acted, BorrowerLeft, DoneAct, KeptAct, Pause
 from streamlease.leader.core.outcomes import Resumed
 from streamlease.leader.core.parts.acts import Decisions
 from streamlease.leader.core.parts.ledger import Ledger
@@ -88,8 +88,11 @@ class Operators:
         """
         if wall is not None:
             self.wall_ahead = wall - now
-        self._forget_away(now)
-        self._resume_in_time(now)
+        operated = self.ledger.durable.operated
+        if operated.drained or operated.pins:
+            self._forget_away(now)
+        if operated.paused is not None:
+            self._resume_in_time(operated.paused, now)
 
     def forget_borrower(self, name: str) -> None:
         """A borrower is gone for good: what operators have set for it is void."""
@@ -107,10 +110,9 @@ class Operators:
             elif now >= self.away.setdefault(name, now) + ABSENT_TIMEOUT:
                 self.forget_borrower(name)
 
-    def _resume_in_time(self, now: int) -> None:
+    def _resume_in_time(self, paused: Pause, now: int) -> None:
         """A pause that was to last until some time is over by itself."""
-        paused = self.ledger.durable.operated.paused
-        if paused is None or paused.until is None or self.wall_ahead is None:
+        if paused.until is None or self.wall_ahead is None:
             return
         if self._wall(now) >= paused.until:
             resumed = Resumed(in_time=True)

@@ -16,8 +16,8 @@ from typing import Literal
 from streamlease.leader.core.config import LeaderConfig
 from streamlease.leader.core.happenings import BorrowerLost, Connected
 from streamlease.leader.core.parts.ledger import Ledger, Table
+from streamlease.leader.core.peer import Peer
 from streamlease.leader.core.records import Returned
-from streamlease.leader.core.state import Peer
 from streamlease.protocol.messages import (
     Invalidate,
     LeaderConnectResponse,
@@ -126,20 +126,19 @@ class Peers(Table[Peer]):
         Args:
             listened: up to when (ms) all that was sent has reached the leader; None: up to now.
         """
-        heard = now if listened is None else min(listened, now)
+        heard = now
         if listened is not None:
-            self._excuse_silence(heard, now)
-        for peer in list(self._rows.values()):
-            if heard >= peer.last_seen + peer.timeout:
-                self.lose(peer)
+            heard = min(listened, now)
+            if self.heard is not None and heard - self.heard > DEAF_AFTER:
+                self._excuse_silence(heard - self.heard - DEAF_AFTER, now)
+            self.heard = heard
+        for peer in [one for one in self._rows.values() if heard >= one.last_seen + one.timeout]:
+            self.lose(peer)
 
-    def _excuse_silence(self, heard: int, now: int) -> None:
+    def _excuse_silence(self, deaf: int, now: int) -> None:
         """Give borrowers back the time in which they could not be heard."""
-        if self.heard is not None and heard - self.heard > DEAF_AFTER:
-            deaf = heard - self.heard - DEAF_AFTER
-            for peer in self._rows.values():
-                peer.last_seen = min(now, peer.last_seen + deaf)
-        self.heard = heard
+        for peer in self._rows.values():
+            peer.last_seen = min(now, peer.last_seen + deaf)
 
     def tick_idleness(self, now: int) -> None:
         """Stop leading a group that has had no borrowers for long."""

@@ -28,7 +28,7 @@ from streamlease.leader.core.parts.streams import Streams
 from streamlease.leader.core.planning.planner import Plan
 from streamlease.leader.core.planning.strategies import Strategy, strategy
 from streamlease.leader.core.planning.weights import Weights
-from streamlease.leader.core.state import TAKING_TRANSITIONS, Taking, TakingEvent
+from streamlease.leader.core.taking import TAKING_TRANSITIONS, Taking, TakingEvent
 from streamlease.protocol.group_options import GroupOptions
 
 STREAMS_PER_PAUSE = 100

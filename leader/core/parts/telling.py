@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from streamlease.leader.core.lease import Lease, LeaseState
 from streamlease.leader.core.parts.ledger import Ledger
-from streamlease.leader.core.state import Lease, LeaseState, Peer
+from streamlease.leader.core.peer import Peer
 from streamlease.protocol.messages import Grant, Revoke, Revoked
 
 
