@@ -14,7 +14,6 @@ from streamlease.borrower.events import (
     FailureAnswered,
     ProgressAcknowledged,
     Progressed,
-    SendToLeader,
     StreamGone,
     StreamGranted,
     StreamRevoking,
@@ -30,7 +29,6 @@ from streamlease.protocol.messages import (
     Revoke,
     Revoked,
     RevokeFinished,
-    UpdateProgress,
 )
 
 CALM_STREAMS = 1000
@@ -61,7 +59,7 @@ class BorrowedStreams:
         if epoch <= self.over.get(stream, -1) or (lease is not None and epoch < lease.lease_epoch):
             return None
         if lease is not None and epoch == lease.lease_epoch:
-            return [self._report(lease)]
+            return [self.link.report(lease.told)]
         effects: list[Effect] = []
         if lease is not None:
             effects.append(self._drop(stream, lease, StreamEvent.REPLACED))
@@ -77,7 +75,7 @@ class BorrowedStreams:
             message.retry_after_ms,
             lease,
         )
-        return [*effects, granted, self._report(lease)]
+        return [*effects, granted, self.link.report(lease.told)]
 
     def revoke(self, message: Revoke, *, leaving: bool) -> list[Effect] | None:
         """The leader wants the stream back; of a session that leaves it gets it anyway."""
@@ -87,7 +85,7 @@ class BorrowedStreams:
         if leaving:
             return []
         if not lease.move(StreamEvent.REVOKE):
-            return [self._report(lease)]
+            return [self.link.report(lease.told)]
         return [StreamRevoking(message.stream, message.lease_epoch)]
 
     def revoke_all(self) -> list[Effect]:
@@ -117,10 +115,11 @@ class BorrowedStreams:
         """What the leader was told is durable."""
         effects: list[Effect] = []
         for entry in message.progress:
-            lease = self._lease(entry.stream, entry.lease_epoch)
-            if lease is not None and entry.offset > lease.acknowledged:
-                lease.acknowledged = entry.offset
-                effects.append(ProgressAcknowledged(entry.stream, entry.lease_epoch, entry.offset))
+            stream, epoch, offset = entry.stream, entry.lease_epoch, entry.offset
+            lease = self._lease(stream, epoch)
+            if lease is not None and offset > lease.acknowledged:
+                lease.acknowledged = offset
+                effects.append(ProgressAcknowledged(stream, epoch, offset))
         return effects
 
     def failure_taken(self, message: FailureTaken) -> list[Effect] | None:
@@ -158,7 +157,7 @@ class BorrowedStreams:
             holes=event.holes,
         )
         lease.report_at = self._resend_at(now)
-        return [self._report(lease)]
+        return [self.link.report(lease.told)]
 
     def failed(self, event: Failed, now: int) -> list[Effect] | None:
         """The session could not process a message; all before it is done."""
@@ -199,31 +198,31 @@ class BorrowedStreams:
         """Tell again what is due and not answered."""
         effects: list[Effect] = []
         for lease in self.held.values():
-            if not lease.is_answered and now >= lease.report_at:
+            if now >= lease.report_at and not lease.is_answered:
                 lease.report_at = self._resend_at(now)
-                effects.append(self._report(lease) if lease.failed is None else self.link.send(lease.failed))
+                failed = lease.failed
+                effects.append(self.link.report(lease.told) if failed is None else self.link.send(failed))
         return effects
 
     # ------------------------------------------------------------ inside
 
     def _lease(self, stream: str, lease_epoch: int) -> Borrowed | None:
         lease = self.held.get(stream)
-        return lease if lease is not None and lease.lease_epoch == lease_epoch else None
+        return lease if lease is not None and lease.told.lease_epoch == lease_epoch else None
 
     def _open(self, stream: str, lease_epoch: int, offset: int) -> Borrowed | None:
         """The lease, if progress up to `offset` may still be told."""
-        lease = self._lease(stream, lease_epoch)
-        return None if lease is None or lease.told.final or offset < lease.told.offset else lease
+        lease = self.held.get(stream)
+        if lease is None:
+            return None
+        told = lease.told
+        return lease if told.lease_epoch == lease_epoch and not told.final and offset >= told.offset else None
 
     def _drop(self, stream: str, lease: Borrowed, event: StreamEvent) -> StreamGone:
         lease.move(event)
         del self.held[stream]
         self.over[stream] = lease.lease_epoch
         return StreamGone(stream, lease.lease_epoch)
-
-    def _report(self, lease: Borrowed) -> SendToLeader:
-        who = self.link.identity
-        return self.link.send(UpdateProgress(group=who.group, borrower=who.borrower, progress=(lease.told,)))
 
     def _resend_at(self, now: int) -> int:
         """When what is said now is said again: later with many streams, or answers are crowded out."""

@@ -150,22 +150,22 @@ class Life:
         self.give_up_at = now + self.config.unsubscribe_timeout
         return True
 
-    def tick(self, now: int) -> set[Due]:
+    def tick(self, now: int) -> tuple[Due, ...]:
         """What is due now, and is not due again before the next interval."""
-        if self.is_connecting:
+        if self.state is BorrowerState.CONNECTING:
             if now < self.find_at:
-                return set()
+                return ()
             self.begin(now)
-            return {Due.FIND}
+            return (Due.FIND,)
         self._count_standstill(now)
         if now >= self.silent_at:
-            return {Due.SILENT}
-        due = set()
+            return (Due.SILENT,)
+        due: tuple[Due, ...] = ()
         if now >= self.ping_at:
             self.ping_at = now + self.config.ping_interval
-            due.add(Due.PING)
-        if self.is_leaving and now >= self.give_up_at:
-            due.add(Due.GIVE_UP)
+            due = (Due.PING,)
+        if self.state is BorrowerState.UNSUBSCRIBING and now >= self.give_up_at:
+            due += (Due.GIVE_UP,)
         return due
 
     def _count_standstill(self, now: int) -> None:
@@ -173,7 +173,7 @@ class Life:
 
         Unless the leader has given it up meanwhile: then it must hand out nothing more.
         """
-        stood = now - self.ticked_at if self.ticked_at is not None else 0
-        self.ticked_at = now
-        if STOOD_STILL <= stood < self.config.session_timeout - self.config.ping_interval:
+        before, self.ticked_at = self.ticked_at, now
+        stood = now - before if before is not None else 0
+        if stood >= STOOD_STILL and stood < self.config.session_timeout - self.config.ping_interval:
             self.silent_at += stood

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlease.borrower.events import SendToLeader
-from streamlease.protocol.messages import BorrowerToLeader
+from streamlease.protocol.messages import (
+    BorrowerToLeader,
+    Disconnect,
+    LeaderWanted,
+    Ping,
+    Progress,
+    UpdateProgress,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +41,36 @@ class Link:
     def send(self, message: BorrowerToLeader) -> SendToLeader:
         """Put `message` into the leader's mailbox."""
         return SendToLeader(self.mailbox, message)
+
+    def connect(self, session_timeout: int, attested: tuple[Progress, ...]) -> SendToLeader:
+        """Ask the leader that was found to accept the borrower."""
+        who = self.identity
+        wanted = LeaderWanted(
+            group=who.group,
+            borrower=who.borrower,
+            session=who.session,
+            name=who.name,
+            arrival=who.arrival,
+            attempt=who.attempt,
+            host=who.host,
+            attested=attested,
+            session_timeout_ms=session_timeout,
+        )
+        return SendToLeader(self.mailbox, wanted)
+
+    def ping(self) -> SendToLeader:
+        """Say that the borrower is alive, and ask whether the leader is."""
+        who = self.identity
+        return SendToLeader(self.mailbox, Ping(group=who.group, borrower=who.borrower, term=self.term))
+
+    def report(self, told: Progress) -> SendToLeader:
+        """Say how far one stream is."""
+        who = self.identity
+        update = UpdateProgress(group=who.group, borrower=who.borrower, progress=(told,))
+        return SendToLeader(self.mailbox, update)
+
+    def leave(self, progress: tuple[Progress, ...]) -> SendToLeader:
+        """Say that the borrower ends, and how far all of its streams are."""
+        who = self.identity
+        leave = Disconnect(group=who.group, borrower=who.borrower, progress=progress)
+        return SendToLeader(self.mailbox, leave)

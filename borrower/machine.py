@@ -35,15 +35,12 @@ from streamlease.borrower.leases import BorrowedStreams
 from streamlease.borrower.life import BorrowerConfig, BorrowerEvent, BorrowerState, Due, Life
 from streamlease.borrower.link import Identity, Link
 from streamlease.protocol.messages import (
-    Disconnect,
     FailureTaken,
     Grant,
     Invalidate,
     LeaderConnectResponse,
     LeaderToBorrower,
-    LeaderWanted,
     NotLeader,
-    Ping,
     PingResponse,
     ProgressCommitted,
     Revoke,
@@ -92,7 +89,7 @@ class Borrower:
 
     def step(self, event: Event, now: int) -> list[Effect]:
         """Take one event at time `now` (ms) and return what is to be done, in order."""
-        effects = self._take(event, now) if self.state is not BorrowerState.ENDED else None
+        effects = self._take(event, now) if self.life.state is not BorrowerState.ENDED else None
         if effects is None:
             self.refused += 1
             return []
@@ -102,6 +99,15 @@ class Borrower:
 
     def _take(self, event: Event, now: int) -> list[Effect] | None:
         match event:
+            case Received():
+                return self._received(event.message, now)
+            case Progressed():
+                effects = self.leases.progressed(event, now)
+                leaving = self.life.state is BorrowerState.UNSUBSCRIBING
+                is_last = leaving and effects is not None and self.leases.are_final
+                return self._leave("unsubscribed") if is_last else effects
+            case Tick():
+                return self._tick(now)
             case Started():
                 if not self.life.is_connecting:
                     return None
@@ -109,20 +115,12 @@ class Borrower:
                 return [FindLeader()]
             case LeaderFound():
                 return self._leader_found(event)
-            case Received():
-                return self._received(event.message, now)
-            case Progressed():
-                effects = self.leases.progressed(event, now)
-                is_last = effects is not None and self.life.is_leaving and self.leases.are_final
-                return self._leave("unsubscribed") if is_last else effects
             case Failed():
                 return self.leases.failed(event, now)
             case Unsubscribed():
                 return self._unsubscribed(now)
             case Disconnected():
                 return self._disconnected()
-            case Tick():
-                return self._tick(now)
             case _:
                 assert_never(event)
 
@@ -130,29 +128,24 @@ class Borrower:
         if not self.life.is_connecting:
             return None
         self.link.mailbox = event.mailbox
-        who = self.identity
-        wanted = LeaderWanted(
-            group=who.group,
-            borrower=who.borrower,
-            session=who.session,
-            name=who.name,
-            arrival=who.arrival,
-            attempt=who.attempt,
-            host=who.host,
-            attested=event.attested,
-            session_timeout_ms=self.config.session_timeout,
-        )
-        return [self.link.send(wanted)]
+        return [self.link.connect(self.config.session_timeout, event.attested)]
 
     def _received(self, message: LeaderToBorrower, now: int) -> list[Effect] | None:
-        connecting, late = self.life.is_connecting, message.term < self.term
+        connecting, mine = self.life.is_connecting, self.link.term
+        late = message.term < mine
         match message:
+            case ProgressCommitted() | PingResponse() | Grant() | Revoke() | Revoked() | FailureTaken():
+                if connecting or late:
+                    return None
+                if message.term > mine:
+                    return self._invalidated("a newer term", again=True)
+                return self._of_my_term(message, now)
             case LeaderConnectResponse():
                 if connecting:
                     self.link.term = message.term
                     self.life.accept(now)
                     return []
-                if message.term > self.term:
+                if message.term > mine:
                     return self._invalidated("another leader answered", again=True)
                 return None if late else []
             case NotLeader():
@@ -163,18 +156,14 @@ class Borrower:
             case Invalidate():
                 again = message.reason not in ("replaced", "deleted")
                 return None if late else self._invalidated(message.reason, again=again)
-            case PingResponse() | Grant() | Revoke() | Revoked() | ProgressCommitted() | FailureTaken():
-                if connecting or late:
-                    return None
-                if message.term > self.term:
-                    return self._invalidated("a newer term", again=True)
-                return self._of_my_term(message, now)
             case _:
                 assert_never(message)
 
     def _of_my_term(self, message: _OfMyTerm, now: int) -> list[Effect] | None:
         leaving = self.life.is_leaving
         match message:
+            case ProgressCommitted():
+                return self.leases.committed(message)
             case PingResponse():
                 self.life.hear(now)
                 return []
@@ -184,8 +173,6 @@ class Borrower:
                 return self.leases.revoke(message, leaving=leaving)
             case Revoked():
                 return self.leases.revoked(message, leaving=leaving)
-            case ProgressCommitted():
-                return self.leases.committed(message)
             case FailureTaken():
                 return self.leases.failure_taken(message)
             case _:
@@ -193,17 +180,13 @@ class Borrower:
 
     def _tick(self, now: int) -> list[Effect]:
         due = self.life.tick(now)
+        if not due:
+            return self.leases.repeat(now)
         if Due.FIND in due:
             return [FindLeader()]
         if Due.SILENT in due:
             return self._invalidated("the leader is silent", again=True)
-        if self.life.is_connecting:
-            return []
-        who, effects = self.identity, list[Effect]()
-        if Due.PING in due:
-            ping = Ping(group=who.group, borrower=who.borrower, term=self.term)
-            effects.append(self.link.send(ping))
-        effects += self.leases.repeat(now)
+        effects = [self.link.ping(), *self.leases.repeat(now)] if Due.PING in due else self.leases.repeat(now)
         return effects + self._leave("unsubscribe timeout") if Due.GIVE_UP in due else effects
 
     # ------------------------------------------------------------ the end of a life
@@ -224,8 +207,7 @@ class Borrower:
     def _goodbye(self) -> list[Effect]:
         if not self.mailbox:
             return []
-        who, progress = self.identity, self.leases.final()
-        return [self.link.send(Disconnect(group=who.group, borrower=who.borrower, progress=progress))]
+        return [self.link.leave(self.leases.final())]
 
     def _invalidated(self, reason: str, *, again: bool) -> list[Effect]:
         return self._end(BorrowerEvent.INVALIDATED, reason, again=again)
