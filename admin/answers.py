@@ -1,16 +1,42 @@
 """What commands print that is no view of a fact but an answer: of an act, a publication, a check, an error.
 
-Programs may rely on it: names stay, and what is unknown is null.
+Programs may rely on it: names stay, and what is unknown is null. What a leader answers to an act is read here
+(`answered`): one of another version may say more, which is left out.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from streamlease.admin.facts.groups import LeaderRow
-from streamlease.admin.facts.rows import Count, FactRow, Moment, Seconds, StreamName
+from streamlease.admin.facts.rows import MANY, Count, FactRow, Moment, Seconds, StreamName
+from streamlease.protocol.errors import Unsupported
+
+Answer = TypeVar("Answer", bound=FactRow)
+
+
+def answered(kind: type[Answer], answer: Mapping[str, Any], **own: Any) -> Answer:
+    """What a leader answered, as one of the kinds below.
+
+    Args:
+        own: fields that the command knows itself.
+
+    Raises:
+        Unsupported: the answer lacks something.
+    """
+    names = {field.alias or name for name, field in kind.model_fields.items()}
+    try:
+        return kind(**{name: value for name, value in answer.items() if name in names}, **own)
+    except ValidationError as error:
+        lacks = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors())
+        raise Unsupported(
+            f"the answer of the leader lacks {lacks}: use the same version of Streamlease on both sides"
+        ) from None
 
 
 class ErrorText(FactRow):
@@ -22,6 +48,11 @@ class Error(FactRow):
     """In place of any other document: what is wrong, with which value, and what to do."""
 
     error: ErrorText
+
+    @classmethod
+    def of(cls, error: Exception, text: str) -> Error:
+        """An error, told in the line `text`."""
+        return cls(error=ErrorText(type=type(error).__name__, message=text))
 
 
 class Declared(FactRow):
@@ -137,10 +168,10 @@ class History(FactRow):
 
 
 class Replayed(FactRow):
+    at: Moment | None = None
     by: str
     stream: StreamName
     offset: Count
-    at: Moment | None = None
 
 
 class DeadLetter(FactRow):
@@ -220,17 +251,25 @@ class Imported(FactRow):
     deleted: Count
 
 
-class Base64(FactRow):
+@dataclass
+class Base64:
     """Bytes that are no UTF-8."""
+
+    __pydantic_config__ = MANY
 
     base64: str
 
 
 Bytes = str | Base64
 
+_LINES = json.JSONEncoder(ensure_ascii=False, default=vars)
 
-class Message(FactRow):
+
+@dataclass
+class Message:
     """One line for each message. `payload` is null and `values` is there in a space with a schema."""
+
+    __pydantic_config__ = MANY
 
     topic: str
     key: Bytes | None
@@ -241,3 +280,10 @@ class Message(FactRow):
     headers: list[tuple[str, Bytes]]
     epoch: list[int] | None
     values: dict[str, Any] | None = None
+
+    def as_line(self) -> str:
+        """As ``--json`` prints it."""
+        fields = vars(self)
+        if self.values is None:
+            fields = {name: value for name, value in fields.items() if name != "values"}
+        return _LINES.encode(fields)

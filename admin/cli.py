@@ -185,7 +185,9 @@ def _value(error: Exception) -> str:
 def _failed(error: Exception, message: str, as_json: bool, code: int) -> int:
     text = " ".join(message.split())
     if as_json:
+        from streamlease.admin.answers import Error
+
         with contextlib.suppress(BrokenPipeError):
-            document({"error": {"type": type(error).__name__, "message": text}})
+            document(Error.of(error, text))
     note(f"error: {text}")
     return code

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter, ValidationError
 
 from streamlease.admin.answers import (
     Altered,
@@ -43,7 +42,7 @@ from streamlease.admin.facts.rows import FactRow
 from streamlease.admin.facts.spaces import SpaceList, SpaceRow, SpaceShown
 from streamlease.admin.facts.status import StatusFacts
 
-DOCUMENTS: dict[str, tuple[type[FactRow], ...]] = {
+DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
     "consume": (Message,),
     "doctor": (Doctor,),
     "group alter": (Altered,),
@@ -83,8 +82,9 @@ DOCUMENTS: dict[str, tuple[type[FactRow], ...]] = {
 
 def schema(command: str) -> dict[str, Any]:
     """The JSON Schema of what a command prints with ``--json``, errors included."""
-    models: list[type[FactRow]] = [*DOCUMENTS[command], Error]
-    _, made = models_json_schema([(model, "validation") for model in models], ref_template="#/$defs/{model}")
+    models: list[type[FactRow | Message]] = [*DOCUMENTS[command], Error]
+    adapters: list[Any] = [(model, "validation", TypeAdapter(model)) for model in models]
+    _, made = TypeAdapter.json_schemas(adapters, ref_template="#/$defs/{model}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"streamlease {command} --json",
@@ -104,7 +104,7 @@ def check(command: str, text: str) -> None:
         models = (Error,)
     for place, model in enumerate(models):
         try:
-            model.model_validate_json(text)
+            TypeAdapter[Any](model).validate_json(text)
             return
         except ValidationError:
             if place == len(models) - 1:

@@ -23,16 +23,15 @@ GAP = "   "
 
 
 class Document(Protocol):
-    """What is printed as JSON: a row of ``admin.facts``, or what is made of rows."""
+    """What is printed as JSON: a row of ``admin.facts``, or an answer (``admin.answers``)."""
 
     def as_json(self) -> dict[str, Any]:
         """Its fields."""
 
 
-def document(value: Document | dict[str, Any]) -> None:
+def document(value: Document) -> None:
     """One JSON document on one line."""
-    fields = value if isinstance(value, dict) else value.as_json()
-    sys.stdout.write(json.dumps(fields, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(json.dumps(value.as_json(), ensure_ascii=False, default=str) + "\n")
     sys.stdout.flush()
 
 

@@ -12,7 +12,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -24,7 +24,7 @@ from streamlease.protocol.errors import StreamleaseError
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
 
-Seen = TypeVar("Seen", bound=Document | dict[str, Any])
+Seen = TypeVar("Seen", bound=Document)
 
 Watch = Annotated[
     float | None,
@@ -88,5 +88,7 @@ def _picture(show: Callable[[Seen], None], seen: Seen, *, first: bool, clear: bo
 def _problem(error: StreamleaseError, as_json: bool) -> None:
     text = " ".join(str(error).split())
     if as_json:
-        document({"error": {"type": type(error).__name__, "message": text}})
+        from streamlease.admin.answers import Error
+
+        document(Error.of(error, text))
     note(f"error: {text}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streamlease.admin.acting import DryRun, declared
-from streamlease.admin.groups.group_acts import StreamName, Sub, simple_act
+from streamlease.admin.groups.group_acts import StreamName, Sub, show, simple_act
 from streamlease.admin.options import AsJson, RedisUrl, operator
 from streamlease.admin.output import document, line, printable, table
 from streamlease.admin.running import with_client
@@ -16,6 +16,8 @@ from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
+    from streamlease.admin.answers import DeadLetter as Shown
+    from streamlease.admin.answers import DeadLetters, ReplayedLetters
     from streamlease.agent.client import Client
     from streamlease.registry.dead_letters import DeadLetter
 
@@ -31,18 +33,20 @@ def list_letters(
     """The dead letters of a group, with their causes."""
     shared = SharedSubscription.parse(subscription)
 
-    async def look(client: Client) -> dict[str, Any]:
+    async def look(client: Client) -> DeadLetters:
+        from streamlease.admin.answers import DeadLetters
+
         letters = [_shown(letter) for letter in await _letters(client, shared)]
-        return {"subscription": str(shared), "dead_letters": letters}
+        return DeadLetters(subscription=str(shared), dead_letters=letters)
 
     return view(redis, look, _draw, as_json=as_json, watch=watch)
 
 
-def _draw(seen: dict[str, Any]) -> None:
+def _draw(seen: DeadLetters) -> None:
     rows = [
-        (one["place"], one["topic"], f"{one['stream']}@{one['offset']}", one["failures"], one["cause"],
-         (one["replayed"] or {}).get("at"))
-        for one in seen["dead_letters"]
+        (one.place, one.topic, f"{one.stream}@{one.offset}", one.failures, one.cause,
+         None if one.replayed is None else one.replayed.at)
+        for one in seen.dead_letters
     ]  # fmt: skip
     titles = ("DEAD LETTER", "TOPIC", "ORIGINAL", "FAILURES", "CAUSE", "REPLAYED")
     table(titles, rows, "it has no dead letters")
@@ -65,30 +69,33 @@ def replay(
     if bool(places) == everything:
         raise InvalidOption("it is not clear what to replay: name dead letters, or give --all")
 
-    async def work(client: Client) -> list[dict[str, Any]]:
+    async def work(client: Client) -> ReplayedLetters:
+        from streamlease.admin.answers import Replayed, ReplayedLetters
         from streamlease.registry.dead_letters import DeadLetters
 
+        kept = DeadLetters(client.redis)
         letters = await _letters(client, shared)
         done = []
         for letter in _chosen(letters, places):
             shown = _shown(letter)
             if letter.replayed is None and not dry_run:
-                stream, offset = await DeadLetters(client.redis).replay(shared, letter, operator())
-                shown["replayed"] = {"by": operator(), "stream": str(stream), "offset": offset}
+                stream, offset = await kept.replay(shared, letter, operator())
+                mark = Replayed(by=operator(), stream=str(stream), offset=offset)
+                shown = shown.model_copy(update={"replayed": mark})
             done.append(shown)
         if not dry_run:
-            await DeadLetters(client.redis).forget_lost(shared, letters)
-        return done
+            await kept.forget_lost(shared, letters)
+        return ReplayedLetters(subscription=str(shared), dry_run=dry_run, dead_letters=done)
 
     done = with_client(redis, work)
     if as_json:
-        document({"subscription": str(shared), "dry_run": dry_run, "dead_letters": done})
+        document(done)
         return
     line("would be replayed, nothing was done:" if dry_run else "replayed:")
     rows = [
-        (one["place"], one["topic"],
-         f"{one['replayed']['stream']}@{one['replayed']['offset']}" if one["replayed"] else None)
-        for one in done
+        (one.place, one.topic,
+         None if one.replayed is None else f"{one.replayed.stream}@{one.replayed.offset}")
+        for one in done.dead_letters
     ]  # fmt: skip
     table(("DEAD LETTER", "TOPIC", "NOW AT"), rows, "nothing: there is no dead letter to replay")
 
@@ -102,8 +109,10 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Let a stopped stream go on with the message at which it stopped, as if that had never failed."""
-    outcome = simple_act(subscription, "retry", redis, dry_run=dry_run, stream=stream)
-    _show(outcome, f"{stream} goes on at offset {outcome['offset']}", as_json)
+    from streamlease.admin.answers import Unstopped
+
+    outcome = simple_act(Unstopped, subscription, "retry", redis, dry_run=dry_run, stream=stream)
+    show(outcome, f"{stream} goes on at offset {outcome.offset}", as_json=as_json)
 
 
 @app.command()
@@ -115,17 +124,11 @@ def put(
     as_json: AsJson = False,
 ) -> None:
     """Put the message at which a stream stopped among the dead letters; the stream goes on behind it."""
-    outcome = simple_act(subscription, "dead_letter", redis, dry_run=dry_run, stream=stream)
-    _show(
-        outcome, f"{stream} goes on behind offset {outcome['offset']}, which becomes a dead letter", as_json
-    )
+    from streamlease.admin.answers import Unstopped
 
-
-def _show(outcome: dict[str, Any], text: str, as_json: bool) -> None:
-    if as_json:
-        document(outcome)
-    else:
-        line(f"would be done: {text}" if outcome["dry_run"] else text)
+    outcome = simple_act(Unstopped, subscription, "dead_letter", redis, dry_run=dry_run, stream=stream)
+    text = f"{stream} goes on behind offset {outcome.offset}, which becomes a dead letter"
+    show(outcome, text, as_json=as_json)
 
 
 async def _letters(client: Client, shared: SharedSubscription) -> list[DeadLetter]:
@@ -148,18 +151,24 @@ def _chosen(letters: list[DeadLetter], places: list[str] | None) -> list[DeadLet
     return [known[place] for place in dict.fromkeys(places)]
 
 
-def _shown(letter: DeadLetter) -> dict[str, Any]:
-    facts, message = letter.facts, letter.message
-    return {
-        "place": letter.place,
-        "topic": facts.get("topic"),
-        "stream": facts.get("stream"),
-        "offset": int(facts.get("offset", "-1")),
-        "lease_epoch": int(facts.get("lease-epoch", "0")),
-        "failures": int(facts.get("failures", "0")),
-        "cause": printable(facts.get("cause", "")),
-        "borrower": facts.get("borrower"),
-        "bytes": len(message.payload),
-        "timestamp": message.append_timestamp.isoformat(),
-        "replayed": letter.replayed,
-    }
+def _shown(letter: DeadLetter) -> Shown:
+    from streamlease.admin import answers
+    from streamlease.protocol.ids import StreamId
+    from streamlease.streams.log.keys import stream_log
+    from streamlease.streams.redis.damaged import parsing
+
+    facts, message, replayed = letter.facts, letter.message, letter.replayed
+    with parsing(f"dead letter {letter.place}", stream_log(StreamId.parse(message.stream))):
+        return answers.DeadLetter(
+            place=letter.place,
+            topic=facts.get("topic"),
+            stream=facts.get("stream"),
+            offset=int(facts.get("offset", "-1")),
+            lease_epoch=int(facts.get("lease-epoch", "0")),
+            failures=int(facts.get("failures", "0")),
+            cause=printable(facts.get("cause", "")),
+            borrower=facts.get("borrower"),
+            bytes=len(message.payload),
+            timestamp=message.append_timestamp.isoformat(),
+            replayed=None if replayed is None else answers.Replayed(**replayed),
+        )

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import json
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from streamlease.admin.acting import DryRun, Yes, act, confirm, declared, delete_group
 from streamlease.admin.moments import parse_moment
 from streamlease.admin.options import AsJson, RedisUrl, check_seconds, operator
-from streamlease.admin.output import document, iso_microseconds, line, note, table
+from streamlease.admin.output import document, line, note, table
 from streamlease.admin.running import with_client
 from streamlease.admin.watching import Watch, view
 from streamlease.protocol.errors import Indefinite, InvalidOption, NotLeader, StoreRefused, StoreUnavailable
@@ -21,8 +21,11 @@ from streamlease.protocol.nearest import nearest
 from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
+    from streamlease.admin.answers import Done, History
     from streamlease.agent.client import Client
     from streamlease.registry.leadership import LeaderRecord
+
+Outcome = TypeVar("Outcome", bound="Done")
 
 Sub = Annotated[str, typer.Argument(metavar="SUB", help="'$shared/GROUP/FILTER' or '$queue/GROUP/FILTER'.")]
 BorrowerName = Annotated[
@@ -33,21 +36,29 @@ WATCH_SECONDS = 0.05
 
 
 def simple_act(
-    subscription: str, name: str, redis: str | None, *, dry_run: bool = False, **arguments: str
-) -> dict[str, Any]:
-    """Do an act that needs nothing but its arguments; the document of its outcome."""
+    kind: type[Outcome],
+    subscription: str,
+    name: str,
+    redis: str | None,
+    *,
+    dry_run: bool = False,
+    **arguments: str,
+) -> Outcome:
+    """Do an act that needs nothing but its arguments; what came of it, as a `kind`."""
+    from streamlease.admin.answers import answered
     from streamlease.protocol import acts
 
     shared, wanted = SharedSubscription.parse(subscription), acts.parse(name, **arguments)
     answer = with_client(redis, lambda client: act(client, shared, wanted, dry_run=dry_run))
-    return {"subscription": str(shared), "act": name, "dry_run": dry_run, **answer}
+    return answered(kind, answer, subscription=str(shared), act=name, dry_run=dry_run)
 
 
-def _show(outcome: dict[str, Any], text: str, as_json: bool) -> None:
+def show(outcome: Done, text: str, *, as_json: bool) -> None:
+    """Say what was done, or would be."""
     if as_json:
         document(outcome)
     else:
-        line(f"would be done: {text}" if outcome["dry_run"] else text)
+        line(f"would be done: {text}" if outcome.dry_run else text)
 
 
 def pause(
@@ -66,22 +77,25 @@ def pause(
     async def work(client: Client) -> dict[str, Any]:
         from streamlease.protocol.acts import PauseGroup, made
 
-        moment = None if until is None else await parse_moment(client.redis, "--until", until, ahead=True)
-        return await act(client, shared, made(PauseGroup, until=moment), dry_run=dry_run)
+        end = None if until is None else await parse_moment(client.redis, "--until", until, ahead=True)
+        return await act(client, shared, made(PauseGroup, until=end), dry_run=dry_run)
 
-    answer = with_client(redis, work)
-    moment = answer.pop("until_ms")
-    when = None if moment is None else iso_microseconds(moment * 1000)
-    outcome = {"subscription": str(shared), "act": "pause", "dry_run": dry_run, "until": when}
-    _show(outcome, f"{shared} is paused until {when or 'it is resumed'}", as_json)
+    from streamlease.admin.answers import PausedUntil
+    from streamlease.admin.facts.rows import moment
+
+    when = moment(with_client(redis, work)["until_ms"])
+    outcome = PausedUntil(subscription=str(shared), act="pause", dry_run=dry_run, until=when)
+    show(outcome, f"{shared} is paused until {when or 'it is resumed'}", as_json=as_json)
 
 
 def resume(
     subscription: Sub, dry_run: DryRun = False, redis: RedisUrl = None, as_json: AsJson = False
 ) -> None:
     """End a pause: the streams are granted again."""
-    outcome = simple_act(subscription, "resume", redis, dry_run=dry_run)
-    _show(outcome, f"{subscription} goes on", as_json)
+    from streamlease.admin.answers import Done
+
+    outcome = simple_act(Done, subscription, "resume", redis, dry_run=dry_run)
+    show(outcome, f"{subscription} goes on", as_json=as_json)
 
 
 def drain(
@@ -112,17 +126,23 @@ def drain(
     if host is not None or len(words) != 2:
         raise InvalidOption("name what is drained: 'drain SUB BORROWER', or 'drain --host HOST'")
     subscription, borrower = words
-    outcome = simple_act(
-        subscription, "undrain" if undo else "drain", redis, dry_run=dry_run, borrower=borrower
-    )
-    name = outcome["borrower"]
-    text = f"{name} may have streams again" if undo else f"{name} gives up {len(outcome['streams'])} streams"
-    _show(outcome, text, as_json)
+    from streamlease.admin.answers import Drained, Undrained
+
+    if undo:
+        free = simple_act(Undrained, subscription, "undrain", redis, dry_run=dry_run, borrower=borrower)
+        show(free, f"{free.borrower} may have streams again", as_json=as_json)
+    else:
+        empty = simple_act(Drained, subscription, "drain", redis, dry_run=dry_run, borrower=borrower)
+        show(empty, f"{empty.borrower} gives up {len(empty.streams)} streams", as_json=as_json)
     return 0
 
 
 def _drain_host(host: str, undo: bool, timeout: float, redis: str | None, as_json: bool) -> int:
-    async def work(client: Client) -> tuple[dict[str, Any], list[str]]:
+    from streamlease.admin.answers import DrainedHost, answered
+
+    what: Literal["drain", "undrain"] = "undrain" if undo else "drain"
+
+    async def work(client: Client) -> DrainedHost:
         from streamlease.registry import hosts
 
         alive = await hosts.alive(client.redis)
@@ -131,21 +151,23 @@ def _drain_host(host: str, undo: bool, timeout: float, redis: str | None, as_jso
             known = nearest(host, [one.host for one in alive])
             raise InvalidOption(f"{len(found) or 'no'} leader host is called {host}; {known}")
         answer = await client.drain_host(found[0], who=operator(), undo=undo)
-        return answer, [] if undo else await _still_led(client, found[0], answer["leaders"], timeout)
+        left = [] if undo else await _still_led(client, found[0], answer["leaders"], timeout)
+        return answered(DrainedHost, answer, act=what, not_moved=left)
 
-    answer, left = with_client(redis, work)
+    drained = with_client(redis, work)
     if as_json:
-        document({"act": "undrain" if undo else "drain", **answer, "not_moved": left})
+        document(drained)
     elif undo:
-        line(f"host {answer['host']} takes leaders again")
+        line(f"host {drained.host} takes leaders again")
     else:
-        line(f"host {answer['host']} has handed {len(answer['leaders']) - len(left)} leaders to others")
-    for group in left:
+        moved = len(drained.leaders) - len(drained.not_moved)
+        line(f"host {drained.host} has handed {moved} leaders to others")
+    for group in drained.not_moved:
         note(
-            f"error: group {group} is still led by {answer['host']}, which none of its groups has left for "
+            f"error: group {group} is still led by {drained.host}, which none of its groups has left for "
             f"{timeout:g} s: look at its log, and repeat the command"
         )
-    return 1 if left else 0
+    return 1 if drained.not_moved else 0
 
 
 async def _still_led(client: Client, host: str, groups: list[str], patience: float) -> list[str]:
@@ -176,8 +198,10 @@ def move(
     as_json: AsJson = False,
 ) -> None:
     """Give a stream to one borrower; it stays there until that one goes, or a rebalance."""
-    outcome = simple_act(subscription, "move", redis, dry_run=dry_run, stream=stream, borrower=to)
-    _show(outcome, f"{stream} moves from {outcome['from'] or 'nobody'} to {outcome['to']}", as_json)
+    from streamlease.admin.answers import Moved
+
+    outcome = simple_act(Moved, subscription, "move", redis, dry_run=dry_run, stream=stream, borrower=to)
+    show(outcome, f"{stream} moves from {outcome.from_ or 'nobody'} to {outcome.to}", as_json=as_json)
 
 
 def release(
@@ -196,8 +220,10 @@ def release(
             yes=yes,
             as_json=as_json,
         )
-    outcome = simple_act(subscription, "release", redis, dry_run=dry_run, stream=stream)
-    _show(outcome, f"{stream} is taken from {outcome['from']}", as_json)
+    from streamlease.admin.answers import Released
+
+    outcome = simple_act(Released, subscription, "release", redis, dry_run=dry_run, stream=stream)
+    show(outcome, f"{stream} is taken from {outcome.from_}", as_json=as_json)
 
 
 def rebalance(
@@ -207,13 +233,17 @@ def rebalance(
     as_json: AsJson = False,
 ) -> None:
     """Spread the streams evenly over the borrowers, with the fewest moves; moves by hand are forgotten."""
-    outcome = simple_act(subscription, "rebalance", redis, dry_run=dry_run)
-    plan = outcome.pop("plan")
+    from streamlease.admin.answers import Rebalanced, answered
+    from streamlease.protocol.acts import RebalanceGroup
+
+    shared = SharedSubscription.parse(subscription)
+    answer = with_client(redis, lambda client: act(client, shared, RebalanceGroup(), dry_run=dry_run))
+    plan = answered(Rebalanced, answer["plan"], subscription=str(shared), dry_run=dry_run)
     if as_json:
-        document({"subscription": outcome["subscription"], "dry_run": dry_run, **plan})
+        document(plan)
         return
-    moves = [("revoke", stream, None) for stream in plan["revokes"]]
-    moves += [("grant", move["stream"], move["to"]) for move in plan["grants"]]
+    moves: list[tuple[str, str, str | None]] = [("revoke", stream, None) for stream in plan.revokes]
+    moves += [("grant", move.stream, move.to) for move in plan.grants]
     line("planned, nothing was changed:" if dry_run else "asked for:")
     table(("MOVE", "STREAM", "TO"), moves, "no moves: the group is balanced")
 
@@ -254,19 +284,17 @@ def step_down(
             return former, present  # nobody leads yet; the caller says so
         return former, present
 
+    from streamlease.admin.answers import SteppedDown
+    from streamlease.admin.facts.groups import LeaderRow
+
     former, present = with_client(redis, work)
-    leader = leader_of(present) if present.term > former.term else None
+    leader = LeaderRow.of(present) if present.term > former.term else None
     if as_json:
-        document({"subscription": str(shared), "former": leader_of(former), "leader": leader})
+        document(SteppedDown(subscription=str(shared), former=LeaderRow.of(former), leader=leader))
     elif leader is not None:
-        line(f"{shared} is led by {leader['host']} in term {leader['term']}")
+        line(f"{shared} is led by {leader.host} in term {leader.term}")
     else:
         line(f"{former.host} stepped down; nobody leads {shared} until a consumer needs a leader")
-
-
-def leader_of(record: LeaderRecord) -> dict[str, Any] | None:
-    """The leader that the record names, if it is alive."""
-    return {"host": record.host, "term": record.term} if record.held and not record.expired else None
 
 
 def expire(subscription: Sub, yes: Yes = False, redis: RedisUrl = None, as_json: AsJson = False) -> None:
@@ -277,8 +305,10 @@ def expire(subscription: Sub, yes: Yes = False, redis: RedisUrl = None, as_json:
         yes=yes,
         as_json=as_json,
     )
-    outcome = simple_act(subscription, "expire", redis)
-    _show(outcome, f"{subscription} holds no messages any more, until it is consumed again", as_json)
+    from streamlease.admin.answers import Done
+
+    outcome = simple_act(Done, subscription, "expire", redis)
+    show(outcome, f"{subscription} holds no messages any more, until it is consumed again", as_json=as_json)
 
 
 def delete(
@@ -298,9 +328,10 @@ def delete(
         yes=yes,
         as_json=as_json,
     )
+    from streamlease.admin.answers import Done
 
     with_client(redis, lambda client: delete_group(client, shared, who=operator(), force=force))
-    _show({"subscription": str(shared), "act": "delete", "dry_run": False}, f"{shared} is deleted", as_json)
+    show(Done(subscription=str(shared), act="delete", dry_run=False), f"{shared} is deleted", as_json=as_json)
 
 
 def history(
@@ -313,30 +344,31 @@ def history(
     """Who did what to a group, when, and what came of it; the newest last."""
     shared = SharedSubscription.parse(subscription)
 
-    async def look(client: Client) -> dict[str, Any]:
+    async def look(client: Client) -> History:
+        from streamlease.admin.answers import Act, History
+        from streamlease.admin.facts.rows import moment
         from streamlease.leader.core.operated import RefusedAct
         from streamlease.leader.journal import recover
 
         await declared(client, shared)
         state = (await recover(client.redis, shared.id)).state
         acts = [
-            {
-                "at": iso_microseconds(done.at * 1000) if done.at else None,
-                "who": done.who or "the leader",
-                "act": done.act,
-                "what": done.what,
-                "outcome": f"refused: {done.error}" if isinstance(done, RefusedAct) else "done",
-                "request": done.request,
-                "details": {} if isinstance(done, RefusedAct) else json.loads(done.body),
-            }
+            Act(
+                at=moment(done.at or None),
+                who=done.who or "the leader",
+                act=done.act,
+                what=done.what,
+                outcome=f"refused: {done.error}" if isinstance(done, RefusedAct) else "done",
+                request=done.request,
+                details={} if isinstance(done, RefusedAct) else json.loads(done.body),
+            )
             for done in state.operated.acts[-limit:]
         ]
-        return {"subscription": str(shared), "acts": acts}
+        return History(subscription=str(shared), acts=acts)
 
     return view(redis, look, _draw_history, as_json=as_json, watch=watch)
 
 
-def _draw_history(seen: dict[str, Any]) -> None:
-    columns = ("at", "who", "act", "what", "outcome")
-    rows = [[done[c] for c in columns] for done in seen["acts"]]
-    table([c.upper() for c in columns], rows, "nothing was done to it")
+def _draw_history(seen: History) -> None:
+    rows = [(done.at, done.who, done.act, done.what, done.outcome) for done in seen.acts]
+    table(("AT", "WHO", "ACT", "WHAT", "OUTCOME"), rows, "nothing was done to it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,7 @@ from streamlease.protocol.nearest import nearest
 from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
+    from streamlease.admin.answers import Reset, ResetStream
     from streamlease.agent.client import Client
 
 Sub = Annotated[str, typer.Argument(metavar="SUB", help="'$shared/GROUP/FILTER' or '$queue/GROUP/FILTER'.")]
@@ -65,26 +66,25 @@ def reset(
         raise InvalidOption("--file names the streams itself: leave --stream out")
     text = None if file is None else _read(file)
 
-    async def work(client: Client) -> list[dict[str, Any]]:
+    async def work(client: Client) -> Reset:
+        from streamlease.admin.answers import Reset
         from streamlease.protocol.acts import ResetProgress, made
 
         read = None if text is None else (str(file), text)
         rows = await reset_rows(client, shared, to=to, shift=shift, file=read, only=stream or [])
-        moves = {row["stream"]: row["to"] for row in rows}
+        moves = {row.stream: row.to for row in rows}
         # A dry run also asks the leader, if there is one to be had, whether it would do it.
         if moves:
             await act(client, shared, made(ResetProgress, offsets=moves), dry_run=not execute)
-        return rows
+        return Reset(subscription=str(shared), dry_run=not execute, streams=rows)
 
-    rows = with_client(redis, work)
+    done = with_client(redis, work)
     if as_json:
-        document({"subscription": str(shared), "dry_run": not execute, "streams": rows})
+        document(done)
         return
     line("done:" if execute else "this would be done; nothing was changed, confirm with --execute:")
-    columns = ("stream", "from", "to", "again", "skipped", "note")
-    table(
-        [c.upper() for c in columns], [[row[c] for c in columns] for row in rows], "the group has no streams"
-    )
+    rows = [(one.stream, one.from_, one.to, one.again, one.skipped, one.note) for one in done.streams]
+    table(("STREAM", "FROM", "TO", "AGAIN", "SKIPPED", "NOTE"), rows, "the group has no streams")
 
 
 async def reset_rows(
@@ -95,7 +95,7 @@ async def reset_rows(
     shift: int | None = None,
     file: tuple[str, str] | None = None,
     only: list[str],
-) -> list[dict[str, Any]]:
+) -> list[ResetStream]:
     """Where each stream would go on, and what that means; one of `to`, `shift`, `file` (name, text) is given.
 
     Raises:
@@ -192,18 +192,15 @@ async def _at_time(client: Client, moment: int, bounds: dict[str, Bounds]) -> di
     return {name: found[name] for name in bounds}
 
 
-def _row(name: str, bounds: Bounds, wanted: int) -> dict[str, Any]:
+def _row(name: str, bounds: Bounds, wanted: int) -> ResetStream:
+    from streamlease.admin.answers import ResetStream
+
     to = min(max(wanted, bounds.floor), bounds.next)
     note = ""
     if wanted < bounds.floor:
         note = f"not {wanted}: the oldest message left is {bounds.floor}"
     elif wanted > bounds.next:
         note = f"not {wanted}: the stream ends at {bounds.next}"
-    return {
-        "stream": name,
-        "from": bounds.committed,
-        "to": to,
-        "again": max(0, bounds.committed - to),
-        "skipped": max(0, to - bounds.committed),
-        "note": note,
-    }
+    moves = {"from": bounds.committed, "to": to}
+    again, skipped = max(0, bounds.committed - to), max(0, to - bounds.committed)
+    return ResetStream(stream=name, **moves, again=again, skipped=skipped, note=note)

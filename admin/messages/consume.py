@@ -30,6 +30,7 @@ from streamlease.protocol.errors import InvalidOption, UnknownGroup
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription, check_filter
 
 if TYPE_CHECKING:
+    from streamlease.admin.answers import Base64
     from streamlease.agent.client import Client
     from streamlease.streams.entries.delivered import Message
 
@@ -198,26 +199,29 @@ async def _consume_alone(filter: str, start: Any, client: Client, printer: Print
 
 
 def _json_line(message: Message) -> str:
-    fields: dict[str, Any] = {
-        "topic": message.topic,
-        "key": None if message.key is None else _value(message.key),
-        "payload": _value(message.payload),
-        "stream": message.stream,
-        "offset": message.offset,
-        "timestamp": iso(message.timestamp),
-        "headers": [[name, _value(value)] for name, value in message.headers],
-        "epoch": None if message.epoch is None else list(message.epoch),
-    }
-    if message.values is not None:
-        fields.update(payload=None, values=plain(message.values))
-    return json.dumps(fields, ensure_ascii=False) + "\n"
+    from streamlease.admin import answers
+
+    shown = answers.Message(
+        topic=message.topic,
+        key=None if message.key is None else _value(message.key),
+        payload=_value(message.payload) if message.values is None else None,
+        stream=message.stream,
+        offset=message.offset,
+        timestamp=iso(message.timestamp),
+        headers=[(name, _value(value)) for name, value in message.headers],
+        epoch=None if message.epoch is None else list(message.epoch),
+        values=None if message.values is None else plain(message.values),
+    )
+    return shown.as_line() + "\n"
 
 
-def _value(data: bytes) -> str | dict[str, str]:
+def _value(data: bytes) -> str | Base64:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+        from streamlease.admin import answers
+
+        return answers.Base64(base64.b64encode(data).decode())
 
 
 def _text_line(message: Message) -> str:
@@ -225,5 +229,5 @@ def _text_line(message: Message) -> str:
         values = json.dumps(plain(message.values), ensure_ascii=False)
         return f"{printable(message.topic)}\t{printable(values)}\n"
     value = _value(message.payload)
-    text = value if isinstance(value, str) else f"base64:{value['base64']}"
+    text = value if isinstance(value, str) else f"base64:{value.base64}"
     return f"{printable(message.topic)}\t{printable(text)}\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,31 +27,34 @@ def _server(directory: Path | None) -> EmbeddedRedis:
     return EmbeddedRedis(directory)
 
 
-def _facts(server: EmbeddedRedis, state: ServerState | None) -> dict[str, Any]:
-    facts: dict[str, Any] = {"running": state is not None, "directory": str(server.directory)}
-    if state is not None:
-        facts |= {
-            "url": state.url,
-            "pid": state.pid,
-            "port": state.port,
-            "persistent": state.persistent,
-            "started": iso_microseconds(round(state.started * 1_000_000)),
-            "server": state.source,
-        }
-    return facts
-
-
-def _show(facts: dict[str, Any], as_json: bool) -> None:
+def _show(server: EmbeddedRedis, state: ServerState | None, as_json: bool) -> None:
+    from streamlease.admin.answers import EmbeddedRedis as Shown
     from streamlease.streams.redis.url_parts import masked
 
-    if as_json:
-        document(facts)
-    elif facts["running"]:
-        way = "keeps its data" if facts["persistent"] else "keeps nothing on disk"
-        line(f"{masked(facts['url'])} runs since {facts['started']} as process {facts['pid']} and {way}")
-        line(f"in {facts['directory']}; other commands find it there")
+    directory = str(server.directory)
+    if state is None:
+        shown = Shown(running=False, directory=directory)
+        text = f"no Redis runs in {directory}: start it with 'streamlease redis start'"
     else:
-        line(f"no Redis runs in {facts['directory']}: start it with 'streamlease redis start'")
+        shown = Shown(
+            running=True,
+            directory=directory,
+            url=state.url,
+            pid=state.pid,
+            port=state.port,
+            persistent=state.persistent,
+            started=iso_microseconds(round(state.started * 1_000_000)),
+            server=state.source,
+        )
+        way = "keeps its data" if state.persistent else "keeps nothing on disk"
+        text = (
+            f"{masked(state.url)} runs since {shown.started} as process {state.pid} and {way}\n"
+            f"in {directory}; other commands find it there"
+        )
+    if as_json:
+        document(shown)
+    else:
+        line(text)
 
 
 @app.command()
@@ -63,7 +66,7 @@ def start(
     """Start the Redis, or say where it runs already. It outlives this command and keeps its data."""
     server = _server(directory)
     server.start(port)
-    _show(_facts(server, server.status()), as_json)
+    _show(server, server.status(), as_json)
 
 
 @app.command()
@@ -72,7 +75,9 @@ def stop(directory: Directory = None, as_json: AsJson = False) -> None:
     server = _server(directory)
     stopped = server.stop()
     if as_json:
-        document({"stopped": stopped, "directory": str(server.directory)})
+        from streamlease.admin.answers import StoppedRedis
+
+        document(StoppedRedis(stopped=stopped, directory=str(server.directory)))
     else:
         line(f"{'stopped' if stopped else 'no Redis ran'} in {server.directory}")
 
@@ -91,5 +96,5 @@ def status(
     if url and state is not None and not as_json:
         line(state.url)
         return 0
-    _show(_facts(server, state), as_json)
+    _show(server, state, as_json)
     return 0 if state is not None else 1

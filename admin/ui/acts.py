@@ -30,6 +30,7 @@ from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
+    from streamlease.admin.answers import ResetStream
     from streamlease.agent.client import Client
 
 MOST_LINES = 200
@@ -208,17 +209,17 @@ async def _reset(client: Client, shared: SharedSubscription, wanted: _Reset, who
         raise InvalidOption("say where the group goes on, in one way: to, or shift")
     only = [wanted.stream] if wanted.stream else []
     rows = await reset_rows(client, shared, to=wanted.to, shift=wanted.shift, only=only)
-    moves = {row["stream"]: row["to"] for row in rows}
+    moves = {row.stream: row.to for row in rows}
     if moves:
         await client.act(shared, made(ResetProgress, offsets=moves), who=who, dry_run=wanted.dry_run)
-    again, skipped = sum(row["again"] for row in rows), sum(row["skipped"] for row in rows)
+    again, skipped = sum(row.again for row in rows), sum(row.skipped for row in rows)
     head = f"{len(rows)} streams; {again} messages come again, {skipped} are skipped"
     return [head, *_cut([_reset_line(row) for row in rows])]
 
 
-def _reset_line(row: dict[str, Any]) -> str:
-    line = f"{row['stream']} from {row['from']} to {row['to']}"
-    return f"{line} ({row['note']})" if row["note"] else line
+def _reset_line(row: ResetStream) -> str:
+    line = f"{row.stream} from {row.from_} to {row.to}"
+    return f"{line} ({row.note})" if row.note else line
 
 
 async def _delete(client: Client, shared: SharedSubscription, wanted: _Delete, who: str) -> list[str]:
