@@ -165,10 +165,15 @@ async def test_time_in_which_the_process_stood_still_does_not_count_against_a_st
     reader.gone(0, StreamGone(S0, 1))
     commit = asyncio.create_task(batch.commit())
     await asyncio.sleep(0)
+    held = reader.book.streams[S0]
     reader._give_up_lost(0.0)
     reader._give_up_lost(12.0)
+    await asyncio.sleep(0)
+    assert reader.book.streams[S0] is held
+    assert not commit.done(), "it is refused when the stream is given up"
     reader.grant(2, 2, resumes=1)
     await commit
+    assert (held.position, held.limbo) == (2, False)
 
 
 async def test_what_the_filter_passes_over_behind_a_dead_letter_is_reported(reader: Reader) -> None:

@@ -361,6 +361,7 @@ async def test_a_redis_that_comes_back_with_its_data_is_gone_on_with(
 
 
 async def test_closing_while_redis_is_away_ends(make_redis_server: MakeServer) -> None:
+    """It would fail at its two timeouts."""
     server = make_redis_server()
     async with connect(server.url) as client:
         await client.create_space("s", ["a/#"], streams=2)

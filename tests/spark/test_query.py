@@ -240,8 +240,11 @@ def test_an_unknown_space_is_an_error_at_once_and_again(world: World, again: int
 
 def test_a_stop_without_a_start_and_a_second_stop_are_nothing(world: World) -> None:
     query = world.query()
-    query.stop()
-    query.stop()
+    with Redis.from_url(world.url) as client:
+        before = sorted(client.scan_iter())
+        query.stop()
+        query.stop()
+        assert sorted(client.scan_iter()) == before, "nobody hears of it"
 
 
 def test_an_older_copy_of_the_checkpoint_is_fenced(world: World) -> None:

@@ -472,6 +472,7 @@ def test_a_query_that_stops_gives_its_streams_away_at_once(world: World) -> None
     wait_for(lambda: two.held.keys() == set(world.streams))
     world.publish(5)
     two.run(lambda: rows(two) == world.total)
+    world.check(two.checkpoint)
 
 
 def test_streams_that_were_lost_are_not_reported_as_held(world: World) -> None:

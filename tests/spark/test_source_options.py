@@ -150,6 +150,7 @@ def test_a_small_batch_waits_no_longer_than_the_delay(world: World) -> None:
     for _ in range(2):
         world.publish({"s.0.0": 3})
         query.run(lambda: len(query.checkpoint.rows) == world.total)
+    assert [len(rows) for _, rows in sorted(query.checkpoint.sink.items())] == [3, 3]
 
 
 @pytest.mark.parametrize("options", [{"minPartitions": 6}, {"maxRecordsPerPartition": 4}], ids=str)
