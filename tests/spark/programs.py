@@ -16,14 +16,12 @@ from typing import Any
 
 import pyspark
 
+from tests.spark.classes import java_options
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PATIENCE = 400.0
 """How long (s) a Spark program may take to do something, on a busy machine."""
-
-
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A Java that lives for seconds compiles quickly rather than well: a third less processor time."""
 
 
 def environment(folder: Path, path: str | None) -> dict[str, str]:
@@ -39,7 +37,7 @@ def environment(folder: Path, path: str | None) -> dict[str, str]:
     return {
         **os.environ,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": JAVA_OPTIONS,
+        "JAVA_TOOL_OPTIONS": java_options(),
         "PYTHONPATH": os.pathsep.join(paths) if path is None else path,
     }
 
