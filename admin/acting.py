@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlease.admin.options import operator
+from streamlease.admin.common_options import operator
 from streamlease.protocol.errors import (
     ActRefused,
     Indefinite,

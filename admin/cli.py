@@ -19,14 +19,14 @@ from typing import Annotated, Any
 
 import typer
 
-from streamlease.admin import serving, status, top, web
+from streamlease.admin import serving, status_view, top, web
+from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.doctor import doctor
-from streamlease.admin.groups import groups
+from streamlease.admin.groups import group_cli
 from streamlease.admin.messages import consume, importing, publish
-from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, note
 from streamlease.admin.redis import redis_cli
-from streamlease.admin.spaces import spaces
+from streamlease.admin.spaces import space_cli
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
 
 FAILED, USAGE = 1, 2
@@ -40,13 +40,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(redis_cli.app, name="redis")
-app.add_typer(spaces.app, name="space")
-app.add_typer(groups.app, name="group")
+app.add_typer(space_cli.app, name="space")
+app.add_typer(group_cli.app, name="group")
 app.command("serve")(serving.serve)
 app.add_typer(importing.app, name="import")
 app.command("publish")(publish.publish)
 app.command("consume")(consume.consume)
-app.command("status")(status.status)
+app.command("status")(status_view.status)
 app.command("doctor")(doctor.doctor)
 app.command("top")(top.top)
 app.command("ui")(web.ui)

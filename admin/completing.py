@@ -32,7 +32,7 @@ def spaces(incomplete: str) -> list[str]:
 def _all_spaces() -> list[str]:
     from redis.exceptions import RedisError
 
-    from streamlease.admin.options import chosen_url
+    from streamlease.admin.common_options import chosen_url
     from streamlease.protocol.errors import StreamleaseError
     from streamlease.streams.log.keys import SPACE_DEFINITIONS
     from streamlease.streams.redis.connection import ask, connect_blocking, run_blocking

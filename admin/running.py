@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from streamlease.admin.options import chosen_url
+from streamlease.admin.common_options import chosen_url
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from streamlease.admin.common_options import RedisUrl, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
-from streamlease.admin.options import RedisUrl, chosen_url
 from streamlease.protocol.errors import InvalidOption
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")

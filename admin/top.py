@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlease.admin.options import RedisUrl, check_seconds
+from streamlease.admin.common_options import RedisUrl, check_seconds
 from streamlease.admin.output import printable, shown
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import UnknownGroup

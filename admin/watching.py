@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from streamlease.admin.options import check_seconds
+from streamlease.admin.common_options import check_seconds
 from streamlease.admin.output import Document, document, line, note
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import StreamleaseError

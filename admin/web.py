@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from streamlease.admin.common_options import RedisUrl, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
-from streamlease.admin.options import RedisUrl, chosen_url
 from streamlease.admin.output import line
 from streamlease.protocol.errors import InvalidOption, Unsupported
 

@@ -2,8 +2,8 @@
 
 ::
 
-    from streamlease.testing.connection import connect
-    from streamlease.testing.server import MemoryServer
+    from streamlease.testing.memory_connection import connect
+    from streamlease.testing.memory_server import MemoryServer
 
     server = MemoryServer()
     async with connect(server) as client:       # as of `streamlease.connect`: publish, subscribe, act

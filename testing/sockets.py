@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from redis._parsers.base import BaseParser
 from redis.exceptions import ResponseError
 
-from streamlease.testing.server import MemoryServer
+from streamlease.testing.memory_server import MemoryServer
 from streamlease.testing.stream_commands import Reading
 
 

@@ -12,6 +12,7 @@ import importlib
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from itertools import takewhile
@@ -272,6 +273,29 @@ def test_no_two_rooms_give_one_name_to_two_things() -> None:
                     found.setdefault(node.name, []).append(module)
     twice = {name: modules for name, modules in found.items() if len(modules) > 1 and name not in SAME_THING}
     assert twice == {}, "one name, one meaning: rename one of them, or say above that both are the same thing"
+
+
+RECURRING = {
+    "__init__": "a room", "__main__": "what 'python -m' runs", "keys": "the names of a room's keys in Redis",
+    "metrics": "what a room counts for Prometheus", "traces": "what a room tells OpenTelemetry",
+    "lease": "a lease, at the leader and at the borrower",
+    "leases": "all of them, there and there",
+    "machine": "the machine of the leader and that of the borrower", "events": "what each is stepped with",
+    "spaces": "what there is, and the facts about it", "groups": "the same", "hosts": "the same",
+    # These are different things, and wait for names:
+    "acts": "protocol: asked of a leader; leader/core: decided",
+    "cuts": "protocol: ranges; leader/core: decided; spark/core: known",
+    "messages": "protocol: control messages; streams/entries: what publishers send",
+    "progress": "leader/core: of a stream; registry: of a group",
+}  # fmt: skip
+"""Names that files of several rooms may have, and what each such file is."""
+
+
+def test_files_of_one_name_are_the_same_thing() -> None:
+    stems = Counter(path.stem for path in MODULES.values())
+    again = {stem for stem, count in stems.items() if count > 1}
+    assert again - RECURRING.keys() == set(), "rename one of them, or say above that both are the same thing"
+    assert RECURRING.keys() - again - {"__main__"} == set(), "no two files have that name any more"
 
 
 # -- what may be committed -----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from streamlease.admin.demo.query import session
+from streamlease.admin.demo.flight_query import session
 
 
 def main(out: str) -> None:

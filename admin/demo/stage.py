@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from streamlease.admin.demo.flight_query import SUBSCRIPTION
 from streamlease.admin.demo.flights import Flights, event_time, load
 from streamlease.admin.demo.processes import Process
-from streamlease.admin.demo.query import SUBSCRIPTION
 from streamlease.admin.demo.report import DemoOutcome, DemoProgress, Reporter
 from streamlease.admin.redis.embedded import EmbeddedRedis
 from streamlease.agent.client import Client
@@ -356,7 +356,7 @@ class Stage:
     def _start_query(self, name: str) -> None:
         self.queries[name] = self._start(
             f"query-{name}",
-            "streamlease.admin.demo.query",
+            "streamlease.admin.demo.flight_query",
             str(self.directory / "flights"),
             str(self.directory / f"checkpoint-{name}"),
         )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamlease.admin.common_options import AsJson, RedisUrl, check_seconds, chosen_url
 from streamlease.admin.doctor.findings import Finding, Level, some
-from streamlease.admin.options import AsJson, RedisUrl, check_seconds, chosen_url
 from streamlease.admin.output import document, printable
 from streamlease.protocol.errors import StreamleaseError
 

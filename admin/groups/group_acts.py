@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from streamlease.admin.acting import DryRun, Yes, act, confirm, declared, delete_group
+from streamlease.admin.common_options import AsJson, RedisUrl, check_seconds, operator
 from streamlease.admin.moments import parse_moment
-from streamlease.admin.options import AsJson, RedisUrl, check_seconds, operator
 from streamlease.admin.output import document, line, note, table
 from streamlease.admin.running import with_client
 from streamlease.admin.watching import Watch, view

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlease.admin.acting import act, declared
-from streamlease.admin.groups.group_options import (
+from streamlease.admin.common_options import AsJson, RedisUrl
+from streamlease.admin.groups.group_flags import (
     DeadLetterTopic,
     Expiry,
     MaxFailures,
@@ -22,7 +23,6 @@ from streamlease.admin.groups.group_options import (
     Strategy,
     given,
 )
-from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces.retention_options import parse_expiry

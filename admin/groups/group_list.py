@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlease.admin.options import AsJson, RedisUrl
+from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.output import line, printable, table
 from streamlease.admin.watching import Watch, view
 from streamlease.protocol.errors import InvalidOption

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamlease.admin.acting import act, declared
+from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.groups.reset_file import parse, wrong
 from streamlease.admin.moments import parse_moment
-from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line, table
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, InvalidOption

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
+from streamlease.admin.common_options import RedisUrl, check_seconds, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.messages.sources import plain
-from streamlease.admin.options import RedisUrl, check_seconds, chosen_url
 from streamlease.admin.output import iso, note, printable
 from streamlease.protocol.errors import InvalidOption, UnknownGroup
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription, check_filter

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlease.admin.bar import Bar
-from streamlease.admin.options import AsJson, RedisUrl
+from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.output import document, line
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import InvalidOption, StreamleaseError

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlease.admin.bar import Bar
+from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.messages.publication import PublicationPlan, PublicationProgress, topic_of_records
 from streamlease.admin.messages.publish_once import check_resumable, publish_resumably
 from streamlease.admin.messages.sources import SUFFIXES, Form, InputMeter, lookup, read_ahead, records
-from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import InvalidOption, SchemaMismatch, StreamleaseError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlease.admin.options import AsJson
+from streamlease.admin.common_options import AsJson
 from streamlease.admin.output import document, iso_microseconds, line
 
 if TYPE_CHECKING:

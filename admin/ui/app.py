@@ -32,9 +32,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamlease.admin.ui.acts import asked, do
 from streamlease.admin.ui.board import Board, GroupBoard, StreamRow
 from streamlease.admin.ui.host_names import KnownHosts
+from streamlease.admin.ui.page_acts import asked, do
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
 from streamlease.streams.tasks import Supervisor
 

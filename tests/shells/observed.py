@@ -13,7 +13,7 @@ from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.known import read_definitions
-from streamlease.testing.server import MemoryServer
+from streamlease.testing.memory_server import MemoryServer
 from tests.simulation.store import Entry, replayed
 
 SPACE = "s"

@@ -18,8 +18,8 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.messages import Command
-from streamlease.testing.connection import connect
 from streamlease.testing.loops import Process
+from streamlease.testing.memory_connection import connect
 from tests.shells.network import FaultyLine
 from tests.simulation.operators import Operators
 

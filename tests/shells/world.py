@@ -23,9 +23,9 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.leadership import LeaderRecord, LeadershipConfig
 from streamlease.registry.spawn import WINDOW_MS
 from streamlease.streams.redis.connection import ask
-from streamlease.testing.connection import connect, connect_redis
 from streamlease.testing.loops import BusyLoop, Process, Timeline
-from streamlease.testing.server import MemoryServer
+from streamlease.testing.memory_connection import connect, connect_redis
+from streamlease.testing.memory_server import MemoryServer
 from tests.shells.network import Faults, FaultyLine
 from tests.shells.observed import SPACE, Observed
 from tests.shells.programs import UNANSWERED, Program, RealOperators

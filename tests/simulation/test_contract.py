@@ -14,8 +14,8 @@ from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import NOBODY, LeaderRecord
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.redis.scripts import load_script
-from streamlease.testing.connection import connect_redis
-from streamlease.testing.server import MemoryServer
+from streamlease.testing.memory_connection import connect_redis
+from streamlease.testing.memory_server import MemoryServer
 from tests.servers import ALL_KINDS, ServerPool
 from tests.simulation.kernel import Kernel
 from tests.simulation.store import ENTRIES_KEPT, Store

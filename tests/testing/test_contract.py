@@ -12,8 +12,8 @@ from redis.exceptions import ResponseError
 
 from streamlease.streams.redis.connection import AsyncRedis, Command, connect, exchange
 from streamlease.testing.commands import COMMANDS
-from streamlease.testing.connection import connect_redis
-from streamlease.testing.server import MemoryServer
+from streamlease.testing.memory_connection import connect_redis
+from streamlease.testing.memory_server import MemoryServer
 
 SEQUENCES = 25
 LENGTH = 120

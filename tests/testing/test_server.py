@@ -10,8 +10,8 @@ from redis.exceptions import NoScriptError
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable
 from streamlease.streams.redis.connection import exchange
-from streamlease.testing.connection import connect, connect_redis
-from streamlease.testing.server import MemoryServer
+from streamlease.testing.memory_connection import connect, connect_redis
+from streamlease.testing.memory_server import MemoryServer
 from streamlease.testing.sockets import Line, Socket
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamlease.admin.acting import Yes, confirm
+from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.completing import SpaceName
-from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line, printable, table
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces import schema_option, space_alter, space_view

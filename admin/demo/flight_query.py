@@ -1,4 +1,4 @@
-"""One Spark query of the demo: ``python -m streamlease.admin.demo.query URL OUT CHECKPOINT``.
+"""One Spark query of the demo: ``python -m streamlease.admin.demo.flight_query URL OUT CHECKPOINT``.
 
 It writes each micro-batch into partitions named after the *cut*, the fixed range of offsets that the rows
 were delivered in. A range that is delivered again, even by the other query after this one was killed,

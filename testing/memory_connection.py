@@ -23,7 +23,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from streamlease.agent.client import Client
 from streamlease.streams.redis.urls import ANSWER_SECONDS, CONNECT_SECONDS, MOST_CONNECTIONS
 from streamlease.streams.redis.wire import AsyncServer
-from streamlease.testing.server import MemoryServer
+from streamlease.testing.memory_server import MemoryServer
 from streamlease.testing.sockets import Line, Socket
 
 CLOSED = "Connection closed by server."

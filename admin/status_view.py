@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamlease.admin.options import AsJson, RedisUrl
+from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.output import line, printable, table
 from streamlease.admin.watching import Watch, view
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlease.admin.groups import dead_letters as dead_letters_room
-from streamlease.admin.groups import group_acts, group_alter, group_list, group_reset
-from streamlease.admin.groups.group_options import (
+from streamlease.admin.common_options import AsJson, RedisUrl
+from streamlease.admin.groups import dead_letter_cli, group_acts, group_alter, group_list, group_reset
+from streamlease.admin.groups.group_flags import (
     DeadLetterTopic,
     Expiry,
     MaxFailures,
@@ -21,7 +21,6 @@ from streamlease.admin.groups.group_options import (
     given,
 )
 from streamlease.admin.messages.tail import parse_start
-from streamlease.admin.options import AsJson, RedisUrl
 from streamlease.admin.output import document, line, shown, table
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces.retention_options import parse_expiry
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from streamlease.registry.groups import Declaration
 
 app = typer.Typer(help="Consumer groups: shared subscriptions and their leaders.", no_args_is_help=True)
-app.add_typer(dead_letters_room.app, name="dead-letters")
+app.add_typer(dead_letter_cli.app, name="dead-letters")
 
 Sub = Annotated[str, typer.Argument(metavar="SUB", help="'$shared/GROUP/FILTER' or '$queue/GROUP/FILTER'.")]
 
