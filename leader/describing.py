@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from streamlease.leader.core import view
 from streamlease.leader.core.events import Describe
 from streamlease.protocol.messages import CommandDone, CommandRefused, CommandReply
-from streamlease.streams.tasks import task_failed
+from streamlease.streams.tasks import Supervisor, task_failed
 
 if TYPE_CHECKING:
     from streamlease.leader.core.machine import Leader
@@ -37,6 +37,8 @@ class Describer:
     send: Callable[[str, CommandReply], None]
     clock: Callable[[], int]
     """The leader's time in milliseconds."""
+    supervisor: Supervisor
+    """Owns the task that looks at large groups."""
     _asked: list[Describe] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
 
@@ -52,11 +54,7 @@ class Describer:
             return
         self._asked.append(question)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._answer_all(leader))
-
-    def tasks(self) -> list[asyncio.Task[None]]:
-        """What is under way; to be stopped with the leader."""
-        return [self._task] if self._task is not None else []
+            self._task = self.supervisor.start("the view", self._answer_all(leader))
 
     async def _answer_all(self, leader: Leader) -> None:
         while self._asked:

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 from streamlease.leader import metrics, traces
 from streamlease.leader.core.events import (
     DeadLetter,
-    DeadLetterRefused,
-    DeadLetterWritten,
     Describe,
     Effect,
     Event,
@@ -28,7 +26,6 @@ from streamlease.leader.core.events import (
     Send,
     StepDownWanted,
     Stop,
-    StreamsListed,
     Tick,
 )
 from streamlease.leader.core.machine import Leader, LeaderConfig
@@ -36,6 +33,8 @@ from streamlease.leader.core.planning.strategies import strategy
 from streamlease.leader.core.records import Record
 from streamlease.leader.describing import Describer
 from streamlease.leader.journal import Journal, TailLost, recover
+from streamlease.leader.letters import LetterWriter
+from streamlease.leader.stream_watch import StreamWatch
 from streamlease.leader.waiting import Waiting
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import (
@@ -46,21 +45,18 @@ from streamlease.protocol.errors import (
     StoreRefused,
     StoreUnavailable,
     StreamleaseError,
-    UnknownSpace,
 )
 from streamlease.protocol.group_options import GroupOptions
-from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import Message
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
-from streamlease.registry.dead_letters import DeadLetters, Poisoned
-from streamlease.registry.groups import Declaration, Groups, Shape, StreamListing, shape_of
+from streamlease.registry.groups import Declaration, Groups
 from streamlease.registry.leadership import LeadershipConfig, LineageChanged
 from streamlease.streams import clock
 from streamlease.streams.publish.traces import active_tracer
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Known
-from streamlease.streams.tasks import Supervisor, stop, task_failed
+from streamlease.streams.tasks import Supervisor, stop
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -68,10 +64,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
-DEAD_LETTER_SECONDS = 1.0
-"""How long the leader waits before it tries again to write a dead letter."""
-
-NOTHING = StreamListing({}, {}, {}, {}, complete=True)
 
 Outbox = Callable[[str, Message], None]
 """Puts a message on its way to a mailbox; in order, without waiting."""
@@ -108,17 +100,17 @@ class Runner:
     lively: bool = True
     """Whether it needs ticks often: something is under way, or was at the last tick."""
     reason: str = ""
-    writing: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """Stream -> the task that writes its dead letter."""
     _fenced: asyncio.Future[str] | None = None
     _leading: _Leading | None = None
     _tracer: Tracer | None = field(default_factory=active_tracer)
     _describer: Describer = field(init=False)
+    _letters: LetterWriter = field(init=False)
     _supervisor: Supervisor = field(init=False)
 
     def __post_init__(self) -> None:
         self._supervisor = Supervisor(f"leader of {self.group}", lambda _, error: self.end(str(error)))
-        self._describer = Describer(self.group, self.outbox, now_ms)
+        self._describer = Describer(self.group, self.outbox, now_ms, self._supervisor)
+        self._letters = LetterWriter(self.redis, self.host, self.post, self._supervisor)
 
     def post(self, event: Event) -> None:
         """Hand an event to the machine; it is taken in order, unless a later one takes its place."""
@@ -191,8 +183,8 @@ class Runner:
             self.reason = str(error)
         finally:
             self._leading = None
-            tasks = [*self.writing.values(), *self._describer.tasks()]
-            await stop([*tasks, *([main] if main is not None else [])])
+            await stop([main] if main is not None else [])
+            await self._supervisor.close()
             with contextlib.suppress(StreamleaseError):
                 # Without an answer the record simply expires.
                 await leadership.resign(self.redis, self.group, self.host, self.term)
@@ -234,7 +226,7 @@ class Runner:
         reason = await self._carry_out(machine.step(Recovered(), now_ms()), machine, journal)
         if reason is not None:
             return reason
-        self._leading = _Leading(groups, declaration, journal, machine)
+        self._leading = _Leading(declaration, journal, machine, StreamWatch(groups, declaration, journal))
         self.ready()
         while True:
             events = await self.waiting.take()
@@ -276,7 +268,8 @@ class Runner:
                 case Describe():
                     self._describer.answer(effect, machine)
                 case DeadLetter():
-                    self._begin_dead_letter(effect)
+                    assert self.declaration is not None
+                    self._letters.begin(effect, self.declaration)
                 case Stop():
                     return effect.reason
                 case Persist():
@@ -302,46 +295,6 @@ class Runner:
                 self.outbox(effect.mailbox, effect.message)
         return "Redis was restarted or replaced"
 
-    def _begin_dead_letter(self, effect: DeadLetter) -> None:
-        """Write a dead letter beside all other work; one at a time for each stream."""
-        before = self.writing.pop(effect.stream, None)
-        if before is not None:
-            before.cancel()
-        name = f"dead letter of {effect.stream}"
-        self.writing[effect.stream] = self._supervisor.start(name, self._dead_letter(effect))
-
-    async def _dead_letter(self, effect: DeadLetter) -> None:
-        assert self.declaration is not None
-        logs.begin(stream=effect.stream, borrower=effect.borrower)
-        poisoned = Poisoned(
-            self.declaration.shared,
-            self.declaration.options,
-            StreamId.parse(effect.stream),
-            effect.offset,
-            effect.lease_epoch,
-            effect.failures,
-            effect.borrower,
-            effect.cause,
-        )
-        while True:
-            try:
-                into, at = await DeadLetters(self.redis).write(poisoned)
-                break
-            except StreamleaseError as error:
-                log.warning("dead letter of %s, offset %d: %s", effect.stream, effect.offset, error)
-                why = str(error)
-            except Exception as error:
-                # Whatever it is: who waits for it learns why, and it is tried again, perhaps by another host.
-                log.exception("dead letter of %s, offset %d", effect.stream, effect.offset)
-                why = str(task_failed(f"host {self.host}", "a dead letter", error))
-            self.post(DeadLetterRefused(effect.stream, effect.offset, why))
-            await asyncio.sleep(DEAD_LETTER_SECONDS)
-        log.warning(
-            "offset %d of %s failed %d times (%s): dead letter at offset %d of %s",
-            effect.offset, effect.stream, effect.failures, effect.cause, at, into,
-        )  # fmt: skip
-        self.post(DeadLetterWritten(effect.stream, effect.offset, str(into), at))
-
     async def _until_answered(self, write: Callable[[], Awaitable[None]]) -> None:
         """Repeat a fenced write until it is answered, as long as the term can still be held."""
         while True:
@@ -355,46 +308,20 @@ class Runner:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def look(self, known: Known, passed: int) -> None:
-        """Tell the machine which streams there are, if that may have changed.
-
-        Args:
-            known: all spaces as they are now.
-            passed: how often retention passed what the group had not consumed.
-
-        Raises:
-            StoreUnavailable, StoreRefused, Indefinite: look again.
-        """
+        """Tell the machine which streams there are, if that may have changed; see `StreamWatch.look`."""
         leading = self._leading
-        if leading is None:
-            return
-        shared = leading.declaration.shared
-        shape = shape_of(known.matched(shared.filter).listed)
-        unread = frozenset(known.damaged)
-        changed = (shape != leading.shape and (shape or leading.shape)) or unread != leading.unread
-        if not changed and passed == leading.passed and leading.complete:
-            return
-        leading.journal.durability = await leading.groups.durability(shared)
-        found = NOTHING
-        if shape or unread:
-            with contextlib.suppress(UnknownSpace):  # gone in this very moment
-                found = await leading.groups.listing(leading.declaration)
-        self.post(StreamsListed(found.starts, found.floors, found.ends, found.predecessors, found.unread))
-        leading.shape, leading.passed, leading.complete = shape, passed, found.complete
-        leading.unread = found.unread
+        if leading is not None and (listed := await leading.streams.look(known, passed)) is not None:
+            self.post(listed)
 
 
 @dataclass(slots=True)
 class _Leading:
-    """What a leader has once it is recovered, and what it last saw of its streams."""
+    """What a leader has once it is recovered."""
 
-    groups: Groups
     declaration: Declaration
     journal: Journal
     machine: Leader
-    shape: Shape | None = None
-    passed: int = 0
-    complete: bool = True
-    unread: frozenset[str] = frozenset()
+    streams: StreamWatch
 
 
 def known_options(declaration: Declaration) -> GroupOptions:

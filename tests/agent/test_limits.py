@@ -12,7 +12,7 @@ import pytest
 
 from streamlease.agent import blocking
 from streamlease.agent.client import Client
-from streamlease.leader import runner
+from streamlease.leader import letters as writer
 from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.errors import InvalidInput, MessageTooLarge, StreamleaseError
 from streamlease.protocol.group_options import GroupOptions
@@ -235,7 +235,7 @@ async def test_a_defect_while_a_dead_letter_is_written_is_told_and_does_not_end_
 ) -> None:
     await client.create_space("s", ["a/#"])
     await publish(client, range(3), topics=1)
-    monkeypatch.setattr(runner, "DEAD_LETTER_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "AGAIN_SECONDS", 0.01)
     whole = DeadLetters.write
     broken = True
 

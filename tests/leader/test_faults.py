@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamlease.leader.core.events import StreamsListed
+from streamlease.leader.core.lease import LeaseState
 from streamlease.streams.spaces.spaces import Generation, Space
 from tests.leader.world import World
 
@@ -107,7 +108,10 @@ def survive(seed: int, kind: type[World] = World) -> World:
 @pytest.mark.parametrize("first", range(0, 200, SEEDS_PER_TEST))
 def test_a_group_under_faults_keeps_its_promises_and_converges(first: int) -> None:
     for seed in range(first, first + SEEDS_PER_TEST):
-        survive(seed)
+        world = survive(seed)
+        assert world.leader is not None
+        assert set(world.leader.leases) == set(world.streams), "every stream has an owner"
+        assert all(lease.state is LeaseState.GRANTED for lease in world.leader.leases.values())
 
 
 @pytest.mark.parametrize("first", range(1000, 1200, SEEDS_PER_TEST))

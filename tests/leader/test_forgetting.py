@@ -119,6 +119,8 @@ async def test_hosts_forget_by_themselves(rig: Rig) -> None:
                 await generations(rig) != [4] or await rig.client.redis.keys("sl:{s.[0-3].*")
             ):
                 await asyncio.sleep(0.02)
+        assert host.failure is None
+        assert await rig.client.redis.keys("sl:{s.4.*") != [], "the newest generation stays"
     finally:
         await host.close()
 

@@ -18,7 +18,7 @@ from streamlease.leader.runner import Runner
 from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import StoreRefused
-from streamlease.protocol.ids import HIGHEST_TOLD
+from streamlease.protocol.ids import HIGHEST_TOLD, MOST_NUMBER
 from streamlease.protocol.messages import (
     Command,
     CommandAstray,
@@ -163,6 +163,7 @@ async def test_a_host_that_can_make_no_job_leads_what_it_is_asked_for(
     async with hosting(redis, "one", place) as host:
         await client.say(host.id, SpawnWanted(group=GROUP))
         await leads(redis, host, 1)
+        assert (host.leaders, host.failure) == ([GROUP], None)
 
 
 async def test_a_drained_host_resigns_and_invalidates(redis: AsyncRedis, client: Client) -> None:
@@ -187,6 +188,7 @@ async def test_after_a_drain_another_host_leads_at_once(redis: AsyncRedis, clien
         two.lead(GROUP)
         await leads(redis, two, 2)
         await connected(client, two)
+        assert (one.leaders, two.leaders) == ([], [GROUP])
 
 
 async def test_when_a_host_dies_another_takes_over_and_the_borrower_resumes(
@@ -355,6 +357,8 @@ async def test_the_highest_term_that_is_believed_leaves_room_to_rise(redis: Asyn
     async with hosting(redis, "two") as host:
         host.lead(GROUP, HIGHEST_TOLD)
         await leads(redis, host, term + 1)
+        assert [runner.term for runner in host._runners.values()] == [term + 1]
+        assert HIGHEST_TOLD < term < MOST_NUMBER
 
 
 async def _leads_above(redis: AsyncRedis, host: LeaderHost, term: int) -> bool:

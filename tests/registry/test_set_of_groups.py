@@ -207,6 +207,8 @@ async def test_a_leader_puts_its_group_into_the_set_when_its_term_begins(redis: 
         async with asyncio.timeout(30):
             while await groups.list() != [QUEUE]:  # noqa: ASYNC110 (a condition in Redis)
                 await asyncio.sleep(0.01)
+        assert host.leaders == [QUEUE.id], "it was put there by its leader"
+        assert not await groups.enlist(QUEUE)
     finally:
         await host.close()
 

@@ -119,8 +119,11 @@ def test_what_is_wrong_with_a_url_is_said_without_any_part_of_a_secret(url: str,
     ],
 )
 async def test_what_is_right_is_taken_as_it_is(url: str) -> None:
-    await connect(url).aclose()
-    connect_blocking(url).close()
+    client, blocking = connect(url), connect_blocking(url)
+    assert connection.address(client) == connection.address(blocking)
+    assert "@" not in connection.address(client).replace("a@b.sock", ""), "a password is not shown"
+    await client.aclose()
+    blocking.close()
 
 
 async def test_tls_and_sockets_pass_through() -> None:

@@ -177,7 +177,9 @@ async def test_leftovers_of_an_alter_that_never_happened_do_not_stay_pending(
 ) -> None:
     await log.open([StreamId("s", 0, 0)], "pending")
     await spaces.create("s", ["s/#"])
-    await log.append(append(StreamId("s", 0, 0), 0, rows(0, 1)))
+    stream = StreamId("s", 0, 0)
+    assert not (await log.states([stream]))[stream].pending
+    assert (await log.append(append(stream, 0, rows(0, 1)))).first == 0
 
 
 # -- crashes and rivals --------------------------------------------------------------------------------------

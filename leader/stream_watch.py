@@ -1,0 +1,52 @@
+"""Watches which streams a group has, and tells its leader when that may have changed."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from streamlease.leader.core.events import StreamsListed
+from streamlease.leader.journal import Journal
+from streamlease.protocol.errors import UnknownSpace
+from streamlease.registry.groups import Declaration, Groups, Shape, StreamListing, shape_of
+from streamlease.streams.spaces.spaces import Known
+
+NOTHING = StreamListing({}, {}, {}, {}, complete=True)
+
+
+@dataclass(slots=True)
+class StreamWatch:
+    """What one leader last saw of its streams."""
+
+    groups: Groups
+    declaration: Declaration
+    journal: Journal
+    """Must be as durable as the spaces of the streams ask for."""
+    shape: Shape | None = None
+    passed: int = 0
+    complete: bool = True
+    unread: frozenset[str] = frozenset()
+
+    async def look(self, known: Known, passed: int) -> StreamsListed | None:
+        """The streams that there are; None if nothing changed.
+
+        Args:
+            known: all spaces as they are now.
+            passed: how often retention passed what the group had not consumed.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: look again.
+        """
+        shared = self.declaration.shared
+        shape = shape_of(known.matched(shared.filter).listed)
+        unread = frozenset(known.damaged)
+        changed = (shape != self.shape and (shape or self.shape)) or unread != self.unread
+        if not changed and passed == self.passed and self.complete:
+            return None
+        self.journal.durability = await self.groups.durability(shared)
+        found = NOTHING
+        if shape or unread:
+            with contextlib.suppress(UnknownSpace):  # gone in this very moment
+                found = await self.groups.listing(self.declaration)
+        self.shape, self.passed, self.complete, self.unread = shape, passed, found.complete, found.unread
+        return StreamsListed(found.starts, found.floors, found.ends, found.predecessors, found.unread)
