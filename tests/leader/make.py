@@ -32,6 +32,7 @@ from streamlease.protocol.messages import (
     Ping,
     Progress,
     ResumeCut,
+    Revoke,
     RevokeFinished,
     ToLeader,
     UpdateProgress,
@@ -247,3 +248,21 @@ def sent(effects: Iterable[Effect], kind: type[_Kind]) -> list[_Kind]:
 def only(effects: Iterable[Effect], kind: type[_Kind]) -> _Kind:
     (found,) = sent(effects, kind)
     return found
+
+
+def revoking() -> Rig:
+    """b1 is asked for S1, which b2 shall have."""
+    rig = led()
+    rig.join("b2")
+    assert only(rig.settle(), Revoke).stream == S1
+    return rig
+
+
+def keep_alive(rig: Rig, milliseconds: int, *borrowers: str) -> list[Effect]:
+    """Time passes, and only these borrowers are heard."""
+    effects: list[Effect] = []
+    for _ in range(0, milliseconds, 1000):
+        for borrower in borrowers:
+            rig.hear(ping(borrower))
+        effects += rig.tick(1000)
+    return effects
