@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 import redis
+
+from tests.spark.programs import descendants
+
+SECONDS = 400.0
 
 
 def _demo(*options: str, url: str | None = None) -> subprocess.CompletedProcess[str]:
     arguments: Sequence[str] = [sys.executable, "-m", "streamlease.admin", "demo", *options]
     if url is not None:
         arguments = [*arguments, "--redis", url]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=400, check=False)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        try:
+            out, err = demo.communicate(timeout=SECONDS)
+        except BaseException:
+            for pid in (
+                *descendants(demo.pid),
+                demo.pid,
+            ):  # leader hosts and queries are programs of their own
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(arguments, demo.returncode, out, err)
 
 
 @pytest.mark.demo
