@@ -47,7 +47,9 @@ def serve(
     from streamlease.hosts.host import HostConfig
     from streamlease.hosts.serve import ServeConfig
     from streamlease.hosts.serve import serve as run_host
+    from streamlease.streams.entries.decoding import prepare
 
+    prepare()  # a leader writes dead letters, and its leases are not to wait for an import
     config = ServeConfig(url, HostConfig(name), http_host, http_port, drain_timeout)
     set_up_logs(LogFormat.JSON if as_json else log_format)
     asyncio.run(run_host(config))

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SCRIPT = Path(sys.executable).with_name("streamlease")
+from tests.admin.command import SCRIPT, Command
+from tests.forking import launcher
+
 CONSUMER = Path(__file__).with_name("consumer.py")
 
 
@@ -32,13 +34,7 @@ class Process:
     def __init__(self, words: list[str], log: Path, environment: dict[str, str]) -> None:
         self.log = log
         with log.open("ab") as file:
-            self.process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                env=environment,
-            )
+            self.process = launcher().start(words, subprocess.PIPE, subprocess.PIPE, file, environment)
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -90,6 +86,7 @@ class Cluster:
         self.url = url
         self._directory = directory
         self._environment = {**os.environ, "STREAMLEASE_REDIS_URL": url, "PYTHONUNBUFFERED": "1"}
+        self._command = Command(directory, url)
         self._all: list[Process] = []
 
     def _start(self, words: list[str]) -> Process:
@@ -109,21 +106,15 @@ class Cluster:
         return process
 
     def consumer(self, subscription: str, *words: str) -> Process:
-        process = self._start([sys.executable, str(CONSUMER), self.url, subscription, *words])
+        process = self._start([str(CONSUMER), self.url, subscription, *words])
         until(lambda: process.events, f"the consumer is ready: {process.log.read_text()}")
         return process
 
     def run(self, *words: str, text: bytes = b"") -> Any:
         """A command of ``streamlease``, its document."""
-        done = subprocess.run(
-            [str(SCRIPT), *words, "--json"],
-            input=text,
-            capture_output=True,
-            env=self._environment,
-            timeout=60,
-            check=True,
-        )
-        return json.loads(done.stdout)
+        done = self._command(*words, "--json", text=text)
+        assert done.code == 0, done
+        return done.document
 
     def publish(self, numbers: range, topics: int = 8) -> None:
         """Message n goes to topic ``a/(n mod topics)``."""
