@@ -225,7 +225,8 @@ class Agent:
 
     def trouble(self, group: str) -> str:
         """What keeps this process from the leader of `group`, as far as it shows; empty if nothing does."""
-        return self._postbox.trouble or self._not_found.get(group, "")
+        hindered = self._host.hindered.get(group, "") if self._host is not None else ""
+        return self._postbox.trouble or self._not_found.get(group, "") or hindered
 
     async def command(
         self, leader: str, command: Command | DrainHost, seconds: float

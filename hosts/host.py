@@ -152,6 +152,8 @@ class LeaderHost:
         """When the newest read of the mailbox that has returned was begun."""
         self._runners: dict[str, Runner] = {}
         self._candidates: dict[str, asyncio.Task[None]] = {}
+        self.hindered: dict[str, str] = {}
+        """Group of which the host is a candidate -> why it could not begin to lead it when it tried last."""
         self._leading: dict[str, asyncio.Task[None]] = {}
         self._seen: dict[str, int] = {}
         """The highest term of each group that is known to have been issued."""
@@ -259,6 +261,7 @@ class LeaderHost:
             await (self._pass_on(group) if self.drained else self._stand(group))
         finally:
             del self._candidates[group]
+            self.hindered.pop(group, None)
 
     async def drain(self, seconds: float) -> None:
         """Take no new leaders and step down from all, so that no client waits for a timeout.
@@ -322,6 +325,7 @@ class LeaderHost:
                 return
             except StreamleaseError as error:
                 log.warning("candidate for %s: %s", group, error, extra={"group": group})
+                self.hindered[group] = str(error)
             await asyncio.sleep(WATCH_SECONDS)
 
     # ------------------------------------------------------------ drained by an operator
