@@ -38,6 +38,11 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
+    @property
+    def runs(self) -> bool:
+        """Whether it was not stopped."""
+        return not self._loop.is_closed()
+
     def call(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Run `work` on the loop and wait for what it returns or raises.
 

@@ -19,9 +19,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from bench.messages import PAYLOAD_BYTES, STREAMS, stream_of
-from streamlease.spark.columns import message_fields
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.schema import select, stream_columns
+from streamlease.spark.schema import message_fields, select, stream_columns
 
 CHUNK = 10_000
 

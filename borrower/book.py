@@ -68,7 +68,7 @@ class Held:
     since: int = 0
     """The lease epoch since which the consumer has had the stream without a break."""
     follows: int | None = None
-    """The epoch of the lease before this one; None: not known."""
+    """The lease epoch before this one; None: not known."""
     pinned_end: int | None = None
     """Where the next cut must end: see `Grant`."""
     waited: float = 0.0
@@ -163,6 +163,14 @@ class Held:
         self.delivered = max(self.delivered, self.committed)
         if self.pinned_end is not None and self.committed >= self.pinned_end:
             self.pinned_end = None
+
+    def follow(self, offset: int) -> None:
+        """The stream is at `offset` now, by the word of its leader, who may have lost what was committed."""
+        if offset >= self.committed:
+            self.advance(offset)
+            self.position = max(self.position, self.delivered)
+        else:
+            self.committed = self.delivered = self.position = offset
 
     def acknowledge(self, offset: int) -> int:
         """Everything below `offset` is durable; how many messages more than before."""

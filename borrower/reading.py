@@ -17,6 +17,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from streamlease.borrower.book import Held
+from streamlease.protocol.cuts import CutRange
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError
 
 
@@ -44,15 +45,11 @@ READING_TRANSITIONS: dict[tuple[ReadingState, ReadingEvent], ReadingState] = {
 """All legal moves of a reading; every other pair is a defect and raises."""
 
 
-class Span(NamedTuple):
-    """Offsets ``start <= offset < end`` of one stream, under one lease."""
+class Piece(NamedTuple):
+    """What one task reads of a range of a cut: all of it, unless it is divided over several tasks."""
 
-    stream: str
-    start: int
-    end: int
-    lease_epoch: int
-    cut: tuple[int, int] | None = None
-    """The whole range in the cut, of which this is a piece; None if it is the whole."""
+    part: CutRange
+    whole: CutRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +62,21 @@ class SlotWork:
     """Mailbox of the session's agent."""
     cut: int
     slot: int
-    spans: tuple[Span, ...]
+    pieces: tuple[Piece, ...]
 
 
 class Reading:
-    """Checks that a task reads its spans whole, in order and once."""
+    """Checks that a task reads its pieces whole, in order and once."""
 
     def __init__(self, work: SlotWork) -> None:
         self.work = work
         self.state = ReadingState.WAITING
         self.messages = 0
         self._held = {
-            span.stream: Held.begin(work.slot, span.stream, span.lease_epoch, span.start)
-            for span in work.spans
+            part.stream: Held.begin(work.slot, part.stream, part.lease_epoch, part.start)
+            for part, _ in work.pieces
         }
-        self._ends = {span.stream: span.end for span in work.spans}
+        self._ends = {part.stream: part.end for part, _ in work.pieces}
 
     def read(self, stream: str, first: int, last: int) -> None:
         """Offsets `first` to `last` of `stream` were read.
@@ -106,7 +103,7 @@ class Reading:
         held.position = min(max(to, held.position), self._ends[stream])
 
     def finish(self) -> None:
-        """All spans were read.
+        """All pieces were read.
 
         Raises:
             StreamleaseError: something of them was not.

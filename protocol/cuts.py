@@ -9,8 +9,8 @@ nothing that Python's garbage collector has to walk through::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, overload
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, overload
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 
@@ -29,48 +29,56 @@ class CutRange(NamedTuple):
     end: int
 
 
-_Row = TypeVar("_Row", bound=tuple[Any, ...])
-
-
-class Columns(Sequence[_Row], Generic[_Row]):
-    """Rows that are kept as columns. They never change.
-
-    Args:
-        columns: one for each field of a row, all of the same length.
-    """
+class Ranges(Sequence[CutRange]):
+    """The ranges of a cut, each of another stream; kept as columns. They never change."""
 
     __slots__ = ("columns",)
-    row: ClassVar[type[Any]]
-    """The type of a row: a named tuple."""
 
-    def __init__(self, *columns: Sequence[Any]) -> None:
-        self.columns = columns
+    def __init__(
+        self, streams: Sequence[str], lease_epochs: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+    ) -> None:
+        self.columns = (streams, lease_epochs, starts, ends)
+        """One for each field of a range, all of the same length."""
 
     @classmethod
-    def of(cls, rows: Iterable[_Row]) -> Self:
-        """These rows, which may have their columns already."""
-        if isinstance(rows, cls):
-            return rows
-        columns = zip(*rows, strict=True)
-        found = [*columns] or [() for _ in cls.row._fields]
+    def of(cls, ranges: Iterable[CutRange]) -> Ranges:
+        """These ranges, which may have their columns already."""
+        if isinstance(ranges, Ranges):
+            return ranges
+        found: list[Any] = [*zip(*ranges, strict=True)] or [(), (), (), ()]
         return cls(*found)
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """Their streams."""
+        return self.columns[0]
+
+    @property
+    def messages(self) -> int:
+        """How many messages they hold."""
+        _, _, starts, ends = self.columns
+        return sum(ends) - sum(starts)
+
+    def only(self, streams: Container[str]) -> Ranges:
+        """Those of these streams."""
+        return Ranges.of(part for part in self if part.stream in streams)
 
     def __len__(self) -> int:
         return len(self.columns[0])
 
-    def __iter__(self) -> Iterator[_Row]:
-        return map(self.row._make, zip(*self.columns, strict=True))
+    def __iter__(self) -> Iterator[CutRange]:
+        return map(CutRange._make, zip(*self.columns, strict=True))
 
     @overload
-    def __getitem__(self, place: int) -> _Row: ...
+    def __getitem__(self, place: int) -> CutRange: ...
     @overload
-    def __getitem__(self, place: slice) -> Self: ...
-    def __getitem__(self, place: int | slice) -> _Row | Self:
-        found = [column[place] for column in self.columns]
-        return type(self)(*found) if isinstance(place, slice) else self.row._make(found)
+    def __getitem__(self, place: slice) -> Ranges: ...
+    def __getitem__(self, place: int | slice) -> CutRange | Ranges:
+        found: list[Any] = [column[place] for column in self.columns]
+        return Ranges(*found) if isinstance(place, slice) else CutRange._make(found)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Columns):
+        if isinstance(other, Ranges):
             return len(self) == len(other) and all(
                 list(mine) == list(others) for mine, others in zip(self.columns, other.columns, strict=True)
             )
@@ -81,18 +89,6 @@ class Columns(Sequence[_Row], Generic[_Row]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
-
-
-class Ranges(Columns[CutRange]):
-    """The ranges of a cut, each of another stream."""
-
-    __slots__ = ()
-    row = CutRange
-
-    @property
-    def streams(self) -> Sequence[str]:
-        """Their streams."""
-        return self.columns[0]
 
 
 NO_RANGES = Ranges.of(())

@@ -26,12 +26,12 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.protocol.topics import intersect
 from streamlease.spark import option_values as read
-from streamlease.spark.columns import message_fields
 from streamlease.spark.connections import connection
 from streamlease.spark.schema import (
     BATCH_NAMES,
     FrameColumns,
     check_given,
+    message_fields,
     plain_filter,
     spaces_of,
     typed_fields,

@@ -12,12 +12,19 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from streamlease.protocol.errors import InvalidOption, SchemaMismatch
 from streamlease.protocol.topics import SharedSubscription, check_filter
 from streamlease.spark import option_values as read
-from streamlease.spark.columns import message_fields
 from streamlease.spark.connections import connection
 from streamlease.spark.options import NAMES as STREAM_NAMES
 from streamlease.spark.options import SourceOptions
@@ -40,6 +47,27 @@ BATCH_NAMES = (
     "includeHeaders",
     "columns",
 )
+
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+_COLUMNS = [
+    StructField("topic", StringType()),
+    StructField("key", BinaryType()),
+    StructField("payload", BinaryType()),
+    StructField("headers", ArrayType(_HEADER)),
+    StructField("stream", StringType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("append_timestamp", TimestampType()),
+    StructField("epoch", ArrayType(LongType())),
+]
+
+
+def message_fields(*, headers: bool = True, cut: bool = False) -> list[StructField]:
+    """The columns of every message: those of the contract, with or without ``headers`` and ``cut``."""
+    columns = [column for column in _COLUMNS if headers or column.name != "headers"]
+    return [*columns, StructField("cut", StringType())] if cut else columns
 
 
 def plain_filter(subscribe: str) -> str:

@@ -22,16 +22,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from streamlease.borrower.reading import SlotWork
+from streamlease.protocol.cuts import NO_RANGES
 from streamlease.spark.batch_read import BatchReader, batch_reader
 from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
-from streamlease.spark.core.pieces import by_slot, pieces
+from streamlease.spark.core.pieces import by_slot, divided
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.query.ending import leave_at_the_end
-from streamlease.spark.query.twins import admit
 from streamlease.spark.schema import FrameColumns, readable, stream_columns
 from streamlease.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from streamlease.spark.task import SlotPartition, read
+from streamlease.spark.task import SlotPartition, admit, read
 
 if TYPE_CHECKING:
     from streamlease.spark.query.query import QuerySession
@@ -102,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _session(self) -> QuerySession:
         if self._query is None:
-            from streamlease.spark.query.query import QuerySession
+            from streamlease.spark.query.query import QuerySession, leave_at_the_end
 
             self._query = QuerySession(self._options)
             leave_at_the_end(self.stop)
@@ -169,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One partition per slot that has something to read, or as many as the options ask for.
 
-        The first micro-batch of a reader has one at least: see ``twins``.
+        The first micro-batch of a reader has one at least: see `task.admit`.
         """
         if self._first is None:
             self._first = dict(end)
@@ -180,14 +179,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end and not first:
             return []
         cut, options, query = self._offset(end), self._options, self._session()
-        divided = pieces(
-            by_slot(query.ranges_of(cut) if start != end else ()),
+        ranges = query.ranges_of(cut) if start != end else NO_RANGES
+        work = divided(
+            by_slot(ranges, options.slots, query.slots_of(ranges)),
             options.min_partitions,
             options.max_records_per_partition,
         )
         return [
-            SlotPartition(SlotWork(cut.group, cut.session, query.agent_id, cut.cut, slot, spans), first=first)
-            for slot, spans in divided or ([(0, ())] if first else [])
+            SlotPartition(
+                SlotWork(cut.group, cut.session, query.agent_id, cut.cut, slot, pieces), first=first
+            )
+            for slot, pieces in work or ([(0, ())] if first else [])
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -196,7 +198,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         work, options = partition.work, self._options
         if partition.first:
             admit(options.redis, work.group, work.session, options.redis_timeout_ms / 1000)
-        return read(work, options, self._columns) if work.spans else iter(())
+        return read(work, options, self._columns) if work.pieces else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
         """Take note of how far the checkpoint is; that the batch went through, `latestOffset` heard already.

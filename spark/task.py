@@ -3,6 +3,16 @@
 Connections stay in the Python worker between micro-batches, whichever slots its tasks embody. No message is
 needed before the first row. A task that reads the same part again, because Spark retries it or runs it twice,
 reads the same rows.
+
+A query that reads one group by two readers, as in a join of a frame with itself, is refused at its start.
+Spark makes a reader for each side of such a join, in a process of its own. Each is a member of the group,
+which divides its messages between them: each side has some, and of the pairs most are missing. No process can
+know of the other: they see the same options, and no query. Its id and its run are known to *tasks*, so
+the first micro-batch of each reader has a task, also where there is nothing to read, and its tasks say which
+session reads for this run before they read a row. The second session of a run is refused (`admit`).
+
+Different queries of one application have different ids, and share a group as they like. A union of a frame
+with itself has one reader, whose rows it reads twice.
 """
 
 from __future__ import annotations
@@ -16,12 +26,19 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from streamlease.borrower.reading import Reading, SlotWork, Span
+from streamlease.borrower.reading import Piece, Reading, SlotWork
 from streamlease.protocol import log_lines as logs
-from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, StreamleaseError
+from streamlease.protocol.errors import (
+    HistoryTruncated,
+    Indefinite,
+    InvalidOption,
+    StoreUnavailable,
+    StreamleaseError,
+)
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead
 from streamlease.registry import mailbox
+from streamlease.registry.runs import reader_of_run
 from streamlease.spark.connections import connection
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import FrameColumns
@@ -40,11 +57,43 @@ class SlotPartition(InputPartition):
 
     work: SlotWork
     first: bool
-    """Whether it is of its reader's first micro-batch; then it may have nothing to read. See ``twins``."""
+    """Whether it is of its reader's first micro-batch; then it may have nothing to read. See `admit`."""
 
     def __init__(self, work: SlotWork, *, first: bool = False) -> None:
         self.work = work
         self.first = first
+
+
+def admit(redis: str, group: str, session: str, patience: float) -> None:
+    """Take note that `session` reads `group` for the query of this task; does nothing outside of a query.
+
+    Args:
+        patience: how long (s) to wait for a Redis that is away.
+
+    Raises:
+        InvalidOption: another session does.
+        StoreUnavailable, StoreRefused.
+    """
+    context = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    if context is None or query is None:
+        return
+    # The run, unless the user's function has a job group of its own; then the checkpoint keeps the session.
+    run = context.getLocalProperty("spark.jobGroup.id") or ""
+    give_up = time.monotonic() + patience
+    while True:
+        try:
+            first = reader_of_run(connection(redis), group, f"{query}/{run}", session)
+            break
+        except (StoreUnavailable, Indefinite):  # safe to repeat
+            if time.monotonic() >= give_up:
+                raise
+            time.sleep(RETRY_SECONDS)
+    if first != session:
+        raise InvalidOption(
+            f"option 'subscribe' names group '{group}' in two readers of one query, as in a join of a frame "
+            f"with itself; the group would divide its messages between them: give one side a group of its own"
+        )
 
 
 def read(work: SlotWork, options: SourceOptions, columns: FrameColumns) -> Iterator[pa.RecordBatch]:
@@ -62,11 +111,10 @@ def read(work: SlotWork, options: SourceOptions, columns: FrameColumns) -> Itera
     reading = Reading(work)
     bytes_read = 0
 
-    for span in work.spans:
+    for piece in work.pieces:
         # The same on every delivery of these rows, by whichever query: an idempotency key for sinks.
-        first, end = span.cut or (span.start, span.end)
-        cut = f"{span.stream}@{first}-{end}"
-        for batch in _batches(redis, span, reading, options, columns):
+        cut = f"{piece.whole.stream}@{piece.whole.start}-{piece.whole.end}"
+        for batch in _batches(redis, piece, reading, options, columns):
             bytes_read += batch.nbytes
             chosen = filter_batch(batch, options.subscription.filter)
             if chosen.num_rows:
@@ -90,16 +138,17 @@ def read(work: SlotWork, options: SourceOptions, columns: FrameColumns) -> Itera
 
 
 def _batches(
-    redis: BlockingRedis, span: Span, reading: Reading, options: SourceOptions, columns: FrameColumns
+    redis: BlockingRedis, piece: Piece, reading: Reading, options: SourceOptions, columns: FrameColumns
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one span. Waits for a Redis that is away, and skips what is lost if that is allowed."""
-    stream = StreamId.parse(span.stream)
+    """The rows of one piece. Waits for a Redis that is away, and skips what is lost if that is allowed."""
+    part = piece.part
+    stream = StreamId.parse(part.stream)
     wanted = columns.wanted(stream.space)
-    position, answered = span.start, time.monotonic()
-    while position < span.end:
+    position, answered = part.start, time.monotonic()
+    while position < part.end:
         try:
-            for batch in read_range(redis, stream, position, span.end, schema=wanted, columns=columns.fixed):
-                reading.read(span.stream, position, position + batch.num_rows - 1)
+            for batch in read_range(redis, stream, position, part.end, schema=wanted, columns=columns.fixed):
+                reading.read(part.stream, position, position + batch.num_rows - 1)
                 position += batch.num_rows
                 yield batch
                 answered = time.monotonic()
@@ -113,9 +162,9 @@ def _batches(
                     "every start reads this micro-batch again, so start the query with option "
                     "'failOnDataLoss' 'false' to go on without them"
                 ) from None
-            skipped = min(error.oldest, span.end) - 1
+            skipped = min(error.oldest, part.end) - 1
             log.warning(
-                "%s; offsets %d to %d are skipped", error, position, skipped, extra={"stream": span.stream}
+                "%s; offsets %d to %d are skipped", error, position, skipped, extra={"stream": part.stream}
             )
-            reading.skip(span.stream, error.oldest)
+            reading.skip(part.stream, error.oldest)
             position = error.oldest

@@ -6,46 +6,24 @@ ranges are read again, so the same cut gives the same rows), and to a new proces
 
 Spark writes an offset down twice per micro-batch, so the ranges are written short, about 25 bytes a stream::
 
-    "ranges": {"flights.0": {"1": "3=17+200/5 4=90+12/7"}}
+    "ranges": {"flights.0": "3=17+200/5 4=90+12/7"}
 
-Of generation 0 of the space, the task of slot 1 reads 200 messages of stream 3 from offset 17 on, under lease
-epoch 5, and 12 messages of stream 4.
+Of generation 0 of the space, stream 3 is read from offset 17 on, 200 messages under lease epoch 5, and stream
+4 from offset 90 on, 12 messages under lease epoch 7.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from streamlease.protocol.cuts import Columns
+from streamlease.protocol.cuts import NO_RANGES, CutRange, Ranges
 from streamlease.protocol.errors import InvalidOption
 
-FORM = 2
+FORM = 3
 """Version of this form."""
-
-
-class SlotRange(NamedTuple):
-    """Offsets ``start <= offset < end`` of one stream, read in the task of slot `slot`."""
-
-    stream: str
-    start: int
-    end: int
-    lease_epoch: int
-    slot: int
-
-
-class SlotRanges(Columns[SlotRange]):
-    """The ranges of a cut, each of another stream."""
-
-    __slots__ = ()
-    row = SlotRange
-
-    @property
-    def streams(self) -> Sequence[str]:
-        """Their streams."""
-        return self.columns[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +34,7 @@ class CutOffset:
     session: str
     cut: int
     term: int = 0
-    ranges: SlotRanges = field(default=SlotRanges.of(()))
-
-    @property
-    def messages(self) -> int:
-        """How many messages it holds."""
-        _, starts, ends, *_ = self.ranges.columns
-        return int(sum(ends) - sum(starts))
+    ranges: Ranges = NO_RANGES
 
     def to_json(self) -> dict[str, Any]:
         """As Spark stores it: dicts of integers and strings only."""
@@ -80,7 +52,7 @@ class CutOffset:
         """Read what Spark hands back.
 
         Raises:
-            InvalidOption: the checkpoint is of another group, of another source, or of a newer version.
+            InvalidOption: the checkpoint is of another group, of another source, or of another version.
         """
         try:
             if data["streamlease"] != FORM:
@@ -106,37 +78,31 @@ class CutOffset:
         return offset
 
 
-def _written(ranges: SlotRanges) -> dict[str, dict[str, str]]:
-    texts: dict[tuple[str, int], list[str]] = {}
-    for stream, start, end, lease_epoch, slot in zip(*ranges.columns, strict=True):
+def _written(ranges: Ranges) -> dict[str, str]:
+    texts: dict[str, list[str]] = {}
+    for stream, lease_epoch, start, end in zip(*ranges.columns, strict=True):
         family, _, shard = stream.rpartition(".")
         text = f"{shard}={start}+{end - start}/{lease_epoch}"
-        if (found := texts.get((family, slot))) is not None:
+        if (found := texts.get(family)) is not None:
             found.append(text)
         else:
-            texts[family, slot] = [text]
-    written: dict[str, dict[str, str]] = {}
-    for (family, slot), parts in texts.items():
-        written.setdefault(family, {})[str(slot)] = " ".join(parts)
-    return written
+            texts[family] = [text]
+    return {family: " ".join(parts) for family, parts in texts.items()}
 
 
 _RANGE = re.compile(r"([^ =]+)=([0-9]+)\+([0-9]+)/([0-9]+)", re.ASCII)
 
 
-def _read(data: Mapping[str, Mapping[str, str]]) -> SlotRanges:
+def _read(data: Mapping[str, str]) -> Ranges:
     found = []
-    for family, slots in data.items():
-        for slot, texts in slots.items():
-            for text in texts.split(" "):
-                match = _RANGE.fullmatch(text)
-                if match is None:
-                    raise ValueError(text)
-                start = int(match[2])
-                found.append(
-                    SlotRange(f"{family}.{match[1]}", start, start + int(match[3]), int(match[4]), int(slot))
-                )
-    return SlotRanges.of(found)
+    for family, texts in data.items():
+        for text in texts.split(" "):
+            match = _RANGE.fullmatch(text)
+            if match is None:
+                raise ValueError(text)
+            start = int(match[2])
+            found.append(CutRange(f"{family}.{match[1]}", int(match[4]), start, start + int(match[3])))
+    return Ranges.of(found)
 
 
 def _number(value: Any) -> int:

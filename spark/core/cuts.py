@@ -1,15 +1,17 @@
-"""What a query knows of its streams and cuts: pure, without a clock, a session or a leader of its own.
+"""What a query knows of its streams and cuts: a part of the query's machine.
 
-`QuerySession` beside Spark's driver asks and tells; this decides what is proposed, what a finished cut
-commits, when a revoked stream may leave, and what of an unfinished cut is still the query's own.
+It decides what is proposed, what a finished cut commits, when a revoked stream may leave, and what of an
+unfinished cut is still the query's own. What is held is in the consumer's book; a cut is finished as a whole,
+so of a stream nothing is ever delivered and not committed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.borrower.events import Progressed, StreamGone, StreamGranted, StreamRevoking
-from streamlease.protocol.cuts import Ranges
+from streamlease.protocol.cuts import NO_RANGES, CutRange, Ranges
 from streamlease.protocol.errors import Fenced
 from streamlease.protocol.messages import (
     CutFixed,
@@ -19,9 +21,9 @@ from streamlease.protocol.messages import (
     Progress,
     ResumeCut,
 )
-from streamlease.spark.core.checkpoint import CutOffset, SlotRange, SlotRanges
-from streamlease.spark.core.held import Held, HeldStreams
+from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
+from streamlease.spark.core.unread import UnreadMessages
 
 Report = Callable[[int, Progressed], None]
 """Tells the borrower of a slot how far a stream is."""
@@ -34,17 +36,16 @@ class QueryCuts:
         self.group = group
         self.session = ""
         self.arrival = 0
-        self.streams = HeldStreams()
-        self.held = self.streams.held
-        self.given_back: dict[str, Held] = {}
-        """Streams whose final progress was reported; a leader that did not hear it grants them once more."""
+        self.book = ConsumerBook()
+        self.held = self.book.streams
+        self.unread = UnreadMessages(self.held)
         self.finished = 0
         """The newest cut that went through the sink."""
         self.unconfirmed = False
         """Whether the leader has yet to confirm that cut `finished` is finished."""
         self.went_through: CutOffset | None = None
         """The last cut that went through the sink, as far as it was read here."""
-        self._attested: dict[str, SlotRange] | None = None
+        self._attested: dict[str, CutRange] | None = None
         """Ranges of the last cut that went through the sink, once one was asked for."""
         self.open: CutOffset | None = None
         self.open_streams: set[str] = set()
@@ -68,49 +69,37 @@ class QueryCuts:
         Returns:
             how far the query was, if the stream went on without it although nobody else had it.
         """
-        former = self.given_back.pop(grant.stream, None)
-        held = self.held.get(grant.stream, former)
-        passed = self._passed(grant, held)
-        committed = grant.progress
-        if grant.resumes is None or (held is not None and held.lease_epoch < grant.resumes):
-            self.open_streams.discard(grant.stream)
+        stream = grant.stream
+        done = self.book.granted(slot, grant)
+        if not done.goes_on and (done.former is not None or grant.resumes is None):
+            self.open_streams.discard(stream)  # others may have read it, or an operator moved the group
             self.rebalances += 1
-        elif held is not None:
-            committed = max(committed, held.committed)
-        since = grant.lease_epoch if grant.resumes is None else grant.resumes
-        new = Held(slot, grant.lease_epoch, committed, grant.pinned_end, since=since, follows=grant.follows)
-        self.streams.hold(grant.stream, new)
-        self._attest(grant.stream)
-        return passed
-
-    def _passed(self, grant: StreamGranted, held: Held | None) -> int | None:
-        """How far the stream was read, if it is granted from beyond that and nobody else had it."""
-        if held is None or grant.progress <= held.committed:
+        self.unread.look_at(stream)
+        self._attest(stream)
+        if done.behind is None:
             return None
-        if grant.resumes is None or held.lease_epoch < grant.resumes:
-            return None  # others may have read it, or an operator moved the group
-        came_to = held.committed
-        if self.open is not None:
-            came_to = max(came_to, *(part.end for part in self.open.ranges if part.stream == grant.stream), 0)
+        came_to = max(done.behind, self._end_in_open_cut(stream))
         return came_to if came_to < grant.progress else None
 
-    def revoking(self, revoking: StreamRevoking) -> None:
-        """Let the stream go as soon as no cut holds it."""
-        held = self.held.get(revoking.stream)
-        if held is not None and held.lease_epoch == revoking.lease_epoch:
-            held.revoking = True
-            self.release_revoked((revoking.stream,))
+    def _end_in_open_cut(self, stream: str) -> int:
+        return (
+            max((part.end for part in self.open.ranges if part.stream == stream), default=0)
+            if self.open
+            else 0
+        )
+
+    def revoking(self, revoking: StreamRevoking) -> bool:
+        """Let the stream go as soon as no cut holds it; False for a late word."""
+        if self.book.revoking(revoking) is None:
+            return False
+        self.release_revoked((revoking.stream,))
+        return True
 
     def gone(self, gone: StreamGone) -> bool:
         """Forget the stream, or keep it in limbo after its borrower's end; False for a late word."""
-        held = self.held.get(gone.stream)
-        if held is None or held.lease_epoch != gone.lease_epoch:
+        if self.book.gone(gone, busy=not self.settled or self._is_busy(gone.stream)) is None:
             return False
-        if held.revoking and self.settled and not self._is_busy(gone.stream):
-            self.given_back[gone.stream] = self.streams.drop(gone.stream)
-        else:
-            held.limbo = True
-            self.streams.look_at(gone.stream)
+        self.unread.look_at(gone.stream)
         self.rebalances += 1
         return True
 
@@ -135,7 +124,7 @@ class QueryCuts:
         for stream in names:
             held = self.held[stream]
             if held.revoking and not self._is_busy(stream):
-                self._report(held.slot, Progressed(stream, held.lease_epoch, held.committed, final=True))
+                self._report(held.slot, held.progress())
 
     def _is_busy(self, stream: str) -> bool:
         """Whether the open or the proposed cut holds the stream."""
@@ -157,13 +146,13 @@ class QueryCuts:
         """The cut that could be made of what waits now; it is proposed from now on.
 
         Args:
-            waiting: see :meth:`HeldStreams.waiting`.
+            waiting: see :meth:`UnreadMessages.counts`.
             limits: what the cut may hold.
             milliseconds: how long ago the last cut was fixed.
             mean_bytes: size of a message of each stream, where a limit of bytes asks for it.
         """
         # A pinned part is taken whole, so that it is the same part again, and leaves less for the rest.
-        pinned = self.streams.pinned_ends()
+        pinned = self.unread.pinned_ends()
         sizes: dict[str, int] = {}
         means = mean_bytes or {}
         if pinned or limits.is_worth_a_cut(sum(waiting.values()), milliseconds):
@@ -226,22 +215,18 @@ class QueryCuts:
         return cut
 
     def _cut_of(self, answer: CutFixed | CutResumed, ranges: Ranges) -> CutOffset:
-        streams, epochs, starts, ends = ranges.columns
-        held = self.held
-        slots = [one.slot if (one := held.get(stream)) is not None else 0 for stream in streams]
-        parts = SlotRanges(streams, starts, ends, epochs, slots)
-        return CutOffset(self.group, self.session, answer.cut, answer.term, parts)
+        return CutOffset(self.group, self.session, answer.cut, answer.term, ranges)
 
     def set_open(self, cut: CutOffset | None) -> None:
         """This cut is open now, or none is."""
         self.settled = True
         self.open = cut
         # A range of before the present lease began, by a late answer, says nothing of the stream's progress.
-        streams, _, _, epochs, _ = cut.ranges.columns if cut is not None else ((),) * 5
+        streams, lease_epochs, _, _ = cut.ranges.columns if cut is not None else NO_RANGES.columns
         self.open_streams = {
             stream
-            for stream, epoch in zip(streams, epochs, strict=True)
-            if (held := self.held.get(stream)) is None or held.since <= epoch
+            for stream, lease_epoch in zip(streams, lease_epochs, strict=True)
+            if (held := self.held.get(stream)) is None or held.since <= lease_epoch
         }
         self.release_revoked()
 
@@ -263,16 +248,16 @@ class QueryCuts:
         read = done
         if self.open is not None and self.is_open(done):
             read = self.open
-            mine, (streams, _, ends, _, _) = self.open_streams, done.ranges.columns
+            mine, (streams, _, _, ends) = self.open_streams, done.ranges.columns
             for stream, end in zip(streams, ends, strict=True):
                 held = self.held.get(stream)
                 if held is not None and end > held.committed and stream in mine:
-                    held.commit(end)
+                    held.advance(end)
             self.unconfirmed = True
         self.finished = done.cut
         self.went_through = read
         self._attested = None
-        for stream in self.streams.pinned():
+        for stream in self.unread.pinned():
             self._attest(stream)
         return self.take_up(following)
 
@@ -307,7 +292,7 @@ class QueryCuts:
             session=self.session,
             arrival=self.arrival,
             finished=done.cut,
-            ranges=None if mine and read.term == term else _ranges(read),
+            ranges=None if mine and read.term == term else read.ranges,
             term=term,
         )
 
@@ -333,8 +318,8 @@ class QueryCuts:
             ):
                 if entry.offset > held.committed:
                     were[entry.stream] = held.committed
-                held.commit(entry.offset)
-                self.streams.look_at(entry.stream)
+                held.follow(entry.offset)
+                self.unread.look_at(entry.stream)
         return were
 
     def _attest(self, stream: str) -> None:
@@ -345,8 +330,8 @@ class QueryCuts:
         if self._attested is None:
             self._attested = {part.stream: part for part in self.went_through.ranges}
         part = self._attested.get(stream)
-        if part is not None and held.is_pinned_to(part):
-            held.committed, held.pinned_end = part.end, None
+        if part is not None and _is_pinned_to(held, part):
+            held.advance(part.end)
             self._report(held.slot, Progressed(stream, held.lease_epoch, part.end))
 
     # ------------------------------------------------------------ an unfinished cut of an earlier process
@@ -359,7 +344,7 @@ class QueryCuts:
             session=self.session,
             arrival=self.arrival,
             cut=cut.cut,
-            ranges=_ranges(cut),
+            ranges=cut.ranges,
         )
 
     def pinned(self, cut: CutOffset) -> dict[str, int]:
@@ -367,12 +352,12 @@ class QueryCuts:
         return {
             part.stream: part.end
             for part in cut.ranges
-            if (held := self.held.get(part.stream)) is not None and held.is_pinned_to(part)
+            if (held := self.held.get(part.stream)) is not None and _is_pinned_to(held, part)
         }
 
-    def resumed(self, cut: CutOffset, term: int, mine: set[str]) -> SlotRanges:
+    def resumed(self, cut: CutOffset, term: int, mine: set[str]) -> Ranges:
         """Of `cut`, only the streams `mine` are read again; what is to be read."""
-        ranges = SlotRanges.of(part for part in cut.ranges if part.stream in mine)
+        ranges = cut.ranges.only(mine)
         self.set_open(CutOffset(cut.group, cut.session, cut.cut, term, ranges))
         return ranges
 
@@ -385,6 +370,14 @@ def older_checkpoint(session: str, cut: int, finished: int) -> Fenced:
     )
 
 
-def _ranges(cut: CutOffset) -> Ranges:
-    streams, starts, ends, epochs, _ = cut.ranges.columns
-    return Ranges(streams, epochs, starts, ends)
+def _is_pinned_to(held: Held, part: CutRange) -> bool:
+    """Whether the next cut must be what `part` was, and nobody had the stream since.
+
+    A batch that is read in part leaves out only streams that were leased again, so the next lease epoch
+    proves that `part` was not left out.
+    """
+    return (
+        not held.limbo
+        and held.follows == part.lease_epoch
+        and (held.committed, held.pinned_end) == (part.start, part.end)
+    )

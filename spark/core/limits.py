@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,10 @@ class Limits:
     min_rows: int | None = None
     """A smaller cut waits for more, up to `max_delay_ms`."""
     max_delay_ms: int = 0
+
+    def at_once(self) -> Limits:
+        """The same, but no cut waits for more."""
+        return replace(self, min_rows=None)
 
     def is_worth_a_cut(self, waiting: int, milliseconds: int) -> bool:
         """Whether so many messages are to be read now.

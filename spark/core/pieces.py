@@ -1,7 +1,7 @@
 """Which task reads which part of a cut: a pure function.
 
-A slot's part is one task's work, unless ``minPartitions`` or ``maxRecordsPerPartition`` ask for more tasks.
-Then parts are divided, by streams first and then within streams; the order within a stream is kept in the
+What one slot holds is one task's work, unless ``minPartitions`` or ``maxRecordsPerPartition`` ask for more
+tasks. Then it is divided, by streams first and then within streams; the order within a stream is kept in the
 order of the partitions, as in Spark's Kafka source.
 """
 
@@ -9,41 +9,46 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from streamlease.borrower.reading import Span
-from streamlease.spark.core.checkpoint import SlotRange, SlotRanges
+from streamlease.borrower.reading import Piece
+from streamlease.protocol.cuts import CutRange, Ranges
 
 
-def by_slot(ranges: Iterable[SlotRange]) -> dict[int, list[Span]]:
-    """What each slot reads, in the order of the slots."""
-    found: dict[int, list[Span]] = {}
-    for stream, start, end, lease_epoch, slot in zip(*SlotRanges.of(ranges).columns, strict=True):
-        found.setdefault(slot, []).append(Span(stream, start, end, lease_epoch))
+def by_slot(ranges: Ranges, slots: int, slot_of: Mapping[str, int]) -> dict[int, list[Piece]]:
+    """What each slot reads, in the order of the slots.
+
+    Args:
+        slots: how many there are.
+        slot_of: the slot that holds each stream; others, as after a restart, are spread.
+    """
+    found: dict[int, list[Piece]] = {}
+    for place, part in enumerate(ranges):
+        found.setdefault(slot_of.get(part.stream, place % slots), []).append(Piece(part, part))
     return dict(sorted(found.items()))
 
 
-def pieces(
-    slots: Mapping[int, list[Span]], least: int | None = None, most_rows: int | None = None
-) -> list[tuple[int, tuple[Span, ...]]]:
-    """Slot and spans of each partition; together they are all spans, each message once.
+def divided(
+    slots: Mapping[int, list[Piece]], least: int | None = None, most_rows: int | None = None
+) -> list[tuple[int, tuple[Piece, ...]]]:
+    """Slot and pieces of each partition; together they are all of them, each message once.
 
     Args:
         least: at least so many partitions, if there are as many messages.
         most_rows: at most so many messages in one.
     """
-    rows = sum(_rows(spans) for spans in slots.values())
+    rows = sum(_rows(pieces) for pieces in slots.values())
     wanted = len(slots)
     if most_rows is not None:
         wanted = max(wanted, -(-rows // most_rows))
     if least is not None:
         wanted = max(wanted, min(least, rows))
     if wanted == len(slots) and most_rows is None:
-        return [(slot, tuple(spans)) for slot, spans in slots.items()]
-    counts = _counts({slot: _rows(spans) for slot, spans in slots.items()}, wanted, most_rows)
-    return [(slot, piece) for slot, spans in slots.items() for piece in _divided(spans, counts[slot])]
+        return [(slot, tuple(pieces)) for slot, pieces in slots.items()]
+    counts = _counts({slot: _rows(pieces) for slot, pieces in slots.items()}, wanted, most_rows)
+    return [(slot, some) for slot, pieces in slots.items() for some in _divided(pieces, counts[slot])]
 
 
-def _rows(spans: Iterable[Span]) -> int:
-    return sum(span.end - span.start for span in spans)
+def _rows(pieces: Iterable[Piece]) -> int:
+    return sum(part.end - part.start for part, _ in pieces)
 
 
 def _counts(rows: Mapping[int, int], wanted: int, most_rows: int | None) -> dict[int, int]:
@@ -55,22 +60,25 @@ def _counts(rows: Mapping[int, int], wanted: int, most_rows: int | None) -> dict
     return counts
 
 
-def _divided(spans: list[Span], count: int) -> list[tuple[Span, ...]]:
-    total, cut, found = _rows(spans), 0, []
-    rest = list(spans)
+def _divided(pieces: list[Piece], count: int) -> list[tuple[Piece, ...]]:
+    total, cut, found = _rows(pieces), 0, []
+    rest = list(pieces)
     for number in range(1, count + 1):
         room = total * number // count - cut
         cut += room
-        piece: list[Span] = []
+        taken: list[Piece] = []
         while room and rest:
-            span = rest.pop(0)
-            taken = min(room, span.end - span.start)
-            if span.start + taken < span.end:
-                whole = span.cut or (span.start, span.end)
-                rest.insert(0, span._replace(start=span.start + taken, cut=whole))
-                span = span._replace(end=span.start + taken, cut=whole)
-            piece.append(span)
-            room -= taken
-        if piece:
-            found.append(tuple(piece))
+            part, whole = rest.pop(0)
+            size = min(room, part.end - part.start)
+            if part.start + size < part.end:
+                rest.insert(0, Piece(_between(part, part.start + size, part.end), whole))
+                part = _between(part, part.start, part.start + size)
+            taken.append(Piece(part, whole))
+            room -= size
+        if taken:
+            found.append(tuple(taken))
     return found
+
+
+def _between(part: CutRange, start: int, end: int) -> CutRange:
+    return part._replace(start=start, end=end)

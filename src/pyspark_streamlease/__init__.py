@@ -6,10 +6,28 @@ take them away as well. So under a PySpark that is too old the source is found, 
 
 import pyspark
 
-from streamlease.spark.setup.versions import is_too_old
+from streamlease.spark.setup.versions import is_too_old, too_old
 
 if is_too_old(pyspark.__version__):
-    from streamlease.spark.setup.unfit import UnfitSource as DefaultSource
+    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.types import StructType
+
+    class DefaultSource(DataSource):
+        """Says what is wrong, instead of an import that fails."""
+
+        @classmethod
+        def name(cls) -> str:
+            """The name of the format."""
+            return "streamlease"
+
+        def schema(self) -> StructType:
+            """Nothing.
+
+            Raises:
+                Unsupported: always.
+            """
+            raise too_old(pyspark.__version__)
+
 else:
     from streamlease.spark.source import StreamleaseSource as DefaultSource  # type: ignore[assignment]
 

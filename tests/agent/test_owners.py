@@ -14,7 +14,6 @@ from streamlease.agent.client import Client
 from streamlease.protocol.errors import Indefinite, TaskFailed
 from streamlease.protocol.ids import StreamId
 from streamlease.spark.committing import Commits
-from streamlease.spark.query.losses import Losses
 from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish.publisher import Publisher
@@ -124,21 +123,3 @@ async def test_commits_that_end_by_a_defect_hold_nobody_up() -> None:
                 await asyncio.sleep(0)
     async with asyncio.timeout(10):
         await commits.finish()
-
-
-async def test_a_query_hears_that_nobody_looks_for_lost_messages_any_more() -> None:
-    def breaks(stream: StreamId) -> int:
-        raise LookupError("nobody foresaw it")
-
-    tails: Any = SimpleNamespace(lowered=set(), next_of=breaks)
-    cuts: Any = SimpleNamespace(open=None, held={})
-    nothing: Any = None
-    losses = Losses(cuts, nothing, tails)
-    losses.suspect(["s.0.0"])
-    losses.tick()
-    with pytest.raises(TaskFailed, match="lost messages: looking ended by a defect"):
-        async with asyncio.timeout(10):
-            while True:
-                await losses.tell(fail=False)
-                await asyncio.sleep(0)
-    await losses.close()

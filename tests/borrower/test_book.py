@@ -280,3 +280,13 @@ def test_a_failure_that_was_answered_meanwhile_is_settled() -> None:
     assert again.passed is not None
     assert again.passed.failure == "f1"
     assert (held.failing, held.committed, held.position) == (None, 6, 6)
+
+
+@pytest.mark.parametrize(("to", "pinned"), [(3, 8), (5, 8), (8, None), (9, None)])
+def test_a_stream_follows_its_leader_who_may_have_lost_what_was_committed(
+    to: int, pinned: int | None
+) -> None:
+    held = Held.begin(0, "s.0.0", 1, 5)
+    held.pinned_end = 8
+    held.follow(to)
+    assert (held.committed, held.delivered, held.position, held.pinned_end) == (to, to, to, pinned)

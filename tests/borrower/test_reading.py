@@ -1,4 +1,4 @@
-"""A task reads its spans whole, in order and once; everything else is refused and changes nothing."""
+"""A task reads its pieces whole, in order and once; everything else is refused and changes nothing."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from hypothesis import strategies as st
 
 from streamlease.borrower.reading import (
     READING_TRANSITIONS,
+    Piece,
     Reading,
     ReadingEvent,
     ReadingState,
     SlotWork,
-    Span,
 )
+from streamlease.protocol.cuts import CutRange
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError
 
 S, E = ReadingState, ReadingEvent
 A, B = "s.0.0", "s.0.1"
 
 
-def work(*spans: Span) -> SlotWork:
-    return SlotWork("g/t", "q-1", "agent-1", 7, 0, spans)
+def work(*parts: CutRange) -> SlotWork:
+    return SlotWork("g/t", "q-1", "agent-1", 7, 0, tuple(Piece(part, part) for part in parts))
 
 
 def reading() -> Reading:
-    return Reading(work(Span(A, 10, 20, 1), Span(B, 0, 5, 3)))
+    return Reading(work(CutRange(A, 1, 10, 20), CutRange(B, 3, 0, 5)))
 
 
 def in_state(state: ReadingState) -> Reading:
-    """A reading of two spans (none of them, if it is to finish at once)."""
+    """A reading of two pieces (none of them, if it is to finish at once)."""
     if state is S.WAITING:
         return reading()
     one = reading()
@@ -56,7 +57,7 @@ def frozen(one: Reading) -> dict[str, object]:
 CAUSES: dict[tuple[ReadingState, ReadingEvent], tuple[Reading, Callable[[Reading], None]]] = {
     (S.WAITING, E.READ): (reading(), lambda one: one.read(A, 10, 12)),
     (S.WAITING, E.FINISH): (Reading(work()), Reading.finish),
-    (S.READING, E.READ): (Reading(work(Span(A, 10, 20, 1))), lambda one: one.read(A, 13, 19)),
+    (S.READING, E.READ): (Reading(work(CutRange(A, 1, 10, 20))), lambda one: one.read(A, 13, 19)),
     (S.READING, E.FINISH): (in_state(S.READING), Reading.finish),
     (S.DONE, E.READ): (in_state(S.DONE), lambda one: one.read(A, 10, 12)),
     (S.DONE, E.FINISH): (in_state(S.DONE), Reading.finish),
@@ -140,7 +141,7 @@ def test_an_unfinished_reading_does_not_finish(read: list[tuple[str, int, int]])
 def test_batches_of_any_size_and_streams_in_any_turn_add_up(
     first: list[int], second: list[int], random: Random
 ) -> None:
-    one = Reading(work(Span(A, 3, 3 + sum(first), 1), Span(B, 0, sum(second), 1)))
+    one = Reading(work(CutRange(A, 1, 3, 3 + sum(first)), CutRange(B, 1, 0, sum(second))))
     turns = [(A, size) for size in first] + [(B, size) for size in second]
     random.shuffle(turns)
     position = {A: 3, B: 0}

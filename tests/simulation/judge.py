@@ -28,6 +28,7 @@ from streamlease.leader.core.records import (
     decode_records,
 )
 from streamlease.leader.core.touched import moved_by
+from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
     Disconnect,
@@ -38,7 +39,7 @@ from streamlease.protocol.messages import (
     RevokeFinished,
     UpdateProgress,
 )
-from streamlease.spark.core.checkpoint import CutOffset, SlotRange
+from streamlease.spark.core.checkpoint import CutOffset
 from tests.simulation import generations, operators, poison
 from tests.simulation.store import Entry, Store, replayed
 
@@ -83,7 +84,7 @@ class Judge:
         self.claimed: dict[int, str] = {}
         self.acting: dict[int, str] = {}
         self.grants: set[tuple[str, int, str]] = set()
-        self.cuts: dict[tuple[str, int], tuple[SlotRange, ...]] = {}
+        self.cuts: dict[tuple[str, int], Ranges] = {}
         self.ranges: dict[str, list[tuple[int, int, int]]] = {}
         """Of cuts: begin, end and lease epoch of each range that came out."""
         self.only_queries = False
@@ -380,13 +381,13 @@ class Judge:
             if offset not in seen or seen[offset][0] == "nobody":
                 seen[offset] = ("nobody", lease_epoch)
 
-    def cut_read(self, session: str, cut: CutOffset, ranges: tuple[SlotRange, ...]) -> None:
+    def cut_read(self, session: str, cut: CutOffset, ranges: Ranges) -> None:
         """[8] A cut is read: the same rows as ever, without those that others took over."""
         first = self.cuts.setdefault((session, cut.cut), cut.ranges)
         self.demand(cut.ranges == first, session, "has two cuts", cut.cut, first, cut.ranges)
         self.demand(set(ranges) <= set(first), session, "reads more than its cut", cut.cut, ranges, first)
 
-    def undone(self, session: str, ranges: tuple[SlotRange, ...]) -> None:
+    def undone(self, session: str, ranges: Ranges) -> None:
         """A sink was replaced by an older one: what it loses may come again, to the same query."""
         for part in ranges:
             seen = self.seen[part.stream]

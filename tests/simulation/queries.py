@@ -1,4 +1,4 @@
-"""Spark queries: the real `QueryCuts`, asked and told by the rules of the session, and Spark's own steps.
+"""Spark queries: the real `QueryMachine`, a loop around it, and Spark's own steps.
 
 A batch is: its end stands in the offset log, it is read, the sink takes it as one transaction under its
 number, the commit log names it. A query can be killed between any two steps, and comes back from its logs.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from streamlease.agent.session import Session, SessionConfig
 from streamlease.borrower.events import (
@@ -19,23 +19,26 @@ from streamlease.borrower.events import (
     StreamRevoking,
 )
 from streamlease.borrower.life import BorrowerConfig
-from streamlease.protocol.errors import Fenced, StoreUnavailable, StreamleaseError
-from streamlease.protocol.messages import CutFinished, CutFixed, CutRead, CutResumed, LeaderToSession
-from streamlease.spark.core.checkpoint import CutOffset, SlotRange
-from streamlease.spark.core.cuts import QueryCuts, older_checkpoint
+from streamlease.protocol.cuts import Ranges
+from streamlease.protocol.errors import Fenced, StreamleaseError
+from streamlease.protocol.messages import CutRead, LeaderToSession
+from streamlease.spark.core import query_events as q
+from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
+from streamlease.spark.core.query_machine import QueryConfig, QueryMachine
+from streamlease.spark.core.query_states import QueryState
 from tests.simulation.agents import GONE, SUBSCRIPTION, SimAgent
 from tests.simulation.kernel import Process, Routine
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-RESEND_MS = 500
-ANSWER_MS = 2000
-RESUME_MS = 60_000
-REGRANT_MS = 2000
-LEAVE_MS = 5000
-TAIL_MS = 3000
+CLOSE_MS = 5000
+_S = QueryState
+SEEN = {
+    (_S.REGAINING, _S.ASKING): "a cut is fixed again after the query was given up",
+    (_S.LOSING, _S.RESUMING): "a take-over was lost before its cut was read in part",
+}
 
 
 @dataclass
@@ -48,8 +51,10 @@ class Checkpoint:
     """The end of each batch."""
     committed: int = 0
     """How many batches the commit log names."""
-    sink: dict[int, tuple[SlotRange, ...]] = field(default_factory=dict)
+    sink: dict[int, Ranges] = field(default_factory=dict)
     running: bool = False
+    began: bool = False
+    """Whether a process has run on it."""
     restored: int = 0
     """How often it was replaced by an older one."""
 
@@ -83,15 +88,23 @@ class Query:
         self.patience = self.random.choice((20, 150, 600))
         self.agent = SimAgent(world, process)
         self.session: Session | None = None
-        self.cuts = QueryCuts("g/#", self._progressed)
+        self.machine = QueryMachine(
+            QueryConfig(
+                group="g/#",
+                subscription=str(SUBSCRIPTION),
+                fresh="" if checkpoint.began else checkpoint.session,
+                slots=checkpoint.slots,
+                session_timeout_ms=world.borrower.session_timeout,
+                fail_on_data_loss=False,
+            )
+        )
         self.leaving = False
         self.over = False
-        self._error: StreamleaseError | None = None
-        self._left = False
-        self._waiting: type[LeaderToSession] | None = None
-        self._answer: Any = None
-        self._confirm_at = 0
-        checkpoint.running = True
+        self._reply: q.Reply | q.Refuse | None = None
+        self._events: list[q.Event] = []
+        self._is_stepping = False
+        self._around = q.Surroundings()
+        checkpoint.running = checkpoint.began = True
         process.ends.append(self._gone)
         process.start(self._run())
 
@@ -105,230 +118,161 @@ class Query:
 
     # ------------------------------------------------------------ handler
 
-    def _progressed(self, slot: int, event: Any) -> None:
-        if self.session is not None:
-            self.session.progressed(slot, event)
-
     def granted(self, slot: int, grant: StreamGranted) -> None:
-        """See `QuerySession`."""
+        """See `QueryLoop`."""
         name = f"{self.checkpoint.session} in {self.process.name}"
         self.world.judge.believes(name, grant.stream, grant.lease_epoch)
-        self.cuts.granted(slot, grant)
+        self._step(q.StreamCame(slot, grant))
 
     def acknowledged(self, slot: int, ack: ProgressAcknowledged) -> None:
-        """See `QuerySession`."""
+        """See `QueryLoop`."""
         self.world.judge.acknowledged(ack.stream, ack.offset)
 
     def answered(self, slot: int, answer: FailureAnswered) -> None:
-        """See `QuerySession`."""
+        """See `QueryLoop`."""
 
     def revoking(self, slot: int, revoking: StreamRevoking) -> None:
-        """See `QuerySession`."""
-        self.cuts.revoking(revoking)
+        """See `QueryLoop`."""
+        self._step(revoking)
 
     def gone(self, slot: int, gone: StreamGone) -> None:
-        """See `QuerySession`."""
-        self.cuts.gone(gone)
+        """See `QueryLoop`."""
+        self._step(gone)
 
     def received(self, message: LeaderToSession | CutRead) -> None:
-        """See `QuerySession`."""
-        cuts = self.cuts
-        match message:
-            case CutFixed():
-                cuts.confirm(message.finished)
-                if cuts.is_meant(message):
-                    cuts.believe(message.progress)
-                    self._answered(message)
-            case CutFinished():
-                cuts.confirm(message.finished)
-                cuts.believe(message.progress)
-                self._answered(message)
-            case CutResumed():
-                self._answered(message)
+        """See `QueryLoop`."""
+        self._step(q.Heard(message))
 
     def failed(self, error: StreamleaseError) -> None:
-        """See `QuerySession`."""
-        self._error = error
-        self._left = True
+        """See `QueryLoop`."""
+        self._step(q.SessionOver(error))
 
     def ended(self) -> None:
-        """See `QuerySession`."""
-        self._left = True
+        """See `QueryLoop`."""
+        self._step(q.SessionOver())
 
-    def _answered(self, message: Any) -> None:
-        if self._waiting is type(message):
-            self._answer, self._waiting = message, None
+    # ------------------------------------------------------------ the loop
 
-    # ------------------------------------------------------------ what QuerySession does
+    def _step(self, event: q.Event) -> None:
+        self._events.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        while self._events:
+            self._look_around()
+            self._take(self._events.pop(0))
+        self._is_stepping = False
 
-    def _begin(self) -> Routine:
+    def _look_around(self) -> None:
+        if self.session is not None:
+            around = q.Surroundings(self.session.connected, self.session.term)
+            if around != self._around:
+                self._around = around
+                self._take(around)
+
+    def _take(self, event: q.Event) -> None:
+        before = self.machine.state
+        for effect in self.machine.step(event, self.process.clock() / 1000):
+            self._carry_out(effect)
+        taken_up = before is _S.FOLLOWING and self.machine.cuts.open is not None
+        self.world.sometimes["a cut that no checkpoint names is taken up"] += taken_up
+        if (seen := SEEN.get((before, self.machine.state))) is not None:
+            self.world.sometimes[seen] += 1
+
+    def _carry_out(self, effect: q.Effect) -> None:
+        match effect:
+            case q.Reply() | q.Refuse():
+                self._reply = effect
+            case q.Find():
+                self.process.start(self._find_out(effect))
+            case q.OpenSession():
+                self._open(effect)
+            case q.Tell():
+                self._its_session.post(effect.message)
+            case q.ReportProgress():
+                self._its_session.progressed(effect.slot, effect.progress)
+            case q.Attest():
+                self._its_session.attested.add_all(effect.rows)
+            case q.GoBehind():
+                self._events.append(q.WentBehind(effect.stream))
+            case q.LeaveGroup():
+                self.world.sometimes["a query leaves in good order"] += 1
+                self._its_session.disconnect()
+            case q.Say() | q.EventRefused():
+                self.world.kernel.note(self.process.name, effect)
+            case q.WatchEnds() | q.CountMessages():
+                pass
+            case _:
+                assert_never(effect)
+
+    @property
+    def _its_session(self) -> Session:
+        assert self.session is not None
+        return self.session
+
+    def _open(self, effect: q.OpenSession) -> None:
         checkpoint = self.checkpoint
-        while True:
-            try:
-                arrival = yield self.agent.call(lambda store: store.arrive())
-                break
-            except GONE:
-                yield 300
         names = tuple(f"{checkpoint.session}/{slot}" for slot in range(checkpoint.slots))
         timers = BorrowerConfig(session_timeout=self.world.borrower.session_timeout)
-        config = SessionConfig(SUBSCRIPTION, checkpoint.session, names, arrival, timers)
-        self.cuts.session, self.cuts.arrival = checkpoint.session, arrival
+        config = SessionConfig(SUBSCRIPTION, checkpoint.session, names, effect.arrival, timers)
         self.session = Session(
             self.agent, config, self, clock=self.process.clock, token=self.world.kernel.token
         )
-        if checkpoint.offsets:
-            finished = checkpoint.committed == len(checkpoint.offsets)
-            self.session.saw_term(checkpoint.offsets[-1].term)
-            self._attest(checkpoint.offsets[-1], finished=finished)
+        self.session.saw_term(effect.term)
         self.session.start()
         self.agent.add_ticker(self._tick)
         self.process.start(self._look())
 
-    def _attest(self, cut: CutOffset, *, finished: bool) -> None:
-        """See `QuerySession`."""
-        assert self.session is not None
-        self.session.attested.add_all(
-            (part.slot, part.stream, part.lease_epoch, part.end if finished else part.start)
-            for part in cut.ranges
-        )
+    def _tick(self, now: int) -> None:
+        self._step(q.Moment())
 
     def _look(self) -> Routine:
-        while not self._left:
-            held = sorted(self.cuts.held)
+        while not self._its_session.over:
+            held = sorted(self.machine.cuts.held)
             if held:
                 with contextlib.suppress(*GONE):  # injected by `Faults`: the next round asks again
                     ends = yield self.agent.call(lambda store, held=held: store.ends(held))
                     for stream in held:
-                        self.cuts.streams.ends_at(stream, ends.get(stream))
+                        self._step(q.EndMoved(stream, ends.get(stream)))
+                    self._step(q.EndsWatched())
             yield self.random.randint(50, 300)
 
-    def _tick(self, now: int) -> None:
-        done = self.cuts.went_through
-        if self.cuts.unconfirmed and done and self.session is not None and now >= self._confirm_at:
-            self._confirm_at = now + RESEND_MS
-            self.session.post(self.cuts.finish_cut(done, self.session.term))
+    def _find_out(self, find: q.Find) -> Routine:
+        answer: Any = None
+        match find.what:
+            case q.Arrival():
+                while answer is None:
+                    try:
+                        answer = yield self.agent.call(lambda store: store.arrive())
+                    except GONE:
+                        yield 300
+            case q.GroupView():
+                yield self.random.randint(1, 50)
+                lease_epochs = self.world.lease_epochs()
+                if lease_epochs is not None:
+                    rows = [{"stream": stream, "lease_epoch": at} for stream, at in lease_epochs.items()]
+                    answer = {"streams": rows}
+            case q.WrittenLate():
+                answer = False
+            case q.Floors():
+                answer = {}
+            case _:
+                raise AssertionError(f"nobody answers {find.what}")
+        self._step(q.FoundOut(find.number, answer))
 
-    def _ask(self, question: Any, kind: type[LeaderToSession], ms: int) -> Routine:
-        clock, session = self.process.clock, self.session
-        assert session is not None
-        self._waiting, self._answer = kind, None
-        give_up = clock() + ms
-        while clock() < give_up:
-            sent = session.connected and session.post(question)
-            until = clock() + (RESEND_MS if sent else 50)
-            while clock() < until:
-                if self._answer is not None:
-                    return self._answer
-                yield 20
-                self._raise_error()
-        self._waiting = None
-        return None
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if self.leaving and self.random.random() < 0.02:
-            raise Stopped
-
-    def _next_cut(self, start: CutOffset) -> Routine:
-        cuts = self.cuts
-        self._raise_error()
-        if start.cut > cuts.finished:
-            if not (yield from self._finish(start)):
-                return start
-            if cuts.open is not None:
-                self.world.sometimes["a cut that no checkpoint names is taken up"] += 1
-                return cuts.open
-        if cuts.proposed is None and cuts.propose(cuts.streams.waiting(), Limits(self.limit)) is None:
-            yield 50
-            self._raise_error()
-            cuts.propose(cuts.streams.waiting(), Limits(self.limit))
-        if cuts.proposed is None:
-            return start
-        fixed = yield from self._ask(cuts.proposed, CutFixed, ANSWER_MS)
-        if fixed is None:
-            return start
-        if cuts.is_older(fixed):
-            raise older_checkpoint(start.session, start.cut + 1, fixed.finished)
-        return cuts.fixed(fixed) or start
-
-    def _finish(self, done: CutOffset) -> Routine:
-        assert self.session is not None
-        message, following = self.cuts.finish_cut(done, self.session.term), None
-        if self.cuts.is_open(done):
-            self.session.post(message)
-            self._confirm_at = self.process.clock() + RESEND_MS
-        else:
-            if (yield from self._ask(message, CutFinished, ANSWER_MS)) is None:
-                return False
-            following = yield from self._ask(self.cuts.ask_for_next(done), CutResumed, ANSWER_MS)
-            if following is None:
-                return False
-        self.cuts.finish(done, following)
-        self._attest(self.cuts.went_through or done, finished=True)
-        return True
-
-    def _ranges_of(self, cut: CutOffset) -> Routine:
-        cuts = self.cuts
-        if cuts.open is not None and cuts.is_open(cut):
-            return cuts.open.ranges
-        while True:
-            resumed = yield from self._ask(cuts.resume_cut(cut), CutResumed, RESUME_MS)
-            if resumed is None:
-                raise StoreUnavailable("no leader answered")
-            mine = {part.stream for part in resumed.ranges}
-            if not mine:
-                mine = yield from self._fix_again(cut)
-                self.world.sometimes["a cut is fixed again after the query was given up"] += bool(mine)
-            lost = [part for part in cut.ranges if part.stream not in mine]
-            if not lost or (yield from self._is_lost_for_good(resumed.term, lost)):
-                break
-            self.world.sometimes["a take-over was lost before its cut was read in part"] += 1
-        ranges = cuts.resumed(cut, resumed.term, mine)
-        self.world.sometimes["a cut is resumed"] += len(ranges) == len(cut.ranges)
-        self.world.sometimes["a cut is resumed in part"] += 0 < len(ranges) < len(cut.ranges)
-        return ranges
-
-    def _fix_again(self, cut: CutOffset) -> Routine:
-        cuts = self.cuts
-        give_up = self.process.clock() + REGRANT_MS
-        while True:
-            pinned = cuts.pinned(cut)
-            if len(pinned) == len(cut.ranges) or self.process.clock() >= give_up:
-                break
-            yield 50
-            self._raise_error()
-        if not pinned:
-            return set()
-        cuts.proposed = cuts.fix_cut(pinned)
-        fixed = yield from self._ask(cuts.proposed, CutFixed, ANSWER_MS)
-        if fixed is None:
-            raise StoreUnavailable("no leader answered")
-        mine = {part.stream for part in cuts.ranges_of(fixed)}
-        cuts.proposed = None
-        return mine
-
-    def _is_lost_for_good(self, term: int, lost: list[SlotRange]) -> Routine:
-        """See `QuerySession`."""
-        assert self.session is not None
-        yield from self._wait_until_leased_again(lost)
-        give_up = self.process.clock() + TAIL_MS
-        while self.process.clock() < give_up:
-            yield 50
-            self._raise_error()
-        yield from self._wait_until_leased_again(lost)
-        return self.session.term == term
-
-    def _wait_until_leased_again(self, lost: list[SlotRange]) -> Routine:
-        give_up = self.process.clock() + RESUME_MS
-        while lost and self.process.clock() < give_up:
-            lease_epochs = self.world.lease_epochs()
-            if lease_epochs is not None:
-                lost = [part for part in lost if lease_epochs.get(part.stream, 1 << 60) <= part.lease_epoch]
-            yield 50
-            self._raise_error()
-        if lost:
-            raise StoreUnavailable("the streams were not settled")
+    def _call(self, call: q.Call) -> Routine:
+        """Spark asks, and waits."""
+        self._reply = None
+        self._step(call)
+        while (reply := self._reply) is None:
+            yield 20
+            self._step(q.Moment())
+            if self.leaving and not isinstance(call, q.StopQuery) and self.random.random() < 0.02:
+                self._step(q.GivenUp())
+                raise Stopped
+        if isinstance(reply, q.Refuse):
+            raise reply.error
+        return reply.answer
 
     # ------------------------------------------------------------ what Spark does
 
@@ -343,7 +287,7 @@ class Query:
                 start = (
                     checkpoint.offsets[-1] if checkpoint.offsets else CutOffset("g/#", checkpoint.session, 0)
                 )
-                end = yield from self._next_cut(start)
+                end = yield from self._call(q.NextCut(start, Limits(self.limit)))
                 if end == start:
                     yield 30
                     continue
@@ -351,7 +295,8 @@ class Query:
                 checkpoint.offsets.append(end)
                 yield from self._pass_time()
                 yield from self._batch()
-            yield from self._leave()
+            yield from self._call(q.StopQuery())
+            yield from self._close()
         except StreamleaseError as error:
             self.world.kernel.note(self.process.name, "query fails:", type(error).__name__)
             self.world.sometimes[f"a query ends with {type(error).__name__}"] += 1
@@ -361,12 +306,21 @@ class Query:
                 self.over = True
         self.world.end(self.process)
 
+    def _begin(self) -> Routine:
+        checkpoint = self.checkpoint
+        newest = checkpoint.offsets[-1] if checkpoint.offsets else CutOffset("g/#", checkpoint.session, 0)
+        finished = checkpoint.committed == len(checkpoint.offsets)
+        yield from self._call(q.BeginQuery(newest, finished))
+
     def _batch(self) -> Routine:
         """Read the newest batch of the offset log, and put it into the sink."""
-        checkpoint = self.checkpoint
+        checkpoint, sometimes = self.checkpoint, self.world.sometimes
         number = len(checkpoint.offsets)
         cut = checkpoint.offsets[-1]
-        ranges = yield from self._ranges_of(cut)
+        is_resumed = self.machine.cuts.open is None
+        ranges = yield from self._call(q.ReadAgain(cut))
+        sometimes["a cut is resumed"] += is_resumed and len(ranges) == len(cut.ranges)
+        sometimes["a cut is resumed in part"] += is_resumed and 0 < len(ranges) < len(cut.ranges)
         self.world.judge.cut_read(f"{checkpoint.session}/{checkpoint.restored}", cut, ranges)
         yield from self._pass_time()
         if number not in checkpoint.sink:
@@ -381,24 +335,16 @@ class Query:
 
     def _pass_time(self) -> Routine:
         yield self.random.randint(1, 20 if self.world.healing else self.patience)
-        self._raise_error()
+        if self.leaving and self.random.random() < 0.02:
+            raise Stopped
         if self.world.kernel.chance(self.world.faults.crash_before * 3):
             self.world.sometimes["a query is killed between two steps of a batch"] += 1
             self.world.crash(self.process)
             yield 1
 
-    def _leave(self) -> Routine:
-        """See `QuerySession._leave`: in good order only if nothing may be unknown to the leader."""
-        assert self.session is not None
-        give_up = self.process.clock() + LEAVE_MS
-        while self.cuts.unconfirmed and self.process.clock() < give_up:
+    def _close(self) -> Routine:
+        """See `QueryLoop.stop`: what was posted leaves."""
+        give_up = self.process.clock() + CLOSE_MS
+        while not self.agent.idle and self.process.clock() < give_up:
             yield 50
-        settled = self.cuts.settled and self.cuts.open is None and not self.cuts.unconfirmed
-        if settled and not self.session.over:
-            self.session.disconnect()
-            while not self._left or not self.agent.idle:
-                yield 50
-                if self.process.clock() > give_up + LEAVE_MS:
-                    break
-            self.world.sometimes["a query leaves in good order"] += 1
         self.world.kernel.note(self.process.name, "has left")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.spark.query import resuming
+from streamlease.spark.core import resuming
 from tests.conftest import MakeServer
 from tests.spark.applications import Application
 from tests.spark.classes import java_options

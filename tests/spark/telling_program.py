@@ -52,7 +52,7 @@ class TellingReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlotPartition)
         work, task = partition.work, TaskContext.get()
-        ends = {span.stream: span.end for span in work.spans}
+        ends = {part.stream: part.end for part, _ in work.pieces}
         for batch in super().read(partition):
             (number,) = run_blocking(ask(connection(self._options.redis), [("CLIENT", "ID")]))
             offsets = batch.column("offset").to_pylist()

@@ -13,8 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import Halted, InvalidOption, StoreUnavailable
 from streamlease.protocol.group_options import GroupOptions
-from streamlease.spark.core import targets
-from streamlease.spark.query import available
+from streamlease.spark.core import available, targets
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all, newest, ranges
 from tests.spark.test_query_acts import act

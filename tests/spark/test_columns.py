@@ -11,9 +11,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streamlease.protocol.ids import StreamId
-from streamlease.spark.columns import message_fields
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.schema import stream_columns
+from streamlease.spark.schema import message_fields, stream_columns
 from streamlease.streams.entries.entries import Row, encode_rows
 from streamlease.streams.entries.messages import MESSAGE_SCHEMA
 from streamlease.streams.log.log import Append, AsyncLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamlease.borrower.events import Progressed, StreamGone, StreamGranted, StreamRevoking
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.messages import CutFixed, CutResumed, FixCut, Progress
-from streamlease.spark.core.checkpoint import CutOffset, SlotRange, SlotRanges
+from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.cuts import QueryCuts
 from streamlease.spark.core.limits import Limits
 
@@ -26,8 +26,8 @@ class Query:
         self.cuts.granted(0, StreamGranted(S0, lease_epoch, progress, pinned, resumes))
 
     def propose(self, end: int) -> FixCut | None:
-        self.cuts.streams.ends_at(S0, end)
-        return self.cuts.propose(self.cuts.streams.waiting(), Limits())
+        self.cuts.unread.ends_at(S0, end)
+        return self.cuts.propose(self.cuts.unread.counts(), Limits())
 
     def open(self, number: int, start: int, end: int, lease_epoch: int) -> CutOffset:
         assert self.propose(end) is not None
@@ -55,7 +55,7 @@ def test_a_query_that_comes_back_gives_nothing_away_before_it_knows_what_became_
     query.grant(2, 0, resumes=1)
     query.cuts.revoking(StreamRevoking(S0, 2))
     assert query.reported == []  # cut 1, up to 5, may be in the sink
-    done = CutOffset("g/a", "q", 1, 1, SlotRanges.of((SlotRange(S0, 0, 5, 1, 0),)))
+    done = CutOffset("g/a", "q", 1, 1, Ranges.of((CutRange(S0, 1, 0, 5),)))
     query.cuts.finish(done)
     assert [event.final for event in query.reported] == [True]
 
@@ -133,13 +133,13 @@ def test_a_query_that_comes_back_gives_nothing_away_of_a_cut_that_its_checkpoint
     query = Query()
     query.grant(2, 5, resumes=1)
     query.cuts.revoking(StreamRevoking(S0, 2))
-    done = CutOffset("g/a", "q", 1, 1, SlotRanges.of((SlotRange(S0, 0, 5, 1, 0),)))
+    done = CutOffset("g/a", "q", 1, 1, Ranges.of((CutRange(S0, 1, 0, 5),)))
     asked = query.cuts.ask_for_next(done)
     assert (asked.cut, asked.ranges) == (2, ())
     part = CutRange(stream=S0, lease_epoch=1, start=5, end=9)
     following = CutResumed(group="g/a", session="q", term=1, cut=2, ranges=Ranges.of((part,)))
     cut = query.cuts.finish(done, following)
-    assert cut == CutOffset("g/a", "q", 2, 1, SlotRanges.of((SlotRange(S0, 5, 9, 1, 0),)))
+    assert cut == CutOffset("g/a", "q", 2, 1, Ranges.of((CutRange(S0, 1, 5, 9),)))
     assert query.cuts.open == cut
     assert query.reported == []  # Spark is given the cut, and reads it
     query.cuts.finish(cut)
@@ -164,7 +164,7 @@ def test_an_answer_to_what_was_proposed_before_is_not_meant() -> None:
     assert query.cuts.is_meant(answer)
     cut = query.cuts.fixed(answer)
     assert cut is not None
-    assert cut.ranges == (SlotRange(S0, 0, 9, 1, 0),)
+    assert cut.ranges == (CutRange(S0, 1, 0, 9),)
 
 
 def test_only_the_leader_that_fixed_a_cut_is_not_told_what_it_was() -> None:
@@ -183,5 +183,5 @@ def test_only_the_leader_that_fixed_a_cut_is_not_told_what_it_was() -> None:
 
 def test_a_leader_is_told_what_the_cut_of_an_earlier_process_was() -> None:
     query = Query()
-    done = CutOffset("g/a", "q", 1, 1, SlotRanges.of((SlotRange(S0, 0, 5, 1, 0),)))
+    done = CutOffset("g/a", "q", 1, 1, Ranges.of((CutRange(S0, 1, 0, 5),)))
     assert query.cuts.finish_cut(done, 1).ranges == (CutRange(S0, 1, 0, 5),)

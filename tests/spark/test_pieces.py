@@ -6,54 +6,55 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlease.borrower.reading import Span
-from streamlease.spark.core.checkpoint import SlotRange
-from streamlease.spark.core.pieces import by_slot, pieces
+from streamlease.borrower.reading import Piece
+from streamlease.protocol.cuts import CutRange, Ranges
+from streamlease.spark.core.pieces import by_slot, divided
 
+SLOTS = 4
 parts = st.lists(
     st.builds(
-        lambda shard, start, count, slot: SlotRange(f"s.0.{shard}", start, start + count, 5, slot),
+        lambda shard, start, count: CutRange(f"s.0.{shard}", 5, start, start + count),
         st.integers(0, 30),
         st.integers(0, 100),
         st.integers(1, 200),
-        st.integers(0, 3),
     ),
     unique_by=lambda part: part.stream,
     min_size=1,
 )
 asked = st.one_of(st.none(), st.integers(1, 60))
+slots_of = st.dictionaries(st.integers(0, 30).map(lambda shard: f"s.0.{shard}"), st.integers(0, SLOTS - 1))
 
 
-def rows(spans: tuple[Span, ...]) -> int:
-    return sum(span.end - span.start for span in spans)
+def rows(pieces: tuple[Piece, ...]) -> int:
+    return sum(part.end - part.start for part, _ in pieces)
 
 
-@given(parts, asked, asked)
+@given(parts, slots_of, asked, asked)
 def test_the_pieces_are_the_whole_and_as_many_as_asked_for(
-    ranges: list[SlotRange], least: int | None, most: int | None
+    ranges: list[CutRange], slot_of: dict[str, int], least: int | None, most: int | None
 ) -> None:
-    slots = by_slot(ranges)
-    found = pieces(slots, least, most)
+    slots = by_slot(Ranges.of(ranges), SLOTS, slot_of)
+    assert {whole for pieces in slots.values() for _, whole in pieces} == set(ranges)
+    found = divided(slots, least, most)
     ends: dict[str, int] = {}
-    for slot, spans in found:
-        for span in spans:
-            (part,) = [one for one in ranges if one.stream == span.stream]
-            assert slot == part.slot
-            assert span.start == ends.get(span.stream, part.start)
-            assert span.start < span.end
-            assert (span.cut or (span.start, span.end)) == (part.start, part.end)
-            ends[span.stream] = span.end
+    for slot, pieces in found:
+        for part, whole in pieces:
+            assert slot == slot_of.get(part.stream, ranges.index(whole) % SLOTS)
+            assert part.start == ends.get(part.stream, whole.start)
+            assert (part.stream, part.lease_epoch) == (whole.stream, whole.lease_epoch)
+            assert part.start < part.end
+            ends[part.stream] = part.end
     assert ends == {part.stream: part.end for part in ranges}
     total = sum(part.end - part.start for part in ranges)
     if least is not None:
         assert len(found) >= min(least, total)
     if most is not None:
-        assert all(rows(spans) <= most for _, spans in found)
+        assert all(rows(pieces) <= most for _, pieces in found)
     if least is None and most is None:
         assert len(found) == len(slots)
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])
 def test_slots_are_not_joined(least: int) -> None:
-    slots = by_slot([SlotRange(f"s.0.{slot}", 0, 10, 1, slot) for slot in range(3)])
-    assert len(pieces(slots, least)) == 3
+    ranges = Ranges.of([CutRange(f"s.0.{slot}", 1, 0, 10) for slot in range(3)])
+    assert len(divided(by_slot(ranges, 3, {}), least)) == 3

@@ -112,7 +112,7 @@ def test_a_query_that_dies_in_its_first_batch_keeps_a_cut_that_no_checkpoint_nam
     other = world.query()
     other.trigger()
     again = resumed(world, query)
-    again.session._thread.call(again.session._start(start, finished=True))
+    again.session.thread.call(again.session.loop.begin(start, finished=True))
     wait_for(lambda: sum(held.revoking for held in dict(again.session.cuts.held).values()) == 2)
     again.run_until("logged")
     assert (newest(again.checkpoint).cut, ranges(newest(again.checkpoint))) == (1, ranges(before))
@@ -163,7 +163,7 @@ def test_no_stream_of_a_cut_that_did_not_reach_the_checkpoint_is_given_away_befo
     other = world.query()
     other.trigger()
     again = resumed(world, query)
-    again.session._thread.call(again.session._start(start, finished=True))
+    again.session.thread.call(again.session.loop.begin(start, finished=True))
     wait_for(lambda: sum(held.revoking for held in dict(again.session.cuts.held).values()) == 2)
     again.run_until("logged")
     after = newest(again.checkpoint)
@@ -275,7 +275,7 @@ def test_a_query_that_stood_still_has_everything_once_if_nobody_took_over(world:
     world.publish(5)
     query.run_until(phase)
     go_on = threading.Event()
-    query.session._thread._loop.call_soon_threadsafe(go_on.wait)
+    query.session.thread._loop.call_soon_threadsafe(go_on.wait)
     forgotten(world, query)
     go_on.set()
     world.publish(5)
@@ -336,12 +336,12 @@ def test_a_smaller_process_gets_only_the_ranges_that_are_still_its_own(world: Wo
     world.publish(5)
     query.run_until("logged")
     cut = newest(query.checkpoint)
-    lost = {part.stream for part in cut.ranges if part.slot == 1}
+    lost = {stream for stream, slot in query.session.slots_of(cut.ranges).items() if slot == 1}
     assert 0 < len(lost) < 4
     query.kill()
     again = resumed(world, query, slots=1, sessionTimeoutMs=SHORT)
     session = again.session
-    session._thread.call(session._start(cut, finished=False))
+    session.thread.call(session.loop.begin(cut, finished=False))
     wait_for(lambda: again.held.keys() == set(world.streams))
     assert {part.stream for part in session.ranges_of(cut)} == set(world.streams) - lost
     again.run(lambda: rows(again) == world.total)
@@ -359,7 +359,7 @@ def test_a_batch_that_was_read_in_part_is_not_taken_for_whole(world: World, phas
     cut = newest(query.checkpoint)
     query.kill()
     second = resumed(world, query, slots=1, sessionTimeoutMs=SHORT)
-    second.session._thread.call(second.session._start(cut, finished=False))
+    second.session.thread.call(second.session.loop.begin(cut, finished=False))
     wait_for(lambda: second.held.keys() == set(world.streams))
     assert 0 < len(second.session.ranges_of(cut)) < len(cut.ranges)
     second.run_until(phase)
@@ -379,7 +379,7 @@ def test_a_query_that_stops_before_it_has_told_of_its_last_batch_gives_nothing_a
     query.run_until("committed")
     query.kill()
     again = resumed(world, query)
-    again.session._thread.call(again.session._start(newest(query.checkpoint), finished=False))
+    again.session.thread.call(again.session.loop.begin(newest(query.checkpoint), finished=False))
     wait_for(lambda: again.held.keys() == set(world.streams))
     again.stop()
     world.publish(1)
@@ -391,12 +391,13 @@ def test_a_query_that_stops_before_it_has_told_of_its_last_batch_gives_nothing_a
 def test_a_cut_that_lost_all_its_streams_does_not_stop_the_query(world: World) -> None:
     world.lead()
     query = started(world, sessionTimeoutMs=SHORT, slots=2)
-    of_slot_1 = [part.stream for part in newest(query.checkpoint).ranges if part.slot == 1]
+    slots = query.session.slots_of(newest(query.checkpoint).ranges)
+    of_slot_1 = [stream for stream, slot in slots.items() if slot == 1]
     world.publish(dict.fromkeys(of_slot_1, 5))
     query.run_until("fixed")
     query.kill()
     again = resumed(world, query, slots=1, sessionTimeoutMs=SHORT)
-    again.session._thread.call(again.session._start(newest(query.checkpoint), finished=False))
+    again.session.thread.call(again.session.loop.begin(newest(query.checkpoint), finished=False))
     wait_for(lambda: again.held.keys() == set(world.streams))
     again.run(lambda: rows(again) == world.total)
     world.check(again.checkpoint)
@@ -481,7 +482,7 @@ def test_streams_that_were_lost_are_not_reported_as_held(world: World) -> None:
     one = started(world, sessionTimeoutMs=SHORT)
     one.run(lambda: world.all_committed)
     two = world.query()
-    thread = one.session._thread
+    thread = one.session.thread
     go_on = threading.Event()
     thread._loop.call_soon_threadsafe(go_on.wait)
     two.run(lambda: two.held.keys() == set(world.streams))

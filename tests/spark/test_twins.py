@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from streamlease.protocol.errors import InvalidOption
-from streamlease.spark.query import available, twins
+from streamlease.spark import task
+from streamlease.spark.core import available
 from streamlease.spark.source import StreamReader
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all
@@ -26,8 +27,8 @@ def in_task(monkeypatch: pytest.MonkeyPatch) -> InTask:
 
     def set_to(query: str | None, run: str | None = None) -> None:
         properties = {"sql.streaming.queryId": query, "spark.jobGroup.id": run}
-        context = SimpleNamespace(getLocalProperty=properties.__getitem__)
-        monkeypatch.setattr(twins, "TaskContext", SimpleNamespace(get=lambda: context))
+        context = SimpleNamespace(getLocalProperty=properties.__getitem__, attemptNumber=lambda: 0)
+        monkeypatch.setattr(task, "TaskContext", SimpleNamespace(get=lambda: context))
 
     return set_to
 
@@ -86,7 +87,7 @@ def test_only_the_first_micro_batch_of_a_reader_has_a_task_without_messages(
     start, end = first_batch(one)
     for _ in range(2):  # a frame in a union with itself is read twice
         (partition,) = one.reader.partitions(start, end)
-        assert (partition.first, partition.work.spans) == (True, ())  # type: ignore[attr-defined]
+        assert (partition.first, partition.work.pieces) == (True, ())  # type: ignore[attr-defined]
     world.lead()
     world.publish(3)
     held_all(one, world)

@@ -107,7 +107,7 @@ class Query:
     def held(self) -> dict[str, int]:
         """Stream -> lease epoch, of what it may put into a cut."""
         held = dict(self.session.cuts.held)
-        return {s: h.lease_epoch for s, h in held.items() if not h.limbo and not h.revoking}
+        return {s: h.lease_epoch for s, h in held.items() if h.is_granted}
 
     def trigger(self, until: Phase = "committed", *, also_empty: bool = False) -> bool:
         """One round of Spark's micro-batch loop; whether there was a batch with something to read.
@@ -193,7 +193,7 @@ class Query:
     def kill(self) -> None:
         """End the process as SIGKILL does."""
         self.alive = False
-        freeze(self.session._thread)
+        freeze(self.session.thread)
 
     def stop(self) -> None:
         """What Spark does when the query is stopped."""
@@ -397,8 +397,8 @@ class World:
         for query in self.queries:
             session = query.reader._query
             if session is not None:
-                client = session._client
-                _bury(session._thread, [client.redis] if client is not None else [])
+                client = session.loop.client
+                _bury(session.thread, [client.redis] if client is not None else [])
         with contextlib.suppress(KeyError):
             while True:
                 connections._connections.popitem()[1].close()

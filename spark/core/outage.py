@@ -1,12 +1,8 @@
-"""How long a query waits for a Redis that is away, ``redis.timeout``, and what it says of missing leaders."""
+"""How long a query waits for a Redis that is away, ``redis.timeout``, and what it says without a leader."""
 
 from __future__ import annotations
 
-import logging
-
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError
-
-log = logging.getLogger(__name__)
 
 TELL_SECONDS = 5.0
 """After so long without a leader a query says so in its log; a leader that falls is followed sooner."""
@@ -25,21 +21,25 @@ class Outage:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: float | None = None
+        self._error: StreamleaseError | None = None
 
     def look(self, error: StreamleaseError | None, now: float) -> None:
-        """Take note of how the last question to Redis went.
+        """Take note of how the last question to Redis went."""
+        if error is None or not error.retriable:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        self._error = error
+
+    def check(self, now: float) -> None:
+        """See whether it may go on.
 
         Raises:
             StoreUnavailable: no question was answered for too long.
         """
-        if error is None or not error.retriable:
-            self._since = None
-            return
-        if self._since is None:
-            self._since = now
-        if now - self._since >= self._seconds:
+        if self._since is not None and now - self._since >= self._seconds:
             raise StoreUnavailable(
-                f"Redis was away for {self._seconds:.0f} s (option 'redis.timeout'): {error}; "
+                f"Redis was away for {self._seconds:.0f} s (option 'redis.timeout'): {self._error}; "
                 f"start the query again with the same checkpoint, and it goes on where it was"
             )
 
@@ -56,18 +56,25 @@ class Leaderless:
         self._since: float | None = None
         self._tell_at = 0.0
 
-    def look(self, cause: str | None, now: float) -> None:
-        """Take note at `now` (s) of why there is no leader; empty: that is not known, None: there is one."""
+    def look(self, cause: str | None, now: float) -> str | None:
+        """Take note at `now` (s) of why there is no leader; empty: that is not known, None: there is one.
+
+        Returns:
+            what is to be said in the log, if something is.
+        """
+        since = self._since
         if cause is None:
-            if self._since is not None and self._tell_at > self._since + TELL_SECONDS:
-                log.warning("%s: a leader answers again after %.0f s", self._subscription, now - self._since)
             self._since = None
-            return
-        if self._since is None:
-            self._since, self._tell_at = now, now + TELL_SECONDS
-        if now >= self._tell_at:
-            self._tell_at = now + AGAIN_SECONDS
-            log.warning("%s (for %.0f s)", self.error(cause), now - self._since)
+            if since is not None and self._tell_at > since + TELL_SECONDS:
+                return f"{self._subscription}: a leader answers again after {now - since:.0f} s"
+            return None
+        if since is None:
+            since = self._since = now
+            self._tell_at = now + TELL_SECONDS
+        if now < self._tell_at:
+            return None
+        self._tell_at = now + AGAIN_SECONDS
+        return f"{self.error(cause)} (for {now - since:.0f} s)"
 
     def error(self, cause: str) -> str:
         """What the query's progress says."""

@@ -1,0 +1,431 @@
+"""The machine of a query beside Spark's driver: events in, effects out; no clock, no randomness, no I/O.
+
+A micro-batch is one cut, which the leader fixes durably before Spark hears of it. The rules:
+
+* Being asked for what follows cut n proves that cut n went through the sink: it is finished then. (Spark's
+  own ``commit`` comes later or, for a quiet source, never.) The leader is told so until it confirms.
+* A stream that is being revoked leaves once no open or proposed cut holds it. A restarted query asks first
+  whether the process before it had a cut fixed that its checkpoint does not name: that one comes next.
+* A restarted query takes up its unfinished cut. Of one that went through the sink it attests that, for
+  streams in which a leader that had given the query up still has it pinned.
+* A query that stops while a cut is open falls silent instead of giving its streams back: only its checkpoint
+  knows what became of the cut, so it has until its session timeout to return.
+* Where Spark tracks progress asynchronously, the checkpoint is behind what went through the sink. That is
+  noted, and a restarted query goes on behind the cuts that the leader knows to be finished. Otherwise a
+  checkpoint that lacks one is an old copy, and refused.
+
+Where the query is, and every legal move of it, is in `query_states`. It has parts that own their state:
+`QueryCuts` with the consumer's book; the two conversations with Spark and the leader, `NextCuts` and
+`Resuming`, which share a `Desk`; `Losses`, `AvailableNow`, `Outage`. This module says which part an event is
+for. Times are seconds of any clock that does not run backwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from streamlease.borrower.events import Progressed, StreamGone, StreamRevoking
+from streamlease.protocol.errors import InvalidInput, StreamleaseError
+from streamlease.protocol.messages import CutFinished, CutFixed, CutRead, CutResumed, LeaderToSession
+from streamlease.spark.core import query_events as q
+from streamlease.spark.core.available import AvailableNow
+from streamlease.spark.core.cuts import QueryCuts
+from streamlease.spark.core.losses import Losses
+from streamlease.spark.core.next_cut import NextCuts
+from streamlease.spark.core.outage import Leaderless, Outage, unled
+from streamlease.spark.core.query_desk import Desk
+from streamlease.spark.core.query_states import CALLED, QUERY_TRANSITIONS, QueryMove, QueryState
+from streamlease.spark.core.questions import Question
+from streamlease.spark.core.resuming import Resuming
+
+LEAVE_SECONDS = 5.0
+"""How long a query that stops waits until its last cut is confirmed: longer than a leader's ttl."""
+
+MOST_STREAMS = 1000
+"""Spark asks for a report about every 15 ms while a query is idle: with more, ends are left out."""
+
+_S, _M = QueryState, QueryMove
+
+
+@dataclass(frozen=True, slots=True)
+class QueryConfig:
+    """What a query is."""
+
+    group: str
+    subscription: str
+    """What it consumes, for people."""
+    fresh: str
+    """The session of a query that begins without a checkpoint, if that is this process."""
+    slots: int = 2
+    session_timeout_ms: int = 10_000
+    redis_timeout: float = 60.0
+    """How long (s) Redis may be away."""
+    fail_on_data_loss: bool = True
+
+
+class QueryMachine:
+    """One query; only `step` changes it."""
+
+    def __init__(self, config: QueryConfig) -> None:
+        self.config = config
+        self.cuts = QueryCuts(config.group, self._report_progress)
+        self.available = AvailableNow(config.subscription, config.session_timeout_ms, self.cuts)
+        self.refused = 0
+        """Events that no transition allows, and late answers."""
+        self._desk = Desk()
+        self._losses = Losses(self.cuts)
+        self._next_cuts = NextCuts(
+            self._desk,
+            self.cuts,
+            self._losses,
+            self.available,
+            fresh=config.fresh,
+            slots=config.slots,
+            fail_on_data_loss=config.fail_on_data_loss,
+        )
+        self._resuming = Resuming(self._desk, self.cuts, self._losses, config.subscription)
+        self._leaderless = Leaderless(config.subscription)
+        self._outage = Outage(config.redis_timeout)
+        self._error: StreamleaseError | None = None
+        self._attempts: dict[tuple[int, int], int] = {}
+        """Cut and slot -> the newest attempt whose report was counted."""
+        self._version = 0
+        """Goes up with all that may change what is reported: Spark asks again and again."""
+        self._reported: tuple[tuple[int, bool, str | None], dict[str, Any]] = ((-1, False, None), {})
+
+    # ------------------------------------------------------------ what is asked of it
+
+    @property
+    def state(self) -> QueryState:
+        """Where it is."""
+        return self._desk.state
+
+    @property
+    def is_led(self) -> bool:
+        """Whether a leader says what the query holds."""
+        return self._desk.around.connected
+
+    @property
+    def due(self) -> float | None:
+        """When (s) the next `Moment` is needed at the latest; None: whenever."""
+        desk, times = self._desk, list[float]()
+        if desk.question is not None:
+            times += [desk.question.again_at, desk.question.give_up]
+        elif desk.state in (_S.LOOKING, _S.REGAINING, _S.LOSING, _S.CONFIRMING) and not desk.is_finding:
+            times.append(desk.until if desk.news_at is None else desk.news_at)
+        if self.cuts.unconfirmed and desk.state not in (_S.FAILED, _S.ENDED):
+            times.append(self._next_cuts.confirm_at)
+        return min(times, default=None)
+
+    def step(self, event: q.Event, now: float) -> list[q.Effect]:
+        """Take one event at time `now` (s) and return what is to be done, in order."""
+        desk = self._desk
+        desk.now = max(now, desk.now)
+        try:
+            if not self._take(event):
+                self.refused += 1
+                desk.do(q.EventRefused(type(event).__name__, desk.state.value))
+            self._go_on()
+        except StreamleaseError as error:
+            desk.refuse(error)
+        return desk.taken()
+
+    def report(self) -> dict[str, Any]:
+        """What ``StreamingQueryProgress`` shows: ends, streams held, lag, rebalances, and what is wrong.
+
+        None stands for what is not known, never 0.
+        """
+        key = self._version, self.is_led, self._error_shown()
+        if self._reported[0] != key:
+            _, known, error = key
+            held, lag = self.cuts.unread.held_and_lag()
+            self._reported = (
+                key,
+                {
+                    "streams": self.cuts.unread.ends() if held <= MOST_STREAMS else {},
+                    "held": held if known else None,
+                    "lag": lag if known and error is None else None,
+                    "rebalances": self.cuts.rebalances,
+                    "error": error,
+                },
+            )
+        return self._reported[1]
+
+    def holding(self) -> tuple[int | None, int | None]:
+        """Streams held, and messages of them that no cut took through the sink; from any thread.
+
+        None where it is not known: without a leader, what the query has may be another's already.
+        """
+        return self.cuts.unread.held_and_lag() if self.is_led else (None, None)
+
+    # ------------------------------------------------------------ events: False is "refused"
+
+    def _take(self, event: q.Event) -> bool:
+        if not isinstance(event, q.Moment | q.Surroundings):
+            self._version += 1
+        match event:
+            case q.BeginQuery() | q.NextCut() | q.ReadAgain():
+                return self._called(event)
+            case q.StopQuery():
+                return self._stop(event)
+            case q.GivenUp():
+                return self._given_up()
+            case q.FoundOut():
+                return self._found(event)
+            case q.NotFoundOut():
+                if self._desk.found(event.number) is None:
+                    return False
+                raise event.error
+            case q.Surroundings():
+                self._desk.around = event
+                self._outage.look(event.store_error, self._desk.now)
+                return True
+            case q.TargetsKnown():
+                return self._targets_known(event)
+            case q.SessionOver():
+                return self._session_over(event.error)
+            case q.Moment():
+                return self._moment(event)
+            case _:
+                if self.state in (_S.NEW, _S.STARTING, _S.ENDED) or not self._of_session(event):
+                    return False
+                if self._desk.news_at is None:
+                    self._desk.news_at = self._desk.now
+                return True
+
+    def _of_session(
+        self,
+        event: q.StreamCame
+        | StreamRevoking
+        | StreamGone
+        | q.Heard
+        | q.EndMoved
+        | q.EndsWatched
+        | q.WentBehind,
+    ) -> bool:
+        match event:
+            case q.StreamCame():
+                passed = self.cuts.granted(event.slot, event.grant)
+                self._losses.granted(event.grant)
+                if passed is not None:
+                    self._losses.went_on({event.grant.stream: passed})
+                self._desk.do(q.WatchEnds())
+            case StreamRevoking():
+                return self.cuts.revoking(event)
+            case StreamGone():
+                if not self.cuts.gone(event):
+                    return False
+                self._desk.do(q.WatchEnds())
+            case q.Heard():
+                return self._heard(event.message)
+            case q.EndMoved():
+                self.cuts.unread.ends_at(event.stream, event.next)
+            case q.EndsWatched():
+                self.cuts.unread.forget_ends()
+            case q.WentBehind():
+                self._losses.went_behind(event.stream, done=event.error is None)
+                if event.error is not None:
+                    self._desk.say(logging.WARNING, str(event.error), event.stream)
+            case _:
+                assert_never(event)
+        return True
+
+    def _heard(self, message: LeaderToSession | CutRead) -> bool:
+        match message:
+            case CutRead():
+                self._count(message)
+                return True
+            case CutFixed():
+                self.cuts.confirm(message.finished)
+                if self.cuts.is_meant(message):
+                    self._losses.went_on(self.cuts.believe(message.progress))
+            case CutFinished():
+                self.cuts.confirm(message.finished)
+                self._losses.went_on(self.cuts.believe(message.progress))
+            case CutResumed():
+                pass
+        desk, call = self._desk, self._desk.call
+        if desk.question is None or not desk.question.is_answered_by(message):
+            return isinstance(message, CutFinished)  # which confirms; all else is late
+        desk.question = None
+        if isinstance(call, q.NextCut):
+            self._next_cuts.answered(message)
+        elif isinstance(call, q.ReadAgain):
+            self._resuming.answered(message)
+        return True
+
+    def _count(self, message: CutRead) -> None:
+        """Count what a task has read, but not the late report of an attempt that another one followed."""
+        if any(cut < message.cut for cut, _ in self._attempts):
+            self._attempts = {key: one for key, one in self._attempts.items() if key[0] >= message.cut}
+        key = (message.cut, message.slot)
+        if message.attempt >= self._attempts.get(key, -1):
+            self._attempts[key] = message.attempt
+            self._desk.do(q.CountMessages(read=message.messages))
+
+    def _found(self, event: q.FoundOut) -> bool:
+        what, call = self._desk.found(event.number), self._desk.call
+        if what is None:
+            return False
+        if isinstance(call, q.BeginQuery):
+            self._arrived(call, event.answer)
+        elif isinstance(call, q.NextCut):
+            self._next_cuts.found(what, event.answer)
+        else:
+            self._resuming.found(what, event.answer)
+        return True
+
+    def _targets_known(self, event: q.TargetsKnown) -> bool:
+        if self.state not in (_S.NEW, _S.SERVING):
+            return False
+        self.available.targets = event.targets
+        if event.in_one_cut:
+            self.available.has_one_cut = True
+            self._desk.say(logging.WARNING, self.available.cost_of_once())
+        return True
+
+    def _moment(self, moment: q.Moment) -> bool:
+        self._desk.news_at = None
+        self._losses.suspect(moment.lowered)
+        if self.state not in (_S.SERVING, _S.CONFIRMING, *CALLED):
+            return True
+        desk = self._desk
+        for stream, read in self._losses.found().items():
+            desk.do(q.GoBehind(stream, read))
+        said = self._leaderless.look(None if self.is_led else desk.around.trouble, desk.now)
+        if said is not None:
+            desk.say(logging.WARNING, said)
+        done = self.cuts.went_through
+        if self.cuts.unconfirmed and done is not None and desk.now >= self._next_cuts.confirm_at:
+            self._next_cuts.tell_finished(done)
+        return True
+
+    # ------------------------------------------------------------ calls
+
+    def _called(self, call: q.BeginQuery | q.NextCut | q.ReadAgain) -> bool:
+        desk = self._desk
+        if desk.call is not None:
+            return False
+        if desk.state is not (_S.NEW if isinstance(call, q.BeginQuery) else _S.SERVING):
+            desk.do(q.Refuse(self._error or InvalidInput(f"the query is {desk.state.value}: make a new one")))
+            return self._error is not None
+        desk.call, desk.asked_at = call, desk.now
+        match call:
+            case q.BeginQuery():
+                desk.move(_M.BEGUN)
+                desk.find(q.Arrival())
+            case q.NextCut():
+                self._next_cuts.begin(call)
+            case q.ReadAgain():
+                self._resuming.begin(call.cut)
+            case _:
+                assert_never(call)
+        return True
+
+    def _arrived(self, call: q.BeginQuery, arrival: int) -> None:
+        cut = call.cut
+        self.cuts.session, self.cuts.arrival = cut.session, arrival
+        if call.finished:
+            self._losses.begin(cut)
+        self._desk.do(q.OpenSession(cut.session, arrival, cut.term))
+        self._next_cuts.attest(cut, finished=call.finished)
+        self._desk.reply(move=_M.ARRIVED)
+
+    def _given_up(self) -> bool:
+        if self._desk.call is None or isinstance(self._desk.call, q.StopQuery):
+            return False
+        self._desk.clear()
+        self._desk.move(_M.ANSWERED)
+        return True
+
+    # ------------------------------------------------------------ the end
+
+    def _stop(self, call: q.StopQuery) -> bool:
+        desk = self._desk
+        if isinstance(desk.call, q.StopQuery) or desk.state is _S.ENDED:
+            return False
+        if desk.clear():
+            desk.do(q.Refuse(InvalidInput("the query is stopped")))
+        desk.call = call
+        # Without a word, unless the leader knows, or will, of all that went through.
+        silent = desk.state in (_S.NEW, _S.STARTING, _S.FAILED)
+        if silent or self.cuts.open is not None or not self.cuts.settled:
+            desk.reply(move=_M.SILENCED)
+        elif self.cuts.unconfirmed:
+            desk.move(_M.STOPPED)
+            desk.wait(LEAVE_SECONDS)
+        else:
+            self._leave()
+        return True
+
+    def _leave(self) -> None:
+        self._desk.move(_M.SETTLED)
+        self._desk.do(q.LeaveGroup())
+
+    def _session_over(self, error: StreamleaseError | None) -> bool:
+        if self.state in (_S.CONFIRMING, _S.LEAVING):
+            self._desk.reply(move=_M.SILENCED)
+        elif error is not None and (self.state, _M.OVER) in QUERY_TRANSITIONS:
+            self._error = error
+            self._desk.refuse(error, _M.OVER)
+        else:
+            return False
+        return True
+
+    # ------------------------------------------------------------ what goes on by itself
+
+    def _go_on(self) -> None:
+        """Do what has become due, or possible, by this event.
+
+        Raises:
+            StoreUnavailable: Redis, or a leader, has not answered for too long.
+        """
+        desk = self._desk
+        if desk.state is _S.CONFIRMING:
+            self._go_on_leaving()
+        if desk.state in CALLED:
+            self._outage.check(desk.now)
+            if desk.question is None:
+                self._go_on_with_call()
+            if desk.question is not None:
+                self._go_on_asking(desk.question)
+
+    def _go_on_leaving(self) -> None:
+        if not self.cuts.unconfirmed:
+            self._leave()
+        elif not self._desk.is_waiting:
+            self._desk.reply(move=_M.SILENCED)
+
+    def _go_on_with_call(self) -> None:
+        match self.state:
+            case _S.LOOKING if self._desk.news_at is None:
+                self._next_cuts.look_again()
+            case _S.REGAINING:
+                self._resuming.regain()
+            case _S.LOSING:
+                self._resuming.look_again()
+
+    def _go_on_asking(self, question: Question) -> None:
+        desk = self._desk
+        if desk.now >= question.give_up:
+            desk.question = None
+            if not isinstance(desk.call, q.NextCut):
+                raise unled(self.config.subscription, question.seconds)
+            self._next_cuts.no_cut()
+        elif question.is_due(desk.now, connected=self.is_led):
+            desk.do(q.Tell(question.message))
+
+    # ------------------------------------------------------------ small parts
+
+    def _report_progress(self, slot: int, progress: Progressed) -> None:
+        self._desk.do(q.ReportProgress(slot, progress))
+
+    def _error_shown(self) -> str | None:
+        around = self._desk.around
+        if around.store_error is not None:
+            return str(around.store_error)
+        if around.connected or self.state in (_S.NEW, _S.STARTING):
+            return None
+        return self._leaderless.error(around.trouble)
