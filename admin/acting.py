@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from streamlease.protocol.topics import SharedSubscription
     from streamlease.registry.groups import Declaration
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would do; change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 
 async def declared(client: Client, subscription: SharedSubscription) -> Declaration:

@@ -16,7 +16,7 @@ RedisUrl = Annotated[
     typer.Option(
         "--redis",
         metavar="URL",
-        help="URL of the Redis. Default: $STREAMLEASE_REDIS_URL, else the embedded Redis if it runs, "
+        help="The Redis to use. Default: $STREAMLEASE_REDIS_URL, else the embedded Redis if it runs, "
         "else redis://127.0.0.1:6379.",
     ),
 ]

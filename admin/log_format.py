@@ -22,7 +22,7 @@ class LogFormat(StrEnum):
 
 
 LogFormatOption = Annotated[
-    LogFormat, typer.Option(envvar="STREAMLEASE_LOG_FORMAT", help="How logs look on standard error.")
+    LogFormat, typer.Option(envvar="STREAMLEASE_LOG_FORMAT", help="Format of the logs on standard error.")
 ]
 
 

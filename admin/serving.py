@@ -18,24 +18,25 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 def serve(
     redis: RedisUrl = None,
     name: Annotated[
-        str, typer.Option(envvar="STREAMLEASE_SERVE_NAME", help="Name of this host in all views.")
+        str, typer.Option(envvar="STREAMLEASE_SERVE_NAME", help="Name under which views show this host.")
     ] = "",
     http_host: Annotated[
         str, typer.Option(envvar="STREAMLEASE_HTTP_HOST", help="Address of the probes.")
     ] = "127.0.0.1",
     http_port: Annotated[
-        int, typer.Option(envvar="STREAMLEASE_HTTP_PORT", help="Port of the probes; 0 takes a free one.")
+        int, typer.Option(envvar="STREAMLEASE_HTTP_PORT", help="Port of the probes; 0 picks a free one.")
     ] = 8080,
     drain_timeout: Annotated[
         float,
         typer.Option(
-            envvar="STREAMLEASE_DRAIN_TIMEOUT", help="Seconds to hand leaders over after SIGTERM or Ctrl-C."
+            envvar="STREAMLEASE_DRAIN_TIMEOUT",
+            help="How many seconds to spend handing over leaders after SIGTERM or Ctrl-C.",
         ),
     ] = 20.0,
     log_format: LogFormatOption = LogFormat.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --log-format json.")] = False,
 ) -> None:
-    """Run a leader host until SIGTERM or Ctrl-C, then hand its leaders over.
+    """Run a leader host until SIGTERM or Ctrl-C, then hand over its leaders.
 
     Probes: GET /healthz (the process lives) and GET /readyz (it takes leaders).
     """

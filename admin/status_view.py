@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def status(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
-    """Server, leader hosts, spaces and groups in one view."""
+    """Show the server, leader hosts, spaces and groups in one view."""
     from streamlease.admin.facts import status
 
     return view(redis, status.look, _draw, as_json=as_json, watch=watch)

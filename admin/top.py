@@ -30,14 +30,14 @@ FIRST_SECONDS = 10.0
 def top(
     subscription: Annotated[
         str | None,
-        typer.Argument(metavar="[SUB]", help="A group, to see its streams; without it all groups."),
+        typer.Argument(metavar="[SUB]", help="A group whose streams to show. Default: all groups."),
     ] = None,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option(help="Seconds between updates.")] = 1.0,
     redis: RedisUrl = None,
 ) -> None:
-    """Groups by lag, or the streams of one group, live until Ctrl-C.
+    """Show groups by lag, or the streams of one group, live until Ctrl-C.
 
-    Where the output is no terminal it is printed once.
+    If the output is not a terminal, print them once.
     """
     shared = None if subscription is None else SharedSubscription.parse(subscription)
     check_seconds("--interval", interval)

@@ -28,7 +28,7 @@ Seen = TypeVar("Seen", bound=Document)
 
 Watch = Annotated[
     float | None,
-    typer.Option("--watch", metavar="SECONDS", help="Show it again every so many seconds, until Ctrl-C."),
+    typer.Option("--watch", metavar="SECONDS", help="Repeat every this many seconds until Ctrl-C."),
 ]
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 """Cursor home, screen and scrolled lines away."""

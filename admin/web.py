@@ -23,13 +23,14 @@ def ui(
         str, typer.Option(envvar="STREAMLEASE_UI_HOST", help="Address to listen on.")
     ] = "127.0.0.1",
     http_port: Annotated[
-        int, typer.Option(envvar="STREAMLEASE_UI_PORT", help="Port to listen on; 0 takes a free one.")
+        int, typer.Option(envvar="STREAMLEASE_UI_PORT", help="Port to listen on; 0 picks a free one.")
     ] = 8090,
     token_file: Annotated[
         Path | None,
         typer.Option(
             envvar="STREAMLEASE_UI_TOKEN_FILE",
-            help="File with the token that acts need (16 characters or more); without it: no acts.",
+            help="File with the token that acts require (16 characters or more). Without it, "
+            "the page only shows.",
         ),
     ] = None,
     allow_host: Annotated[
@@ -37,15 +38,16 @@ def ui(
         typer.Option(
             envvar="STREAMLEASE_UI_ALLOW_HOSTS",
             metavar="NAME",
-            help="A name under which browsers ask for the page, such as that of a proxy; may be repeated. "
-            "Addresses and localhost are always allowed, all else is refused.",
+            help="A host name under which browsers may open the page, such as that of a proxy. May be "
+            "repeated. IP addresses and localhost are always allowed; any other name is refused.",
         ),
     ] = None,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Serve a live page of groups, streams, spaces and hosts until Ctrl-C.
+    """Serve a live web page of groups, streams, spaces and hosts until Ctrl-C.
 
-    Whoever reaches the port sees everything: keep it on a private address, or behind a proxy with a login.
+    Anyone who can reach the port sees everything: keep it on a private address, or behind a proxy with a
+    login.
     """
     if not 0 <= http_port <= 65535:
         raise InvalidOption(f"--http-port is {http_port}: it must be from 0 to 65535")

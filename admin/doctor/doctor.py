@@ -48,13 +48,15 @@ def doctor(
     stuck_after: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="A message that waits longer is told, if its stream is held up."
+            metavar="SECONDS",
+            help="Report a held-up stream once a message in it has waited longer than this many seconds.",
         ),
     ] = STUCK_SECONDS,
     role: Annotated[
         RoleName | None,
         typer.Option(
-            help="The role that this user should have. Default: the largest that it has all rights of."
+            help="The role this Redis user should have. Default: the most powerful role it "
+            "has all rights for."
         ),
     ] = None,
     redis: RedisUrl = None,
@@ -62,7 +64,7 @@ def doctor(
 ) -> int:
     """Check server, rights, hosts, queue, groups, streams and keys.
 
-    Exit 0: nothing fails, though there may be warnings; 1: something fails, or Redis does not answer.
+    Exit 0 if no check fails, even with warnings; exit 1 if one fails or Redis does not answer.
     """
     check_seconds("--stuck-after", stuck_after)
     findings = asyncio.run(_examine(chosen_url(redis), stuck_after, role))

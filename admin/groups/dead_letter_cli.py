@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamlease.registry.dead_letters import DeadLetter
 
 app = typer.Typer(
-    help="Messages that failed too often, and streams that stopped at one.", no_args_is_help=True
+    help="Messages that failed too often, and streams stopped at such a message.", no_args_is_help=True
 )
 
 
@@ -30,7 +30,7 @@ app = typer.Typer(
 def list_letters(
     subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False
 ) -> int:
-    """The dead letters of a group, with their causes."""
+    """List the dead letters of a group and why they failed."""
     shared = SharedSubscription.parse(subscription)
 
     async def look(client: Client) -> DeadLetters:
@@ -57,14 +57,17 @@ def replay(
     subscription: Sub,
     places: Annotated[
         list[str] | None,
-        typer.Argument(metavar="STREAM@OFFSET...", help="Dead letters, as 'list' shows them."),
+        typer.Argument(metavar="STREAM@OFFSET...", help="Dead letters, named as 'list' shows them."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that were not replayed yet.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All that have not been replayed yet.")] = False,
     dry_run: DryRun = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish the originals again to their topics, where all groups get them; each once, if repeated."""
+    """Publish the original messages to their topics again, for all groups.
+
+    Repeating the command publishes none of them twice.
+    """
     shared = SharedSubscription.parse(subscription)
     if bool(places) == everything:
         raise InvalidOption("it is not clear what to replay: name dead letters, or give --all")
@@ -108,7 +111,7 @@ def retry(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a stopped stream go on with the message at which it stopped, as if that had never failed."""
+    """Retry the message that stopped a stream, and forget its earlier failures."""
     from streamlease.admin.answers import Unstopped
 
     outcome = simple_act(Unstopped, subscription, "retry", redis, dry_run=dry_run, stream=stream)
@@ -123,7 +126,7 @@ def put(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put the message at which a stream stopped among the dead letters; the stream goes on behind it."""
+    """Move the message that stopped a stream to the dead letters, and continue after it."""
     from streamlease.admin.answers import Unstopped
 
     outcome = simple_act(Unstopped, subscription, "dead_letter", redis, dry_run=dry_run, stream=stream)

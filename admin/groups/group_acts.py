@@ -65,13 +65,17 @@ def pause(
     subscription: Sub,
     until: Annotated[
         str | None,
-        typer.Option(metavar="TIME|DURATION", help="Resume by itself: at 2026-01-31T12:00:00Z, or in 10m."),
+        typer.Option(
+            metavar="TIME|DURATION",
+            help="Resume automatically: at a time such as 2026-01-31T12:00:00Z, or after a "
+            "duration such as 10m.",
+        ),
     ] = None,
     dry_run: DryRun = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hand out no messages any more, beyond what is under way; progress stays. Data is kept meanwhile."""
+    """Stop handing out messages, except those already under way. Progress and data are kept."""
     shared = SharedSubscription.parse(subscription)
 
     async def work(client: Client) -> dict[str, Any]:
@@ -91,7 +95,7 @@ def pause(
 def resume(
     subscription: Sub, dry_run: DryRun = False, redis: RedisUrl = None, as_json: AsJson = False
 ) -> None:
-    """End a pause: the streams are granted again."""
+    """End a pause: hand out messages again."""
     from streamlease.admin.answers import Done
 
     outcome = simple_act(Done, subscription, "resume", redis, dry_run=dry_run)
@@ -100,23 +104,24 @@ def resume(
 
 def drain(
     words: Annotated[
-        list[str], typer.Argument(metavar="SUB BORROWER", help="A group and one of its borrowers.")
+        list[str], typer.Argument(metavar="SUB BORROWER", help="A group, and one of its borrowers.")
     ] = [],  # noqa: B006 - Typer copies it
     host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Drain a leader host instead, by its id or name.")
+        str | None, typer.Option(metavar="HOST", help="Drain this leader host (id or name) instead.")
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it have streams, or leaders, again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take streams or leaders again.")] = False,
     timeout: Annotated[
         float,
-        typer.Option(help="With --host: seconds to wait until the next of its groups leaves it."),
+        typer.Option(help="With --host: how many seconds to wait for each next group to move."),
     ] = 15.0,
     dry_run: DryRun = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> int:
-    """Move all streams of a borrower to the others, or all leaders of a host; it gets none until --undo.
+    """Move all streams away from a borrower, or all leaders away from a host, until --undo.
 
-    With --host, it waits until the host leads nothing. Exit 1: groups are left, and none left it in time.
+    With --host, wait until the host leads nothing. Exit 1 if it still leads groups and none has moved in
+    time.
     """
     if host is not None and not words and not dry_run:
         check_seconds("--timeout", timeout)
@@ -197,7 +202,7 @@ def move(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a stream to one borrower; it stays there until that one goes, or a rebalance."""
+    """Give a stream to one borrower. It stays there until the borrower leaves or the group is rebalanced."""
     from streamlease.admin.answers import Moved
 
     outcome = simple_act(Moved, subscription, "move", redis, dry_run=dry_run, stream=stream, borrower=to)
@@ -212,7 +217,10 @@ def release(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take a stuck stream from its owner now; what it has not committed may come twice."""
+    """Take a stuck stream away from its owner now.
+
+    What the owner has not committed may be delivered twice.
+    """
     if not dry_run:
         confirm(
             f"Take {stream} from its owner now? What that one has not committed may be delivered twice.",
@@ -228,11 +236,14 @@ def release(
 
 def rebalance(
     subscription: Sub,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the moves; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the moves, and change nothing.")] = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Spread the streams evenly over the borrowers, with the fewest moves; moves by hand are forgotten."""
+    """Spread the streams evenly over the borrowers with as few moves as possible.
+
+    Undoes moves made by hand.
+    """
     from streamlease.admin.answers import Rebalanced, answered
     from streamlease.protocol.acts import RebalanceGroup
 
@@ -254,7 +265,7 @@ def step_down(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have the leader resign, and wait until another term leads; its borrowers keep their streams."""
+    """Make the leader resign, and wait for the next one. Borrowers keep their streams."""
     shared = SharedSubscription.parse(subscription)
     check_seconds("--timeout", timeout)
 
@@ -298,7 +309,7 @@ def step_down(
 
 
 def expire(subscription: Sub, yes: Yes = False, redis: RedisUrl = None, as_json: AsJson = False) -> None:
-    """Let a group without consumers hold no data any more, now; retention may pass it."""
+    """Expire a group without consumers now: retention may then remove messages it has not consumed."""
     confirm(
         f"Let {subscription} hold no messages any more?",
         f"group {subscription} may lose what it has not consumed",
@@ -314,13 +325,14 @@ def expire(subscription: Sub, yes: Yes = False, redis: RedisUrl = None, as_json:
 def delete(
     subscription: Sub,
     force: Annotated[
-        bool, typer.Option("--force", help="Also if it has consumers: they get an error and end.")
+        bool,
+        typer.Option("--force", help="Delete it even if it has consumers, which then end with an error."),
     ] = False,
     yes: Yes = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a group with its progress and its history; with --force also under its consumers."""
+    """Delete a group, its progress and its history. --force deletes it even while it has consumers."""
     shared = SharedSubscription.parse(subscription)
     confirm(
         f"Delete {shared} with its progress and its history?",
@@ -336,12 +348,12 @@ def delete(
 
 def history(
     subscription: Sub,
-    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the newest ones.")] = 50,
     watch: Watch = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> int:
-    """Who did what to a group, when, and what came of it; the newest last."""
+    """Show who did what to a group, when, and with what result, newest last."""
     shared = SharedSubscription.parse(subscription)
 
     async def look(client: Client) -> History:

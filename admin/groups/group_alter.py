@@ -49,7 +49,10 @@ def alter(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change options of a group while it is consumed; what is not given stays as it is. Safe to repeat."""
+    """Change the options of a group while it is being consumed.
+
+    Options you leave out keep their value. Safe to repeat.
+    """
     shared = SharedSubscription.parse(subscription)
     options = given(
         strategy, revocation_timeout, on_poison, max_failures, (retry_delay, max_retry_delay), dead_letters

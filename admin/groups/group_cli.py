@@ -47,7 +47,7 @@ def declare(
         typer.Option(
             "--from",
             metavar="earliest|latest|TIME|OFFSET",
-            help="Where the group begins: also at an ISO-8601 time, or an offset of each stream.",
+            help="Where the group starts: earliest, latest, an ISO-8601 time, or an offset in each stream.",
         ),
     ] = "latest",
     expiry: Expiry = None,
@@ -61,7 +61,7 @@ def declare(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a group; one that exists stays as it is."""
+    """Declare a group. An existing group is left unchanged."""
     shared = SharedSubscription.parse(subscription)
     start_at = parse_start(start)
     wanted = given(
@@ -94,7 +94,7 @@ def declare(
 
 @app.command()
 def describe(subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
-    """One group: its leader, its streams with owner and lag, its borrowers."""
+    """Show one group: its leader, its streams with their owners and lag, and its borrowers."""
     shared = SharedSubscription.parse(subscription)
 
     async def look(client: Client) -> Group:

@@ -13,22 +13,24 @@ Expiry = Annotated[
     str | None,
     typer.Option(
         metavar="AGE",
-        help="Idle for longer, it holds no messages, such as 30d; or 'never'. Default: of its spaces.",
+        help="After being idle this long (such as 30d, or 'never') the group no longer "
+        "keeps messages from being removed. Default: the setting of its spaces.",
     ),
 ]
 Strategy = Annotated[
     str | None,
     typer.Option(
         metavar="count|rate|lag|NAME",
-        help="How its streams are assigned: equal numbers, messages per second or waiting messages; or a "
-        "name of your own. Default: of its leader host (count).",
+        help="How streams are shared out: by their number, by messages per second, by "
+        "waiting messages, or by a "
+        "strategy of your own. Default: that of the leader host (count).",
     ),
 ]
 RevocationTimeout = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        help="How long a consumer may take to give a stream back, such as 10s. Default: 30s, and without a "
+        help="How long a consumer may take to give back a stream, such as 10s. Default: 30s, and without a "
         "limit for a stream in a Spark query's open micro-batch.",
     ),
 ]
@@ -36,25 +38,25 @@ OnPoisonWord = Annotated[
     str | None,
     typer.Option(
         metavar="dead-letter|stop",
-        help="What becomes of a message that failed --max-failures times. Default: dead-letter.",
+        help="What to do with a message that has failed --max-failures times. Default: dead-letter.",
     ),
 ]
-MaxFailures = Annotated[int | None, typer.Option(help="How often one message may fail. Default: 5.")]
+MaxFailures = Annotated[int | None, typer.Option(help="How many times one message may fail. Default: 5.")]
 RetryDelay = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION|none",
-        help="A message that failed comes again after so long; after twice as long each further time. "
+        help="How long to wait before a failed message is delivered again; the wait doubles each time. "
         "Default: 500ms.",
     ),
 ]
 MaxRetryDelay = Annotated[
     str | None,
-    typer.Option(metavar="DURATION", help="But after no more than this, at most 1h. Default: 1m."),
+    typer.Option(metavar="DURATION", help="The longest such wait, at most 1h. Default: 1m."),
 ]
 DeadLetterTopic = Annotated[
     str | None,
-    typer.Option(metavar="TOPIC", help="Dead letters stand below this topic. Default: $dead/GROUP."),
+    typer.Option(metavar="TOPIC", help="Dead letters are published below this topic. Default: $dead/GROUP."),
 ]
 
 

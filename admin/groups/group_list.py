@@ -23,20 +23,23 @@ if TYPE_CHECKING:
 
 def list_groups(
     group: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only subscriptions of the group of that name.")
+        str | None, typer.Option(metavar="NAME", help="Only subscriptions of the group with this name.")
     ] = None,
     topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Only those whose filter selects the topic.")
+        str | None, typer.Option(metavar="TOPIC", help="Only subscriptions whose filter matches this topic.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The first so many of them.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Show at most this many.")] = None,
     after: Annotated[
-        str | None, typer.Option(metavar="SUB", help="Those behind that one, which 'next' of a page names.")
+        str | None,
+        typer.Option(
+            metavar="SUB", help="Continue after this subscription: the 'next' of the previous page."
+        ),
     ] = None,
     watch: Watch = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> int:
-    """All groups: who leads them, whether they are paused, and how far they are behind."""
+    """List all groups: who leads them, whether they are paused, and how far behind they are."""
     if topic is not None:
         _plain_topic(topic)
     behind = None if after is None else str(SharedSubscription.parse(after))

@@ -42,23 +42,34 @@ def reset(
         str | None,
         typer.Option(
             metavar="earliest|latest|TIME|DURATION|OFFSET",
-            help="Where the streams go on; a duration counts back from now.",
+            help="Where to continue. A duration counts back from now.",
         ),
     ] = None,
     shift: Annotated[
-        int | None, typer.Option(metavar="N", help="So many messages further on; back if below 0.")
+        int | None,
+        typer.Option(metavar="N", help="Move by this many messages: forward, or back if negative."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON or CSV of stream and offset.", dir_okay=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A JSON or CSV file with a stream and an offset in each record.",
+            dir_okay=False,
+        ),
     ] = None,
     stream: Annotated[
-        list[str] | None, typer.Option(metavar="STREAM", help="Only this stream; may be repeated.")
+        list[str] | None, typer.Option(metavar="STREAM", help="Reset only this stream. May be repeated.")
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Apply the change instead of only showing it.")
+    ] = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on elsewhere, while it runs: only shown, unless --execute is given."""
+    """Move the progress of a group, even while it is being consumed.
+
+    Without --execute, only show what would change.
+    """
     shared = SharedSubscription.parse(subscription)
     if [to, shift, file].count(None) != 2:
         raise InvalidOption("say where the group goes on, in one way: --to, --shift or --file")

@@ -80,33 +80,41 @@ class Printer:
 
 
 def consume(
-    source: Annotated[str, typer.Argument(metavar="FILTER|SUB", help="FILTER, or '$shared/GROUP/FILTER'.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILTER|SUB",
+            help="A topic filter, or '$shared/GROUP/FILTER' to read as a member of a group.",
+        ),
+    ],
     start: Annotated[
         str | None,
         typer.Option(
             "--from",
-            help="earliest, latest (the default), an offset of each stream, or an ISO-8601 time. "
-            "A group that exists goes on where it was.",
+            help="Where to start: earliest, latest (the default), an offset in each stream, "
+            "or an ISO-8601 time. "
+            "An existing group continues where it left off.",
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option(help="Stop after so many messages.")] = None,
+    count: Annotated[int | None, typer.Option(help="Stop after this many messages.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Stop after so many seconds; exit 1 if --count was not reached.")
+        float | None, typer.Option(help="Stop after this many seconds; exit 1 if --count was not reached.")
     ] = None,
     redis: RedisUrl = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document per message.")] = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            envvar="STREAMLEASE_METRICS_PORT", help="Answer Prometheus on this port; 0 takes a free one."
+            envvar="STREAMLEASE_METRICS_PORT",
+            help="Serve Prometheus metrics on this port; 0 picks a free one.",
         ),
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option(envvar="STREAMLEASE_METRICS_HOST", help="Address of the metrics.")
+        str, typer.Option(envvar="STREAMLEASE_METRICS_HOST", help="Address on which metrics are served.")
     ] = "127.0.0.1",
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> int:
-    """Print messages, one per line: alone, or as a member of a group."""
+    """Print messages, one per line, either on its own or as a member of a group."""
     if count is not None and count < 1:
         raise InvalidOption(f"--count is {count}: give at least 1")
     check_seconds("--timeout", timeout)

@@ -43,25 +43,29 @@ def root() -> None:
 
 @app.command("redis-stream")
 def redis_stream(
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Redis streams of this server.")],
-    space: Annotated[str, typer.Option(help="The space into which the entries go.")],
-    topic: Annotated[str | None, typer.Option(help="Topic of all entries.")] = None,
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY...", help="Keys of Redis streams on this server.")
+    ],
+    space: Annotated[str, typer.Option(help="The space to import into.")],
+    topic: Annotated[str | None, typer.Option(help="Topic for all entries.")] = None,
     topic_field: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="Field that has the topic of an entry.")
+        str | None, typer.Option(metavar="FIELD", help="Field that holds the topic.")
     ] = None,
     payload_field: Annotated[
         str | None,
-        typer.Option(metavar="FIELD", help="Field that is the payload. Default: all fields as JSON."),
+        typer.Option(metavar="FIELD", help="Field that holds the payload. Default: all fields as JSON."),
     ] = None,
-    key_field: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that is the key.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes later.")] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete entries that are imported.")] = False,
+    key_field: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that holds the key.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep importing new entries.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete entries once they are imported.")] = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Import entries as messages, in order; repeated, it goes on where it was, and imports nothing twice.
+    """Import entries of Redis streams as messages, in order. Run again, it continues where it stopped
+    and imports nothing twice.
 
-    The id of an entry gives the event time, and stands in the headers redis-stream and redis-id.
+    The id of an entry becomes the event time. The headers redis-stream and redis-id say where a message
+    came from.
     """
     from streamlease.streams.imports.redis_streams import Mapping
 

@@ -28,31 +28,40 @@ MOST_TOPICS = 100_000
 
 def publish(
     topic: Annotated[
-        str, typer.Argument(help="Topic; {column} stands for a field of jsonl, csv and parquet rows.")
+        str,
+        typer.Argument(help="The topic. {column} is replaced by that field of a jsonl, csv or parquet row."),
     ],
-    file: Annotated[Path | None, typer.Option(help="What to publish. Default: standard input.")] = None,
+    file: Annotated[Path | None, typer.Option(help="File to publish. Default: standard input.")] = None,
     form: Annotated[
         Form | None,
-        typer.Option("--format", help="Default: as the name of the file says, else lines."),
+        typer.Option(
+            "--format", help="Format of the input. Default: guessed from the file name, else lines."
+        ),
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="COL", help="Field whose value is the key.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="COL", help="Field to use as the key.")] = None,
     resume: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Remember under this name what is published: the same command again goes on where it was, "
-            "whatever ended it, and publishes nothing twice. A pipe must bring the same from its beginning.",
+            help="Remember progress under this name: the same command, run again, continues where it stopped "
+            "and publishes nothing twice. A pipe must deliver the same input from its beginning.",
         ),
     ] = None,
     linger_ms: Annotated[
         float, typer.Option(help="How long a batch may wait for more messages, in milliseconds.")
     ] = 0.0,
-    max_batch_bytes: Annotated[int, typer.Option(help="Bytes at which a batch is full.")] = 1024 * 1024,
-    compression: Annotated[str, typer.Option(metavar="zstd|lz4|none", help="Of batches.")] = "zstd",
+    max_batch_bytes: Annotated[int, typer.Option(help="Size in bytes at which a batch is full.")] = 1024
+    * 1024,
+    compression: Annotated[
+        str, typer.Option(metavar="zstd|lz4|none", help="How batches are compressed.")
+    ] = "zstd",
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish each line or row as one message; in a space with a schema, each row as its columns."""
+    """Publish each line or row as one message.
+
+    In a space with a schema, the columns of a row become typed columns.
+    """
     from streamlease.streams.publish.publisher import check_batching
 
     chosen = form or Form(SUFFIXES.get(file.suffix.lower(), "lines") if file else "lines")

@@ -59,11 +59,14 @@ def _show(server: EmbeddedRedis, state: ServerState | None, as_json: bool) -> No
 
 @app.command()
 def start(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 0,
     directory: Directory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start the Redis, or say where it runs already. It outlives this command and keeps its data."""
+    """Start the embedded Redis, or say where it is already running.
+
+    It outlives this command and keeps its data.
+    """
     server = _server(directory)
     server.start(port)
     _show(server, server.status(), as_json)
@@ -71,7 +74,7 @@ def start(
 
 @app.command()
 def stop(directory: Directory = None, as_json: AsJson = False) -> None:
-    """Stop the Redis. Its data stays on disk."""
+    """Stop the embedded Redis. Its data stays on disk."""
     server = _server(directory)
     stopped = server.stop()
     if as_json:
@@ -86,11 +89,12 @@ def stop(directory: Directory = None, as_json: AsJson = False) -> None:
 def status(
     directory: Directory = None,
     url: Annotated[
-        bool, typer.Option("--url", help="Print its URL only, with the password: for STREAMLEASE_REDIS_URL.")
+        bool,
+        typer.Option("--url", help="Print only its URL, password included, to set STREAMLEASE_REDIS_URL."),
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Whether the Redis runs, and where; exit 1 if it does not."""
+    """Say whether the embedded Redis is running, and where. Exit 1 if it is not."""
     server = _server(directory)
     state = server.status()
     if url and state is not None and not as_json:

@@ -16,18 +16,24 @@ if TYPE_CHECKING:
 Age = Annotated[
     str | None,
     typer.Option(
-        "--retention", metavar="AGE", help="Keep messages this long, such as 7d or 12h; 'none': for ever."
+        "--retention",
+        metavar="AGE",
+        help="Keep messages this long, such as 7d or 12h; 'none' keeps them for ever.",
     ),
 ]
 Bytes = Annotated[
     str | None,
     typer.Option(
-        "--retention-bytes", metavar="SIZE", help="Keep so many bytes per stream, such as 1GiB; 'none': all."
+        "--retention-bytes",
+        metavar="SIZE",
+        help="Keep this many bytes per stream, such as 1GiB; 'none' keeps all.",
     ),
 ]
 Messages = Annotated[
     str | None,
-    typer.Option("--retention-messages", metavar="N", help="Keep so many messages per stream; 'none': all."),
+    typer.Option(
+        "--retention-messages", metavar="N", help="Keep this many messages per stream; 'none' keeps all."
+    ),
 ]
 Force = Annotated[
     bool | None,
@@ -41,7 +47,8 @@ GroupExpiry = Annotated[
     typer.Option(
         "--group-expiry",
         metavar="AGE",
-        help="Groups idle for longer stop holding messages; default 7d; 'never': they always hold.",
+        help="Groups idle for longer than this no longer keep messages from being "
+        "removed. Default: 7d; 'never' turns this off.",
     ),
 ]
 

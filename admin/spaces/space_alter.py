@@ -91,16 +91,20 @@ def alter(
     name: SpaceName,
     streams: Annotated[
         int | None,
-        typer.Option(help="How many streams new messages go to from now on; the former ones are sealed."),
+        typer.Option(help="Spread new messages over this many new streams, and seal the old ones."),
     ] = None,
     rotate: Annotated[
-        bool, typer.Option("--rotate", help="Begin a new generation of streams, even of the same number.")
+        bool,
+        typer.Option(
+            "--rotate", help="Start a new generation of streams, even if their number stays the same."
+        ),
     ] = False,
     from_generation: Annotated[
         int | None,
         typer.Option(
-            help="With --streams or --rotate: the generation that is followed. Repeated after a lost answer, "
-            "the change is made once; if another one came in between, it is refused."
+            help="With --streams or --rotate: the number of the current generation. Makes "
+            "the command safe to "
+            "repeat: the change is made once, and refused if somebody else made one in between."
         ),
     ] = None,
     retention: Age = None,
@@ -113,9 +117,10 @@ def alter(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change settings of a space; what is not given stays as it is. Safe to repeat.
+    """Change the settings of a space. Settings you leave out keep their value. Safe to repeat.
 
-    A rotation is so with --from-generation. A schema may gain nullable columns, null in older messages.
+    Starting new streams is safe to repeat only with --from-generation. A schema may gain nullable columns;
+    older messages have null there.
     """
     new = _Streams(streams, rotate, from_generation)
     asked = RetentionOptions(retention, retention_bytes, retention_messages, retention_force, group_expiry)

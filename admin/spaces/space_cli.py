@@ -37,10 +37,10 @@ def create(
     name: Annotated[str, typer.Argument(help="Letters, digits, '_' and '-'.")],
     topics: Annotated[
         list[str],
-        typer.Option("--topics", metavar="FILTER...", help="Filter of its topics; may be repeated."),
+        typer.Option("--topics", metavar="FILTER...", help="Topic filter of the space. May be repeated."),
     ],
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
-    streams: Annotated[int, typer.Option(help="How many ordered streams its topics are spread over.")] = 1,
+    streams: Annotated[int, typer.Option(help="Number of ordered streams to spread the topics over.")] = 1,
     retention: Age = None,
     retention_bytes: Bytes = None,
     retention_messages: Messages = None,
@@ -57,7 +57,7 @@ def create(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a space; done at once if it exists with the same definition."""
+    """Create a space. Succeeds if it already exists with the same definition."""
     # In "--topics a/# b/#" the shell hands the second filter over as an argument of its own.
     filters = [*topics, *(more or [])]
     from streamlease.streams.spaces.retention import Retention
@@ -79,7 +79,7 @@ def create(
 
 @app.command("list")
 def list_spaces(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
-    """All spaces."""
+    """List all spaces."""
 
     from streamlease.admin.facts import spaces
 
@@ -98,7 +98,7 @@ def _draw_list(seen: SpaceList) -> None:
 
 @app.command()
 def show(name: SpaceName, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
-    """One space with its streams: what they hold, and which groups keep it from being removed."""
+    """Show one space and its streams: what they hold, and which groups keep messages from being removed."""
     from streamlease.admin.facts import spaces
 
     return view(redis, partial(spaces.look_into, name=name), space_view.draw, as_json=as_json, watch=watch)
@@ -135,7 +135,7 @@ def delete(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a space with all its messages."""
+    """Delete a space and all its messages."""
     confirm(
         f"Delete space {name} with all its messages?",
         f"space {ascii(name)[:80]} is deleted with all its messages",
