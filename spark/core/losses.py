@@ -45,11 +45,11 @@ class Losses:
         """The streams that end below what was read, and up to where that was; they are under way now."""
         if not self._suspects:
             return {}
-        cut, waiting = self._cuts.open, self._cuts.unread
+        cut, unread = self._cuts.open, self._cuts.unread
         ends = {part.stream: part.end for part in cut.ranges} if cut is not None else {}
         short: dict[str, int] = {}
         for stream in [*self._suspects]:
-            held, end = self._cuts.held.get(stream), waiting.end_of(stream)
+            held, end = self._cuts.held.get(stream), unread.end_of(stream)
             if held is None:
                 del self._suspects[stream]
             elif end is not None and stream not in self._under_way:

@@ -17,9 +17,9 @@ from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.query_states import QueryState
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.query_loop import QueryLoop
-from streamlease.testing.connection import connect
 from streamlease.testing.loops import Process, Timeline
-from streamlease.testing.server import MemoryServer
+from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory_server import MemoryServer
 
 GROUP = "$shared/g/t/#"
 OPTIONS = SourceOptions.parse({"redis": "redis://memory", "subscribe": GROUP, "startingOffsets": "earliest"})
