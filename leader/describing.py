@@ -75,7 +75,7 @@ class Describer:
             found.extend(rows)
             texts.append(json.dumps(rows)[1:-1])
         await asyncio.sleep(0)
-        around = view.around(leader, found, self.clock())
+        around = {**view.around(leader, found, self.clock())}
         del around["streams"]
         streams = ", ".join(text for text in texts if text)
         return f'{json.dumps(around)[:-1]}, "streams": [{streams}]}}'

@@ -124,7 +124,7 @@ async def describe(client: Client, subscription: SharedSubscription) -> Group:
         StoreUnavailable, StoreRefused.
     """
     declaration = await declared(client, subscription)
-    seen = await look(client, declaration)
+    seen, note = await look(client, declaration)
     now = await server_time(client.redis)
     streams = await _streams(client, seen["streams"], now)
     leader = seen["leader"]
@@ -134,10 +134,10 @@ async def describe(client: Client, subscription: SharedSubscription) -> Group:
         strategy=seen["strategy"] or declaration.options.strategy or "count",
         leader=None if leader is None else LeaderRow(**leader),
         state=seen["state"],
-        note=seen["note"],
+        note=note,
         paused=_pause(seen["paused"]),
-        expired_at=moment(seen.get("expired_at_ms")),
-        truncated={s["stream"]: s["truncated"] for s in seen["streams"] if s.get("truncated")},
+        expired_at=moment(seen["expired_at_ms"]),
+        truncated={s["stream"]: s["truncated"] for s in seen["streams"] if s["truncated"]},
         lag=total(stream.lag for stream in streams),
         lag_seconds=longest(stream.lag_seconds for stream in streams),
         streams=streams,
@@ -149,38 +149,38 @@ async def describe(client: Client, subscription: SharedSubscription) -> Group:
     )
 
 
-async def look(client: Client, declaration: Declaration) -> dict[str, Any]:
+async def look(client: Client, declaration: Declaration) -> tuple[view.DescribedGroup, str]:
     """What the leader of a group says, or, if there is none or it may not be asked, its journal.
 
-    `note` says so if a leader lives and the journal answers all the same.
+    With it a note that says so if a leader lives and the journal answers all the same.
     """
     record = await leadership.read(client.redis, declaration.shared.id)
     if not record.held or record.expired:
-        return {**await _from_journal(client, declaration), "note": ""}
-    leader = {"host": record.host, "term": record.term}
+        return await _from_journal(client, declaration), ""
+    leader: view.LeaderView = {"host": record.host, "term": record.term}
     try:
         seen = await ask_leader(client, declaration.shared)
     except StoreRefused:
         # To ask is to write into the leader's mailbox, which a user who may only read cannot do.
         note = "read from the journal: this user of Redis may not ask the leader"
-        return _as_led(await _from_journal(client, declaration), leader, note)
+        return _as_led(await _from_journal(client, declaration), leader), note
     if seen is None:
         note = f"read from the journal: {record.host} did not answer within {DESCRIBE_SECONDS:g} s"
-        return _as_led(await _from_journal(client, declaration), leader, note)
-    return {**seen, "note": ""}
+        return _as_led(await _from_journal(client, declaration), leader), note
+    return seen, ""
 
 
-def _as_led(seen: dict[str, Any], leader: dict[str, Any], note: str) -> dict[str, Any]:
+def _as_led(seen: view.DescribedGroup, leader: view.LeaderView) -> view.DescribedGroup:
     """A group that has a leader, as its journal says: who holds what, and not why."""
     for stream in seen["streams"]:
         if stream["state"] == "absent":
             stream["state"] = "held"
         stream["why"] = ""
     state = seen["state"] if seen["paused"] is not None else "led"
-    return {**seen, "leader": leader, "state": state, "note": note}
+    return {**seen, "leader": leader, "state": state}
 
 
-async def ask_leader(client: Client, subscription: SharedSubscription) -> dict[str, Any] | None:
+async def ask_leader(client: Client, subscription: SharedSubscription) -> view.DescribedGroup | None:
     """What the live leader says; None if there is none, or it does not answer in time.
 
     Raises:
@@ -189,12 +189,14 @@ async def ask_leader(client: Client, subscription: SharedSubscription) -> dict[s
     from streamlease.protocol.acts import DescribeGroup
 
     try:
-        return await client.command(subscription, DescribeGroup(), seconds=DESCRIBE_SECONDS)
+        found: Any = await client.command(subscription, DescribeGroup(), seconds=DESCRIBE_SECONDS)
     except (ActRefused, NotLeader, Indefinite):
         return None
+    seen: view.DescribedGroup = found
+    return seen
 
 
-async def _from_journal(client: Client, declaration: Declaration) -> dict[str, Any]:
+async def _from_journal(client: Client, declaration: Declaration) -> view.DescribedGroup:
     shared = declaration.shared
     state = (await journal.recover(client.redis, shared.id)).state
     try:
@@ -210,13 +212,13 @@ async def _from_journal(client: Client, declaration: Declaration) -> dict[str, A
     return view.of_state(state)
 
 
-async def _streams(client: Client, streams: list[dict[str, Any]], now: int) -> list[GroupStream]:
+async def _streams(client: Client, streams: list[view.StreamView], now: int) -> list[GroupStream]:
     places = [(StreamId.parse(stream["stream"]), int(stream["committed"])) for stream in streams]
     seen = await waiting(client.redis, places)
     return [_stream(one, seen.get(place), now) for one, place in zip(streams, places, strict=True)]
 
 
-def _stream(stream: dict[str, Any], there: WaitingMessage | None, now: int) -> GroupStream:
+def _stream(stream: view.StreamView, there: WaitingMessage | None, now: int) -> GroupStream:
     next = None if there is None else there.next
     since, lag = stream["since_ms"], lag_of(next, stream["committed"])
     return GroupStream(
@@ -233,13 +235,13 @@ def _stream(stream: dict[str, Any], there: WaitingMessage | None, now: int) -> G
     )
 
 
-def _pause(paused: dict[str, Any] | None) -> Paused | None:
+def _pause(paused: view.PausedView | None) -> Paused | None:
     if paused is None:
         return None
     return Paused(who=paused["who"], at=moment(paused["at_ms"]), until=moment(paused["until_ms"]))
 
 
-def _borrower(borrower: dict[str, Any], now: int) -> BorrowerRow:
+def _borrower(borrower: view.BorrowerView, now: int) -> BorrowerRow:
     return BorrowerRow(
         id=borrower["id"],
         name=borrower["name"],

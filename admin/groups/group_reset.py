@@ -138,7 +138,7 @@ async def _bounds(client: Client, shared: SharedSubscription, only: list[str]) -
     from streamlease.streams.log.log import AsyncLog
 
     declaration = await declared(client, shared)
-    seen = await look(client, declaration)
+    seen, _ = await look(client, declaration)
     committed = {one["stream"]: one["committed"] for one in seen["streams"]}
     for name in only:
         if name not in committed:

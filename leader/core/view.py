@@ -1,19 +1,99 @@
-"""What operators see of a group: pure functions over the leader's state."""
+"""What operators see of a group: pure functions over the leader's state.
+
+The rows are documents, as they go to whoever asks: `DescribedGroup` and what is in it say their form.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, TypedDict
 
 from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.machine import Leader
 from streamlease.leader.core.progress import Failure, StreamProgress
+from streamlease.leader.core.records import Fate
 
 RESTING = ("granted", "free", "waiting", "finished", "stopped")
 """States of streams that do not change by themselves."""
 
 
-def of_leader(leader: Leader, now: int) -> dict[str, Any]:
+class FailureView(TypedDict):
+    """The message at which a stream stands, if it failed."""
+
+    offset: int
+    failures: int
+    cause: str
+    borrower: str
+    fate: Fate
+    refused: str | None
+    """Why its dead letter could not be written so far."""
+
+
+class StreamView(TypedDict):
+    """One stream of a group."""
+
+    stream: str
+    owner: str | None
+    session: str | None
+    lease_epoch: int
+    state: str
+    since_ms: int | None
+    committed: int
+    truncated: int
+    open_cut: bool
+    pinned_end: int | None
+    moved_to: str | None
+    why: str
+    dead_letters: int
+    failure: FailureView | None
+
+
+class BorrowerView(TypedDict):
+    """One borrower; without an id it is the memory of one that the former leader had."""
+
+    id: str | None
+    name: str
+    session: str
+    host: str | None
+    streams: int
+    last_seen_ms: int
+    drained: bool
+
+
+class LeaderView(TypedDict):
+    """Who leads a group."""
+
+    host: str
+    term: int
+
+
+class PausedView(TypedDict):
+    """Since when, by whom and until when a group is paused."""
+
+    at_ms: int
+    who: str
+    until_ms: int | None
+
+
+class DescribedGroup(TypedDict):
+    """One group; what only a leader knows is None, or empty, without one."""
+
+    leader: LeaderView | None
+    state: str
+    paused: PausedView | None
+    streams: list[StreamView]
+    borrowers: list[BorrowerView]
+    term: int
+    expired_at_ms: int | None
+    moves: int
+    longest_hand_over_ms: int
+    longest_take_over_ms: int
+    plan: dict[str, Any] | None
+    """As `Plan.document`: what a rebalance would do now."""
+    strategy: str | None
+
+
+def of_leader(leader: Leader, now: int) -> DescribedGroup:
     """The view of a live leader at its time `now` (ms)."""
     return around(leader, rows(leader, in_order(leader.durable), now), now)
 
@@ -23,7 +103,7 @@ def in_order(state: GroupState) -> list[str]:
     return sorted(state.streams, key=_order)
 
 
-def rows(leader: Leader, streams: list[str], now: int) -> list[dict[str, Any]]:
+def rows(leader: Leader, streams: list[str], now: int) -> list[StreamView]:
     """What is to be seen of those of the streams that the group has."""
     durable = leader.durable
     in_cut = {stream: session for session, cuts in durable.sessions.items() for stream in cuts.ranges}
@@ -44,10 +124,11 @@ def rows(leader: Leader, streams: list[str], now: int) -> list[dict[str, Any]]:
     return found
 
 
-def around(leader: Leader, streams: list[dict[str, Any]], now: int) -> dict[str, Any]:
+def around(leader: Leader, streams: list[StreamView], now: int) -> DescribedGroup:
     """The view of a live leader, with these rows of its streams."""
     durable = leader.durable
-    view = _of_group(durable) | {"streams": streams}
+    view = _of_group(durable)
+    view["streams"] = streams
     view["leader"] = {"host": leader.ledger.host, "term": leader.ledger.term}
     held = Counter(lease.name for lease in leader.leases.values())
     view["borrowers"] = [
@@ -74,14 +155,15 @@ def around(leader: Leader, streams: list[dict[str, Any]], now: int) -> dict[str,
     return view
 
 
-def of_state(state: GroupState) -> dict[str, Any]:
+def of_state(state: GroupState) -> DescribedGroup:
     """The view of a group that has no live leader, from its journal."""
     open_cuts = {stream for cuts in state.sessions.values() for stream in cuts.ranges}
-    streams = [_row(state, name, state.streams[name], name in open_cuts) for name in in_order(state)]
-    return _of_group(state) | {"streams": streams}
+    view = _of_group(state)
+    view["streams"] = [_row(state, name, state.streams[name], name in open_cuts) for name in in_order(state)]
+    return view
 
 
-def _of_group(state: GroupState) -> dict[str, Any]:
+def _of_group(state: GroupState) -> DescribedGroup:
     paused = state.operated.paused
     return {
         "leader": None,
@@ -101,7 +183,7 @@ def _of_group(state: GroupState) -> dict[str, Any]:
     }
 
 
-def _row(state: GroupState, stream: str, progress: StreamProgress, open_cut: bool) -> dict[str, Any]:
+def _row(state: GroupState, stream: str, progress: StreamProgress, open_cut: bool) -> StreamView:
     return {
         "stream": stream,
         "owner": progress.owner,
@@ -211,7 +293,7 @@ def _seconds(milliseconds: int) -> str:
     return f"{max(0, milliseconds) / 1000:.1f} s"
 
 
-def _failure(progress: StreamProgress) -> dict[str, Any] | None:
+def _failure(progress: StreamProgress) -> FailureView | None:
     """The message at which the stream stands, if it failed."""
     failure = progress.failure
     if failure is None:

@@ -86,12 +86,12 @@ TABLE: dict[str, tuple[str, ...]] = {
         "leader/test_generations.py::test_a_finished_stream_is_never_granted_again",
     ),
     "t_conflicting_queues": ("registry/test_groups.py::test_queue_and_shared_of_one_name_conflict",),
-    "t_auto_shutdown": ("leader/test_leases.py::test_an_idle_leader_stops_and_does_nothing_after",),
+    "t_auto_shutdown": ("leader/test_end_of_a_leader.py::test_an_idle_leader_stops_and_does_nothing_after",),
     "t_quick_reconnect": (
-        "leader/test_leases.py::test_who_connects_just_before_the_idle_stop_keeps_the_leader",
+        "leader/test_end_of_a_leader.py::test_who_connects_just_before_the_idle_stop_keeps_the_leader",
     ),
     "t_ack_from_unknown_subscriber": (
-        "leader/test_leases.py::test_an_unknown_borrower_is_invalidated_not_answered",
+        "leader/test_connecting.py::test_an_unknown_borrower_is_invalidated_not_answered",
     ),
     "t_ack_to_message_from_lost_consumer": (
         "agent/test_subscribe.py::test_a_commit_after_too_long_a_pause_is_refused_soon",
