@@ -21,9 +21,8 @@ Strategy = Annotated[
     str | None,
     typer.Option(
         metavar="count|rate|lag|NAME",
-        help="How streams are shared out: by their number, by messages per second, by "
-        "waiting messages, or by a "
-        "strategy of your own. Default: that of the leader host (count).",
+        help="How streams are shared out: by their number, by messages per second, by waiting messages, "
+        "or by a strategy of your own. Default: that of the leader host (count).",
     ),
 ]
 RevocationTimeout = Annotated[

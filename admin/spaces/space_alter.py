@@ -102,9 +102,8 @@ def alter(
     from_generation: Annotated[
         int | None,
         typer.Option(
-            help="With --streams or --rotate: the number of the current generation. Makes "
-            "the command safe to "
-            "repeat: the change is made once, and refused if somebody else made one in between."
+            help="With --streams or --rotate: the number of the current generation. Makes the command safe "
+            "to repeat: the change is made once, and refused if somebody else made one in between."
         ),
     ] = None,
     retention: Age = None,
