@@ -159,18 +159,19 @@ class Fetching:
 
     def _look(self) -> list[News]:
         """The streams with news for which there is room; also those that end below what was read of them."""
+        now, began = self._clock(), time.time_ns()
+        for held in self._book.streams.values():
+            if held.retry_at is not None and now >= held.retry_at:
+                held.retry_at = None  # also if there is no room: `pause` must not wait for what is over
         room = self._most - len(self.ready)
         if room <= 0:
             return []
         resting = {batch.held for batch in self.ready if batch.end - batch.start < self._max_batch}
-        now, began = self._clock(), time.time_ns()
         found: list[News] = []
         held_streams = list(self._book.streams.items())
         first = self._turn % max(1, len(held_streams))
         for place in range(first, first + len(held_streams)):
             name, held = held_streams[place % len(held_streams)]
-            if held.retry_at is not None and now >= held.retry_at:
-                held.retry_at = None
             if not held.is_read or held in resting:
                 continue
             stream = _stream(name)

@@ -219,7 +219,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, process: Process) -> None:
         super().__init__()
-        self._process = process
+        self.process = process
+        """That it runs."""
         self._selector = _NoSelector()
         self._clock_resolution = RESOLUTION
         self._first: tuple[asyncio.TimerHandle | None, float] = (None, float("inf"))
@@ -233,7 +234,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         """Seconds of the process' own clock."""
-        process = self._process
+        process = self.process
         return process.timeline.now * process.rate + process.offset
 
     @property
@@ -245,7 +246,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """When its next timer is due, in seconds of the world."""
         timer = self._scheduled[0] if self._scheduled else None
         if timer is not self._first[0]:
-            process, at = self._process, float("inf")
+            process, at = self.process, float("inf")
             if timer is not None:
                 # A moment later than due: clocks are rounded, and a loop that is early by that would wait for
                 # ever.

@@ -83,6 +83,14 @@ async def test_a_failed_message_is_fetched_again_after_its_delay(reader: Reader)
     assert reader._fetching.pause(1.0) == 1.0
 
 
+async def test_a_wait_that_is_over_while_there_is_no_room_keeps_nobody_awake(reader: Reader) -> None:
+    await reader.fails(S0, 4, "retry", 1500)
+    reader._fetching._most = 0
+    reader.now += 2.0
+    assert await reader.fetched() == []
+    assert reader._fetching.pause(1.0) == 1.0
+
+
 async def test_a_dead_letter_lets_the_stream_go_on_at_once(reader: Reader) -> None:
     await reader.fails(S0, 4, "passed", 0)
     assert await reader.fetched() == [(S0, 5)]

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from streamlease.agent import agent
 from streamlease.agent.settling import Settling
+from streamlease.agent.subscription import WATCH_SECONDS, SharedReader
 from streamlease.borrower.book import Held
 from streamlease.borrower.events import Effect, Progressed
 from streamlease.borrower.leases import BorrowedStreams
+from streamlease.hosts.host import LeaderHost
+from streamlease.leader import runner
+from streamlease.leader.core.events import DeadLetter, DeadLetterWritten, Send
+from streamlease.leader.core.events import Effect as LeaderEffect
 from streamlease.leader.core.generations import Listing
 from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.lease import Lease
 from streamlease.leader.core.parts.leases import Leases
-from streamlease.leader.core.records import Committed
+from streamlease.leader.core.records import Committed, decode_records
+from streamlease.leader.journal import Journal, Recovery
+from streamlease.leader.runner import Runner
 from streamlease.protocol.messages import Grant
-from tests.simulation.hosts import SimRunner
-from tests.simulation.store import Store
+from streamlease.registry import keys
+from streamlease.spark.core.cuts import QueryCuts
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.tasks import Supervisor
+from streamlease.testing.lua import Scripts
 
 PLANTED: dict[str, Callable[[], Any]] = {}
 
@@ -29,16 +44,7 @@ def planted(bug: Callable[[], Iterator[None]]) -> Callable[[], Any]:
     return PLANTED[bug.__name__]
 
 
-@planted
-def no_fence_around_the_journal() -> Iterator[None]:
-    """The append script does not compare the term and the host."""
-    real = Store._leads
-
-    def leads(store: Store, host: str, term: int) -> bool:
-        return real(store, host, term) or term <= store.record.term
-
-    with mock.patch.object(Store, "_leads", leads):
-        yield
+# ------------------------------------------------------------ in the machines
 
 
 @planted
@@ -71,38 +77,6 @@ def a_duplicate_grant_rewinds() -> Iterator[None]:
         return real(leases, message, now)
 
     with mock.patch.object(BorrowedStreams, "grant", grant):
-        yield
-
-
-@planted
-def two_hosts_act_in_one_term() -> Iterator[None]:
-    """A take-over does not raise the term."""
-    real = Store._lead
-
-    def lead(store: Store, host: str, ttl: int, floor: int, leap: int) -> int:
-        if store.record.held:
-            store._set("record", store.record.__class__(**{**_fields(store), "term": store.record.term - 1}))
-        return real(store, host, ttl, -1, leap)
-
-    with mock.patch.object(Store, "_lead", lead):
-        yield
-
-
-def _fields(store: Store) -> dict[str, Any]:
-    names = ("term", "host", "mailbox", "renewed_at", "ttl", "read_at")
-    return {name: getattr(store.record, name) for name in names}
-
-
-@planted
-def recovery_forgets_the_newest_commit() -> Iterator[None]:
-    """A new leader does not read the last entry of the journal."""
-    real = SimRunner._recover
-
-    def recover(runner: SimRunner) -> Any:
-        kept, entries = yield from real(runner)
-        return kept, entries[:-1]
-
-    with mock.patch.object(SimRunner, "_recover", recover):
         yield
 
 
@@ -151,21 +125,6 @@ def committed_goes_back() -> Iterator[None]:
 
 
 @planted
-def a_message_leaves_before_its_record_is_durable() -> Iterator[None]:
-    """A leader lets its grants out at once, and writes afterwards."""
-    real = SimRunner._carry_out
-
-    def carry_out(runner: SimRunner, effects: list[Any]) -> Any:
-        for effect in effects:
-            if type(effect).__name__ == "Send":
-                runner.host.post(effect.mailbox, effect.message)
-        return real(runner, effects)
-
-    with mock.patch.object(SimRunner, "_carry_out", carry_out):
-        yield
-
-
-@planted
 def a_revocation_never_ends() -> Iterator[None]:
     """The leader forgets the deadline of a revocation, and does not say `Revoke` again."""
 
@@ -195,4 +154,218 @@ def an_open_cut_has_a_deadline() -> Iterator[None]:
         return lease.since + (leases.options.revocation_timeout_ms or leases.config.revocation_timeout)
 
     with mock.patch.object(Leases, "taken_at", taken_at):
+        yield
+
+
+# ------------------------------------------------------------ in the machine of queries
+
+
+@planted
+def a_query_gives_back_what_stands_in_its_cut() -> Iterator[None]:
+    """A stream that is being revoked leaves a query in the middle of a cut."""
+    with mock.patch.object(QueryCuts, "_is_busy", lambda self, stream: False):
+        yield
+
+
+@planted
+def a_query_forgets_the_cut_of_the_process_before_it() -> Iterator[None]:
+    """A query does not ask for the cut that no checkpoint names, and begins behind it."""
+    real = QueryCuts.take_up
+
+    with mock.patch.object(QueryCuts, "take_up", lambda self, following: real(self, None)):
+        yield
+
+
+@planted
+def a_cut_is_read_again_whoever_has_its_streams() -> Iterator[None]:
+    """A restarted query reads all of its last cut, also what others took over meanwhile."""
+    real = QueryCuts.resumed
+
+    def resumed(self: QueryCuts, cut: Any, term: int, mine: set[str]) -> Any:
+        return real(self, cut, term, set(cut.ranges.streams))
+
+    with mock.patch.object(QueryCuts, "resumed", resumed):
+        yield
+
+
+# ------------------------------------------------------------ in scripts
+
+
+@contextmanager
+def _changed(room: str, name: str, former: str, now: str) -> Iterator[None]:
+    """A Lua script has another line than it should have."""
+    digest, real = load_script(room, name).digest, Scripts.run
+
+    def run(
+        scripts: Scripts, wanted: str, text: str, names: Sequence[bytes], args: Sequence[bytes], call: Any
+    ) -> Any:
+        if wanted == digest:
+            assert former in text, f"{name} has no line {former}"
+            return real(scripts, f"{wanted} {now}", text.replace(former, now), names, args, call)
+        return real(scripts, wanted, text, names, args, call)
+
+    with mock.patch.object(Scripts, "run", run):
+        yield
+
+
+@planted
+def two_hosts_act_in_one_term() -> Iterator[None]:
+    """A take-over does not raise the term."""
+    raised = "lead(term, lineage"
+    with _changed("streamlease.registry", "take_over", raised, "lead(term - 1, lineage"):
+        yield
+
+
+@planted
+def no_fence_around_the_journal() -> Iterator[None]:
+    """The append script does not compare the term and the host."""
+    fence = "if held[1] ~= ARGV[2] or held[2] ~= ARGV[1] then"
+    with _changed("streamlease.leader", "journal_append", fence, "if false then"):
+        yield
+
+
+@planted
+def recovery_forgets_the_newest_commit() -> Iterator[None]:
+    """A new leader does not read the last entry of the journal."""
+    real = runner.recover
+
+    async def recover(redis: AsyncRedis, group: str) -> Recovery:
+        recovery = await real(redis, group)
+        held, entries = await ask(
+            redis,
+            [("HMGET", keys.snapshot(group), "id", "state"), ("XRANGE", keys.journal(group), "-", "+")],
+        )
+        state = GroupState.restore(held[1]) if held[1] is not None else GroupState()
+        for id, fields in entries[:-1]:
+            if held[0] is None or _id(id) > _id(held[0]):
+                for record in decode_records(fields[5]):
+                    state.apply(record)
+        return replace(recovery, state=state)
+
+    with mock.patch.object(runner, "recover", recover):
+        yield
+
+
+def _id(text: bytes) -> tuple[int, ...]:
+    return tuple(map(int, text.split(b"-")))
+
+
+@planted
+def a_message_leaves_before_its_record_is_durable() -> Iterator[None]:
+    """A runner lets its messages out at once, and writes afterwards."""
+    real = Runner._carry_out
+
+    async def carry_out(
+        self: Runner, effects: list[LeaderEffect], machine: Any, journal: Journal
+    ) -> str | None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.outbox(effect.mailbox, effect.message)
+        return await real(self, [e for e in effects if not isinstance(e, Send)], machine, journal)
+
+    with mock.patch.object(Runner, "_carry_out", carry_out):
+        yield
+
+
+@planted
+def a_wake_up_is_lost() -> Iterator[None]:
+    """Once a reader has made its set of streams anew, it never hears again that it must."""
+
+    def watch(self: SharedReader) -> None:
+        if not self._watching:
+            self._watching = True
+            asyncio.get_running_loop().call_later(WATCH_SECONDS, watch_now, self)
+
+    real = SharedReader._watch_now
+
+    def watch_now(self: SharedReader) -> None:
+        real(self)
+        self._watching = True
+
+    with mock.patch.object(SharedReader, "_watch", watch):
+        yield
+
+
+@planted
+def who_left_is_told_to_nobody() -> Iterator[None]:
+    """A session ends in good order, and whoever waits for it is not woken."""
+    with mock.patch.object(SharedReader, "ended", lambda self: None):
+        yield
+
+
+@planted
+def a_task_ends_in_silence() -> Iterator[None]:
+    """A loop of an agent ends when Redis does not answer, and its owner is not told."""
+
+    async def until_trouble(work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            while True:
+                await work()
+        except agent.StoreUnavailable:
+            return
+
+    def ended(self: Supervisor, name: str, task: asyncio.Task[Any], endless: bool) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    with (
+        mock.patch.object(agent, "_forever", until_trouble),
+        mock.patch.object(Supervisor, "_ended", ended),
+    ):
+        yield
+
+
+@planted
+def a_push_that_got_lost_is_lost_for_good() -> Iterator[None]:
+    """While news are pushed, nobody looks whether one was missed."""
+    real = Tails._asked
+
+    def asked(self: Tails) -> list[Any]:
+        return [*(self._due & self._streams.keys())] if self._pushed and self.error is None else real(self)
+
+    with mock.patch.object(Tails, "_asked", asked):
+        yield
+
+
+@planted
+def a_dead_letter_counts_before_it_is_written() -> Iterator[None]:
+    """A leader passes a message that failed while its dead letter is on the way."""
+    real = Runner._begin_dead_letter
+
+    def begin(self: Runner, effect: DeadLetter) -> None:
+        real(self, effect)
+        self.post(DeadLetterWritten(effect.stream, effect.offset, "dead-letters.0.0", 0))
+
+    with mock.patch.object(Runner, "_begin_dead_letter", begin):
+        yield
+
+
+@planted
+def a_message_that_failed_does_not_come_again() -> Iterator[None]:
+    """A consumer goes on behind a message that is to be tried again."""
+    real = Held.settle
+
+    def settle(self: Held, verdict: Any) -> None:
+        real(self, "passed" if verdict == "retry" else verdict)
+
+    with mock.patch.object(Held, "settle", settle):
+        yield
+
+
+@planted
+def what_is_damaged_stops_its_stream_in_silence() -> Iterator[None]:
+    """A consumer that cannot decode an entry tells nobody."""
+    with mock.patch.object(Settling, "found_damage", lambda self, held, damaged: None):
+        yield
+
+
+@planted
+def a_drained_host_takes_leaders() -> Iterator[None]:
+    """A host that an operator has drained stands for the groups that it is asked to lead."""
+
+    async def pass_on(self: LeaderHost, group: str) -> None:
+        await self._stand(group)
+
+    with mock.patch.object(LeaderHost, "_pass_on", pass_on):
         yield

@@ -41,17 +41,23 @@ from streamlease.protocol.messages import (
 )
 from streamlease.spark.core.checkpoint import CutOffset
 from tests.simulation import generations, operators, poison
-from tests.simulation.store import Entry, Store, replayed
+from tests.simulation.observed import Entry, Observed
 
 if TYPE_CHECKING:
-    from tests.simulation.hosts import SimRunner
     from tests.simulation.kernel import Kernel
 
 COMPARED = 61
 """One of so many steps of a leader is compared with a copy that was made before it."""
 
+COMPARED_COMMITS = 7
+"""Behind one of so many commits, the leader is compared with the journal."""
+
 REPLAYED = 23
 """One of so many commits is followed by a replay of the whole journal."""
+
+
+MOST_LETTERS = 1000
+MOST_KEYS = 400
 
 
 class Violation(AssertionError):
@@ -61,7 +67,7 @@ class Violation(AssertionError):
 class Judge:
     """Watches one world."""
 
-    def __init__(self, kernel: Kernel, store: Store, sometimes: Counter[str]) -> None:
+    def __init__(self, kernel: Kernel, store: Observed, sometimes: Counter[str]) -> None:
         self.kernel = kernel
         self.store = store
         self.sometimes = sometimes
@@ -141,7 +147,7 @@ class Judge:
         for stream, progress in self.truth.streams.items():
             self._moved(stream, progress.committed)
         if self.commits % REPLAYED == 0:
-            self.demand(self._replay() == self.truth, "the journal and its replay differ")
+            self.demand(self.store.replay() == self.truth, "the journal and its replay differ")
         self.demand(self.store.journal_length < 300, "the journal has grown to", self.store.journal_length)
 
     def _record(self, record: Record) -> None:
@@ -194,7 +200,7 @@ class Judge:
     def snapshot_taken(self, host: str) -> None:
         """[9] A snapshot says what the journal said, or more, if it takes the place of a lost tail."""
         assert self.store.kept is not None
-        state = self._replay()
+        state = self.store.replay()
         if state != self.truth:
             anew = self.store.incarnation != self.store.record_lineage
             self.demand(anew, "the snapshot of", host, "is not what the journal says")
@@ -210,16 +216,12 @@ class Judge:
         self.last = max(self.last, self.store.kept[2:])
         self.sometimes["a snapshot"] += 1
 
-    def _replay(self) -> GroupState:
-        kept = self.store.kept
-        return replayed(kept, self.store.journal_after(kept[0] if kept else (0, 0)))
-
     def failed_over(self, lost: int) -> None:
         """Writes may be lost; what the journal says now is the truth from here on."""
         self.sometimes["a failover"] += 1
         if lost:
             self.sometimes["a failover that loses writes"] += 1
-            state = self._replay()
+            state = self.store.replay()
             operators.lost(self, state)
             self.truth = state
             self.lost_lease_epochs |= self.newest
@@ -242,29 +244,20 @@ class Judge:
         if self.candidates > 1:
             self.sometimes["two candidates at once"] += 1
 
-    def recovered(self, runner: SimRunner) -> None:
+    def recovered(self, leader: Leader) -> None:
         """[9] A leader has read the journal."""
-        assert runner.machine is not None
-        if self.store.record.term == runner.term:
-            self.demand(
-                runner.machine.durable == self.truth or runner.lineage != self.store.incarnation,
-                runner.host.id, "did not recover what the journal says",
-            )  # fmt: skip
         self.sometimes["a recovery"] += 1
-        if any(progress.pinned_end is not None for progress in runner.machine.durable.streams.values()):
+        if self.store.record.term == leader.term and leader.ledger.lineage == self.store.incarnation:
+            self.demand(leader.durable == self.truth, leader.host, "did not recover what the journal says")
+        if any(progress.pinned_end is not None for progress in leader.durable.streams.values()):
             self.sometimes["a pinned end survives its leader"] += 1
 
-    def written(self, runner: SimRunner) -> None:
+    def written(self, leader: Leader) -> None:
         """[9] A commit was answered: leader and journal agree."""
-        assert runner.machine is not None
-        if self.last == (runner.term, runner.number) and runner.number % 7 == 0:
-            self.demand(
-                runner.machine.durable == self.truth, "journal and memory of", runner.host.id, "differ"
-            )
+        if self.last[0] == leader.term and self.last[1] % COMPARED_COMMITS == 0:
+            self.demand(leader.durable == self.truth, "journal and memory of", leader.host, "differ")
 
-    def step_leader(
-        self, runner: Any, machine: Leader, event: e.Event, now: int, *, more: bool = False
-    ) -> list[e.Effect]:
+    def step_leader(self, machine: Leader, event: e.Event, now: int, *, more: bool = False) -> list[e.Effect]:
         """[1, 10] Step a leader, and look at what it did."""
         self.steps += 1
         message = event.message if isinstance(event, e.Received) else None
@@ -332,14 +325,10 @@ class Judge:
                 else:
                     self.sometimes["a session takes its streams back"] += 1
 
-    def said(self, runner: SimRunner, message: Any) -> None:
+    def said(self, host: str, message: Any) -> None:
         """[1, 3] A leader has sent a message."""
-        term = getattr(message, "term", runner.term)
-        self.demand(term == runner.term, "a leader of term", runner.term, "speaks for term", term)
-        actor = self.acting.setdefault(term, runner.host.id)
-        self.demand(
-            actor == runner.host.id, actor, "and", runner.host.id, "both act in term", term,
-        )  # fmt: skip
+        actor = self.acting.setdefault(message.term, host)
+        self.demand(actor == host, actor, "and", host, "both act in term", message.term)
         match message:
             case Grant():
                 key = (message.stream, message.lease_epoch, message.borrower)
@@ -360,9 +349,6 @@ class Judge:
         self.demand(
             holder == session, holder, "and", session, "both hold", stream, "under lease epoch", lease_epoch
         )
-
-    def session_ended(self, session: str) -> None:
-        """A session's process is gone."""
 
     def acknowledged(self, stream: str, offset: int) -> None:
         """[4] Somebody was told that everything below `offset` is committed."""
@@ -453,13 +439,13 @@ class Judge:
 
     # ------------------------------------------------------------ at the end
 
-    def bounded(self, machine: Leader | None) -> None:
+    def bounded(self, leader: Leader) -> None:
         """[11] Nothing has grown without bound."""
-        for owner, box in self.store.boxes.items():
-            self.demand(len(box.entries) <= 150, "mailbox", owner, "holds", len(box.entries))
-        if machine is not None:
-            self.demand(len(machine.peers.arrivals) <= 10_000, "too many arrivals")
-            self.demand(len(machine.durable.sessions) <= 40, "too many sessions are kept")
+        for name, length in self.store.mailboxes().items():
+            self.demand(length <= MOST_LETTERS, "mailbox", name, "holds", length)
+        self.demand(self.store.size < MOST_KEYS, "the store has", self.store.size, "keys")
+        self.demand(len(leader.peers.arrivals) <= 10_000, "too many arrivals")
+        self.demand(len(leader.durable.sessions) <= 40, "too many sessions are kept")
 
 
 def _kept_by_cuts(machine: Leader) -> set[str]:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from streamlease.agent.client import Client
 from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.operated import Acted, RefusedAct
 from streamlease.leader.core.outcomes import Reset, StreamTaken
 from streamlease.protocol.acts import parse
-from streamlease.protocol.messages import Command
+from streamlease.protocol.errors import ActRefused, Indefinite, NotLeader, StoreUnavailable, StreamleaseError
+from streamlease.protocol.messages import Command, CommandReply
+from streamlease.testing.memory_connection import connect
+from tests.simulation.programs import names_of
 
 if TYPE_CHECKING:
     from tests.simulation.judge import Judge
-    from tests.simulation.world import World
+    from tests.simulation.world import Host, World
 
 ACTS = (
     "rebalance", "step_down", "describe", "pause", "resume", "drain", "undrain", "move", "release", "reset",
@@ -30,11 +34,16 @@ AGAIN_MS = 400
 
 
 class Operators:
-    """Somebody who does anything, and does not wait for answers."""
+    """Do anything, beside each other, by ``client.act``: a leader is found, asked, and asked again."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.last: Command | None = None
+        self.spare: Host | None = None
+        """Is to lead nothing, once all is healed."""
+        self.answers: dict[str, CommandReply] = {}
+        self.process, self.line = world.process("operator")
+        self._client: Client | None = None
 
     def act(self) -> None:
         """Any act; now and then the last one once more, as if its answer had been lost."""
@@ -44,7 +53,11 @@ class Operators:
             self._send(self.last)
             return
         streams = sorted(world.store.streams)
-        names = sorted({name for consumer in world.consumers for name in world._names(consumer)})
+        if world.staying and random.random() < 0.15:
+            host = random.choice(world.staying)
+            self._drain(host, undo=host.real.drained)
+            return
+        names = sorted({name for consumer in world.consumers for name in names_of(consumer)})
         stopped = [s for s, progress in world.judge.truth.streams.items() if progress.blocked]
         act: Any = random.choice(DECISIONS if stopped and random.random() < 0.4 else ACTS)
         more: dict[str, Any] = {}
@@ -60,7 +73,15 @@ class Operators:
         self._do(act, **more)
 
     def heal(self) -> None:
-        """Take back what was set, until nothing is."""
+        """Take back what was set, until nothing is; but one host more than needed is drained for good."""
+        world = self.world
+        if len(world.staying) > 1 and self.spare is None and world.random.random() < 0.5:
+            self.spare = world.random.choice(world.staying)
+        for host in world.staying:
+            if host.real.drained != (host is self.spare):
+                self._drain(host, undo=host.real.drained)
+            elif host.real.drained and host.real.leaders:
+                self._drain(host, undo=False)  # nobody else could lead when it was asked
         operated = self.world.judge.truth.operated
         if operated.paused is not None:
             self._do("resume")
@@ -73,16 +94,55 @@ class Operators:
                 self._do("retry" if self.world.random.random() < 0.3 else "dead_letter", stream=stream)
         self.world.kernel.after(AGAIN_MS, self.heal)
 
+    # ------------------------------------------------------------ what they send
+
     def _do(self, act: Any, **more: Any) -> None:
-        token = self.world.kernel.token()
-        at = self.world.kernel.now + 1
-        self.last = Command(group="g/#", request=token, act=parse(act, **more), who="operator", at=at)
+        kernel = self.world.kernel
+        self.last = Command(
+            group=self.world.group,
+            request=kernel.token(),
+            act=parse(act, **more),
+            who="operator",
+            at=kernel.now + 1,
+        )
         self._send(self.last)
 
     def _send(self, command: Command) -> None:
-        record = self.world.store.record
-        if record.held:
-            self.world.net.post(self.world.store, "", [(record.mailbox, command)])
+        self.process.start(self._ask(command), name=f"act {command.act.act}")
+
+    async def _ask(self, command: Command) -> None:
+        world, act = self.world, command.act.act
+        try:
+            reply = await (await self._connected().agent()).act(command, 4.5)
+        except (NotLeader, Indefinite, StoreUnavailable) as error:
+            world.sometimes[f"an operator's act ends with {type(error).__name__}"] += 1
+        except StreamleaseError as error:
+            world.defects.append(f"an operator's {act} ended with {error!r}")
+        else:
+            world.sometimes["an operator is answered"] += 1
+            again = self.answers.setdefault(command.request, reply)
+            if again != reply:
+                world.defects.append(f"request {command.request} was answered in two ways")
+
+    def _drain(self, host: Host, *, undo: bool) -> None:
+        """Have a host lead nothing, or lead again."""
+
+        async def ask() -> None:
+            sometimes = self.world.sometimes
+            try:
+                await self._connected().drain_host(host.real.id, undo=undo)
+                sometimes[f"an operator {'undrains' if undo else 'drains'} a host"] += 1
+            except ActRefused:
+                sometimes["an operator may not drain the last host"] += 1
+            except (Indefinite, StoreUnavailable):
+                sometimes["an operator's drain of a host is not answered"] += 1
+
+        self.process.start(ask(), name=f"drain {host.real.id}")
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = connect(self.world.server, self.line, embedded=False)
+        return self._client
 
 
 def acted(judge: Judge, record: Acted | RefusedAct) -> None:

@@ -1,7 +1,7 @@
 """Messages that cannot be processed: who fails at them, where they end, and what the judge makes of it.
 
 A message is poison by its name, so it is for every program, or it fails now and then. Queries fail at no
-message: a query fails as a whole. Dead letters are messages, which no failover loses.
+message: a query fails as a whole. Dead letters are ``replicated:1``: no failover loses them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import zlib
 from random import Random
 from typing import TYPE_CHECKING
 
+from streamlease.agent.batch import Batch
 from streamlease.leader.core.records import DeadLettered, Failed, Leased
 from streamlease.protocol.group_options import GroupOptions
 
 if TYPE_CHECKING:
     from tests.simulation.judge import Judge
 
-ONE_IN = 50
+ONE_IN = 30
 
 
 class Poison:
@@ -32,14 +33,14 @@ class Poison:
         self._there = random.random() < 0.5
         self._random = random
 
-    def first(self, stream: str, start: int, end: int) -> int | None:
-        """The first message of the range at which a program fails now."""
+    def first(self, batch: Batch) -> int | None:
+        """The first message of the batch at which a program fails now."""
         if not self._there:
             return None
-        for offset in range(start, end):
-            number = zlib.crc32(f"{stream}/{offset}".encode()) % ONE_IN
+        for message in batch.messages:
+            number = zlib.crc32(f"{batch.stream}/{message.offset}".encode()) % ONE_IN
             if number == 0 or (number == 1 and self._random.random() < 0.5):
-                return offset
+                return message.offset
         return None
 
 

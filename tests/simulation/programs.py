@@ -1,30 +1,22 @@
-"""Programs that consume, and operators: what users write, on the real client."""
+"""Programs that consume: what users write, on the real client."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamlease.agent.batch import Batch
 from streamlease.agent.session import Session
 from streamlease.agent.subscription import SharedReader
-from streamlease.protocol.acts import parse
-from streamlease.protocol.errors import (
-    ActRefused,
-    Fenced,
-    Indefinite,
-    NotLeader,
-    StoreUnavailable,
-    StreamleaseError,
-)
-from streamlease.protocol.messages import Command
+from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable
 from streamlease.testing.loops import Process
 from streamlease.testing.memory_connection import connect
-from tests.shells.network import FaultyLine
-from tests.simulation.operators import Operators
+from tests.simulation import poison
+from tests.simulation.network import FaultyLine
 
 if TYPE_CHECKING:
-    from tests.shells.world import World
+    from tests.simulation.queries import Query
+    from tests.simulation.world import World
 
 UNANSWERED = (StoreUnavailable, Indefinite)
 
@@ -101,7 +93,11 @@ class Program:
             assert session is not None
             world.judge.delivered(session.config.session, stream, held.lease_epoch, batch.start, batch.end)
             await asyncio.sleep(random.randint(1, 20 if world.healing else self.patience) / 1000)
-            if turn != held.turn:
+            if turn != held.turn or held.failing is not None:
+                continue  # its messages come again
+            bad = world.poison.first(batch)
+            if bad is not None:
+                self._fail(batch, bad)
                 continue
             committing = asyncio.create_task(self._commit(batch))
             if self.lazy and random.random() < 0.6 and len(self._late) < 5:
@@ -129,6 +125,26 @@ class Program:
         else:
             self.world.judge.acknowledged(str(batch.stream), batch.end)
 
+    def _fail(self, batch: Batch, offset: int) -> None:
+        """Give up at a message. What came behind it counts for nothing."""
+        if batch.held.failing is not None:
+            return
+        self.world.sometimes["a program fails at a message"] += 1
+        session = self.session
+        assert session is not None
+        poison.void(self.world.judge, session.config.session, str(batch.stream), offset)
+
+        async def wait() -> None:
+            try:
+                said: str = await batch.fail(offset, "poison")
+            except Fenced:
+                said = "the stream was taken away"
+            except Indefinite:
+                said = "not in time"
+            self.world.sometimes[f"a failure is answered: {said}"] += 1
+
+        self._late = [*(task for task in self._late if not task.done()), asyncio.create_task(wait())]
+
     async def _leave(self, reader: SharedReader) -> None:
         if self._late and reader._settling.error is None:
             await asyncio.wait(self._late, timeout=30)
@@ -141,42 +157,10 @@ class Program:
         await reader.close()
 
 
-class RealOperators(Operators):
-    """Operators whose acts go the way of ``client.act``: a leader is found, asked, and asked again."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)  # type: ignore[arg-type]
-        self.shells = world
-        self._client: Any = None
-
-    def _do(self, act: Any, **more: Any) -> None:
-        kernel = self.world.kernel
-        self.last = Command(
-            group=self.shells.group,
-            request=kernel.token(),
-            act=parse(act, **more),
-            who="operator",
-            at=kernel.now + 1,
-        )
-        self._send(self.last)
-
-    def _send(self, command: Command) -> None:
-        self.shells.operator.start(self._ask(command), name=f"act {command.act.act}")
-
-    async def _ask(self, command: Command) -> None:
-        if self._client is None:
-            self._client = connect(self.shells.server, self.shells.operator_line, embedded=False)
-        try:
-            reply = await (await self._client.agent()).act(command, 4.5)
-        except (NotLeader, Indefinite, StoreUnavailable) as error:
-            self.world.sometimes[f"an operator's act ends with {type(error).__name__}"] += 1
-        except (ActRefused, StreamleaseError) as error:
-            self.shells.defects.append(f"an operator's {command.act.act} ended with {error!r}")
-        else:
-            self.world.sometimes["an operator is answered"] += 1
-            again = self.shells.answers.setdefault(command.request, reply)
-            if again != reply:
-                self.shells.defects.append(f"request {command.request} was answered in two ways")
+def names_of(consumer: Program | Query) -> tuple[str, ...]:
+    """The borrowers of a consumer that consumes."""
+    session = consumer.session
+    return session.config.names if session is not None and not session.over and not consumer.over else ()
 
 
 async def _take(reader: SharedReader) -> Batch:

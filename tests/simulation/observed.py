@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.records import decode_records
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import keys
+from streamlease.registry.dead_letters import SPACE as DEAD_LETTERS
 from streamlease.registry.leadership import LeaderRecord
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.known import read_definitions
 from streamlease.testing.memory_server import MemoryServer
-from tests.simulation.store import Entry, replayed
 
 SPACE = "s"
+_DONE = (b"appended", b"duplicate")
 _CLAIMS = {load_script("streamlease.registry", name).digest for name in ("claim", "take_over")}
+_LOG_APPEND = load_script("streamlease.streams.log", "append").digest
 _APPEND = load_script("streamlease.leader", "journal_append").digest
 _SNAPSHOT = load_script("streamlease.leader", "journal_snapshot").digest
 
 Id = tuple[int, int]
+Spaces = dict[str, Space]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the journal."""
+
+    id: Id
+    term: int
+    number: int
+    payload: bytes
 
 
 def _id(text: bytes) -> Id:
@@ -35,13 +50,13 @@ class Observed:
     def __init__(self, server: MemoryServer, group: str) -> None:
         self.server = server
         self.group = group
+        self._dead = f"dead/{group}/".encode()
         self.on_commit: Callable[[str, Entry], None]
         self.on_snapshot: Callable[[str], None]
         self.on_claim: Callable[[str, int], None]
-        self.boxes: dict[str, Any] = {}
-        self.dead: dict[tuple[str, int], int] = {}
-        self.space = self
-        self._read: tuple[bytes | None, Space | None, dict[str, tuple[str, ...]]] = (None, None, {})
+        self.dead: set[tuple[str, int]] = set()
+        """Stream and offset of each message that was ever written among the dead letters."""
+        self._read: tuple[bytes | None, Spaces, dict[str, tuple[str, ...]]] = (None, {}, {})
         server.observers.append(self._ran)
 
     def _ask(self, *command: str | bytes) -> Any:
@@ -58,6 +73,8 @@ class Observed:
             entry = _entry(id, fields)
             if (entry.term, entry.number) == (int(args[1]), int(args[2])):
                 self.on_commit(args[0].decode(), entry)
+        elif digest == _LOG_APPEND and reply[0] in _DONE and args[0].startswith(self._dead):
+            self.dead.add((args[0].removeprefix(self._dead).decode(), int(args[2])))
         elif digest == _SNAPSHOT and reply[0] == 1 and names[1] == keys.journal(self.group).encode():
             self.on_snapshot(args[0].decode())
 
@@ -108,29 +125,53 @@ class Observed:
         return [entry for entry in self.journal if entry.id > id]
 
     def replay(self) -> GroupState:
-        """What the journal says."""
+        """What the journal says: the snapshot, and what follows it; see `leader/journal.py`."""
         kept = self.kept
-        return replayed(kept, self.journal_after(kept[0] if kept is not None else (0, 0)))
+        state, last = GroupState(), (0, 0)
+        if kept is not None:
+            state, last = GroupState.restore(kept[1]), (kept[2], kept[3])
+        for entry in self.journal_after(kept[0] if kept is not None else (0, 0)):
+            number = (entry.term, entry.number)
+            if number > last:
+                last = number
+                for record in decode_records(entry.payload):
+                    state.apply(record)
+        return state
 
-    def _definition(self) -> tuple[Space | None, dict[str, tuple[str, ...]]]:
+    def _definitions(self) -> tuple[Spaces, dict[str, tuple[str, ...]]]:
         version = self._ask("GET", "sl:{spaces}:version")
         if version != self._read[0]:
-            space = read_definitions(self._ask("HGETALL", "sl:{spaces}:defs")).spaces.get(SPACE)
+            known = read_definitions(self._ask("HGETALL", "sl:{spaces}:defs")).spaces
+            spaces = {name: space for name, space in known.items() if name != DEAD_LETTERS}
             order: dict[str, tuple[str, ...]] = {}
-            if space is not None:
-                order = {str(s): tuple(map(str, before)) for s, before in space.predecessors().items()}
-            self._read = (version, space, order)
+            for space in spaces.values():
+                order |= {str(s): tuple(map(str, before)) for s, before in space.predecessors().items()}
+            self._read = (version, spaces, order)
         return self._read[1:]
 
     @property
-    def definition(self) -> Space | None:
-        """The space of the group."""
-        return self._definition()[0]
+    def spaces(self) -> Spaces:
+        """The spaces of the group, by name."""
+        return self._definitions()[0]
 
     @property
     def order(self) -> dict[str, tuple[str, ...]]:
         """Stream -> those of the generation before that may share a key with it."""
-        return self._definition()[1]
+        return self._definitions()[1]
+
+    # ------------------------------------------------------------ how much there is
+
+    def mailboxes(self) -> dict[str, int]:
+        """How many letters lie in each mailbox."""
+        names = [name for name in self.server.keys.names() if name.startswith(b"sl:{m:")]
+        return {name.decode(): int(self._ask("XLEN", name)) for name in names if name.endswith(b":in")}
+
+    @property
+    def size(self) -> int:
+        """How many keys there are."""
+        return len(self.server.keys.names())
+
+    # ------------------------------------------------------------ streams
 
     def _meta(self, stream: str) -> tuple[int, str]:
         next, state = self._ask("HMGET", stream_meta(StreamId.parse(stream)), "next", "state")

@@ -15,7 +15,7 @@ from streamlease.testing.sockets import Line, Socket
 
 if TYPE_CHECKING:
     from streamlease.testing.loops import Process
-    from tests.shells.world import World
+    from tests.simulation.world import World
 
 FATAL = {
     load_script(f"streamlease.{room}", name).digest.encode()
@@ -44,6 +44,8 @@ class Faults:
     """Of an exchange: the connection breaks before it arrives."""
     unanswered: float = 0.0
     """Of an exchange: it was done, but the answer is lost."""
+    unheard: float = 0.0
+    """Of what is published on a channel: it does not reach who listens."""
     overdue: float = 0.0
     """Of an exchange: it is done only after its sender gave it up."""
     crash_before: float = 0.0
@@ -134,6 +136,8 @@ class FaultyLine(Line):
     def replying(self, socket: Socket, reply: Any) -> None:
         if socket is self._mute:
             return
+        if reply.__class__ is list and reply[:1] == [b"message"] and self._is_unheard():
+            return
         now = self.world.timeline.now
         if self._back is not None and self._back[:2] == (socket, now):
             self._back[2].append(reply)  # in one packet
@@ -149,6 +153,11 @@ class FaultyLine(Line):
                 socket.returned(one)
 
         self.world.timeline.after(socket.return_at - now, back)
+
+    def _is_unheard(self) -> bool:
+        unheard = self.world.kernel.chance(self.world.faults.unheard)
+        self.world.sometimes["a push is lost"] += unheard
+        return unheard
 
     def later(self, seconds: float, act: Callable[[], None]) -> Event:
         return self.world.timeline.after(seconds, act)

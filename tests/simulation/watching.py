@@ -5,6 +5,7 @@ Nothing here changes what they do: each method is called as it is, and the judge
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import secrets
@@ -20,10 +21,32 @@ from streamlease.hosts.host import LeaderHost
 from streamlease.leader import journal
 from streamlease.leader.core import events as e
 from streamlease.leader.core.machine import Leader
+from streamlease.leader.journal import Journal
+from streamlease.leader.runner import Runner
+from streamlease.protocol.messages import (
+    FailureTaken,
+    Grant,
+    Invalidate,
+    LeaderConnectResponse,
+    LeaderToSession,
+    PingResponse,
+    ProgressCommitted,
+    Revoke,
+    Revoked,
+)
+from streamlease.registry.postbox import Postbox
+from streamlease.spark.core.cuts import QueryCuts
+from streamlease.spark.query.query_loop import QueryLoop
 from tests.simulation import poison
 
 if TYPE_CHECKING:
-    from tests.shells.world import World
+    from tests.simulation.world import World
+
+SAID = (
+    LeaderConnectResponse | PingResponse | Grant | Revoke | Revoked | ProgressCommitted | FailureTaken
+    | Invalidate | LeaderToSession
+)  # fmt: skip
+"""What only a leader says, and names its term."""
 
 KEPT = 20
 SNAPSHOT_EVERY = 25
@@ -45,6 +68,7 @@ def watched(world: World) -> Iterator[None]:
         _watch_leaders(world, enter)
         _watch_hosts(world, enter)
         _watch_readers(world, enter)
+        _watch_queries(world, enter)
         handler = _Defects(world)
         logger = logging.getLogger("streamlease")
         level, propagate = logger.level, logger.propagate
@@ -80,14 +104,29 @@ def _watch_leaders(world: World, enter: Any) -> None:
         if world.over or id(leader) in inside or leader.ledger.group != world.group:
             return real(leader, event, now, more=more)
         if isinstance(event, e.Recovered):
-            world.recovered(leader)
+            world.machines[leader.term] = leader
+            judge.recovered(leader)
         inside.append(id(leader))
         try:
-            return judge.step_leader(None, leader, event, now, more=more)
+            return judge.step_leader(leader, event, now, more=more)
         finally:
             inside.pop()
 
+    written, post = Runner._written, Postbox.post
+
+    async def on_written(runner: Runner, machine: Leader, journal: Journal, write: Any) -> None:
+        await written(runner, machine, journal, write)
+        if runner.group == world.group and not world.over:
+            judge.written(machine)
+
+    def on_post(box: Postbox, receiver: str, message: Any) -> None:
+        if message.group == world.group and isinstance(message, SAID) and not world.over:
+            judge.said(box._sender, message)
+        post(box, receiver, message)
+
     enter(mock.patch.object(Leader, "step", step))
+    enter(mock.patch.object(Runner, "_written", on_written))
+    enter(mock.patch.object(Postbox, "post", on_post))
 
 
 def _watch_hosts(world: World, enter: Any) -> None:
@@ -150,3 +189,34 @@ def _watch_readers(world: World, enter: Any) -> None:
     ):
         enter(mock.patch.object(SharedReader, name, act))
     enter(mock.patch.object(Fetching, "_skip", on_skip))
+
+
+def _watch_queries(world: World, enter: Any) -> None:
+    judge, sometimes = world.judge, world.sometimes
+    granted, acknowledged = QueryLoop.granted, QueryLoop.acknowledged
+    resumed, take_up = QueryCuts.resumed, QueryCuts.take_up
+
+    def on_grant(query: QueryLoop, slot: int, grant: Any) -> None:
+        where = asyncio.get_running_loop().process  # type: ignore[attr-defined]
+        judge.believes(f"{query.machine.cuts.session} in {where.name}", grant.stream, grant.lease_epoch)
+        granted(query, slot, grant)
+
+    def on_acknowledged(query: QueryLoop, slot: int, ack: Any) -> None:
+        judge.acknowledged(ack.stream, ack.offset)
+        acknowledged(query, slot, ack)
+
+    def on_resumed(cuts: QueryCuts, cut: Any, term: int, mine: set[str]) -> Any:
+        ranges = resumed(cuts, cut, term, mine)
+        sometimes["a cut is resumed"] += len(ranges) == len(cut.ranges)
+        sometimes["a cut is resumed in part"] += 0 < len(ranges) < len(cut.ranges)
+        return ranges
+
+    def on_take_up(cuts: QueryCuts, following: Any) -> Any:
+        cut = take_up(cuts, following)
+        sometimes["a cut that no checkpoint names is taken up"] += cut is not None
+        return cut
+
+    enter(mock.patch.object(QueryLoop, "granted", on_grant))
+    enter(mock.patch.object(QueryLoop, "acknowledged", on_acknowledged))
+    enter(mock.patch.object(QueryCuts, "resumed", on_resumed))
+    enter(mock.patch.object(QueryCuts, "take_up", on_take_up))
