@@ -1,6 +1,6 @@
 """Operators' acts whose answers are lost: what was perhaps done is never reported as not done (invariant 12).
 
-The simulation shows none of this: its operators send their commands themselves, without `Agent.act`.
+The simulation has operators who act by `Agent.act`; here each loss is placed by hand.
 """
 
 from __future__ import annotations

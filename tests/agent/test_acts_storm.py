@@ -1,6 +1,6 @@
 """Acts from two shells at once, as fast as people type or faster, and a mailbox full of garbage meanwhile.
 
-The simulation has acts of operators, but makes its letters itself: none that does not parse reaches a leader.
+The simulation spoils a letter now and then; here a mailbox is full of what does not parse.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An operator's drain of a whole host: all its groups go, whatever Redis does meanwhile.
 
-The simulation shows none of this: its hosts have no `DrainHost`.
+The simulation drains hosts too, of one group; here a host leads several, and each loss is placed by hand.
 """
 
 from __future__ import annotations

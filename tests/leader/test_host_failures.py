@@ -1,7 +1,7 @@
 """Hosts that cannot go on: nothing of them ends in silence, and nobody is kept by what is left of them.
 
-The simulation cannot see any of this: `tests/simulation/hosts.py` has loops of its own in the place of those
-of `hosts/host.py`, and its agents begin their embedded hosts in one step that never fails.
+The simulation runs the same loops, and counts a host that fails as a finding; here the defects that end
+one are planted.
 """
 
 from __future__ import annotations

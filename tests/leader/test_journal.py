@@ -209,7 +209,7 @@ async def test_the_newest_commit_stays_where_the_journal_ends_however_large_it_i
 ) -> None:
     """Trimmed away, every later commit of the term looked like one behind a lost tail.
 
-    The simulation cannot see it: the snapshots of `tests/simulation/store.py` trim by a rule of its own.
+    The simulation does not see it: its commits are far too small to be trimmed by bytes.
     """
     monkeypatch.setattr(journal_module, "BYTES_KEPT", 10)
     journal = await opened(redis)

@@ -1,7 +1,7 @@
 """A Redis at its `maxmemory`: what frees memory works, leaders stay, groups go on; only messages are refused.
 
-The simulation cannot see this: `tests/simulation/store.py` does by itself what the Lua scripts do, and never
-refuses a write for want of memory. So these run on real servers.
+The simulation cannot see this: its in-memory server never refuses a write for want of memory. So
+these run on real servers.
 """
 
 from __future__ import annotations

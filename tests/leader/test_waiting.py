@@ -1,7 +1,7 @@
 """What waits for a leader is bounded, and nothing of it that counts is left out.
 
-The simulation cannot see it: the leaders of `tests/simulation/hosts.py` have an unbounded queue of their own
-in the place of `leader/waiting.py`, and its store never refuses durability for long.
+The simulation does not see it: its few borrowers never fill the queue, and its server never refuses
+durability for long.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ async def test_a_mailbox_that_nobody_reads_is_bounded(
 async def test_an_owner_hears_again_when_the_clock_of_redis_went_back(redis: AsyncRedis) -> None:
     """A mailbox that expired, or was lost with a failover, is made anew, and its ids begin below those read.
 
-    The simulation has mailboxes of its own, whose ids only rise.
+    The simulation sets the clock back by seconds; here it goes back by centuries.
     """
     box = Mailbox(redis, "me", block_ms=20)
     await box.open()

@@ -1,6 +1,6 @@
 """A group that is declared is in the set of groups, whoever dies when: retention knows of no others.
 
-The simulation shows none of this: its store declares and deletes groups in one step of its own.
+The simulation shows none of this: it declares its one group once and deletes none.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def drawn(world: World) -> Swarm:
     def maybe(weight: float, chance: float = 0.4) -> float:
         return weight * random.choice((0.3, 1, 3)) if random.random() < chance else 0.0
 
-    swarm.weights = {"publish": 5, "join": 1, "leave": maybe(1, 0.7), "operate": maybe(1.5)}
+    swarm.weights = {"publish": 4, "join": 1.5, "leave": maybe(1.5, 0.7), "operate": maybe(1.5)}
     if random.random() > 0.1:
         swarm.weights |= {
             "crash": maybe(0.6, 0.5),
@@ -236,7 +236,7 @@ class Acts:
         world = self.world
         if alive := world.alive():
             leading = [(h.process, h.line) for h in world.hosts if h.process.alive and h.real.leaders]
-            process, _ = self.random.choice(leading if leading and self.random.random() < 0.4 else alive)
+            process, _ = self.random.choice(leading if leading and self.random.random() < 0.6 else alive)
             seconds = self.random.choice((0.3, 3.0, 6.0, 12.0))
             self.sometimes["a pause of a leader" if process in dict(leading) else "a pause"] += 1
             self.kernel.note(process.name, "is stopped for", seconds)
