@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+from streamlease.hosts.hand_out import UNANSWERED, HandOut
 from streamlease.hosts.trimming import INTERVAL_SECONDS, Retainer
 from streamlease.hosts.upkeep import Upkeep
 from streamlease.leader import metrics
@@ -29,7 +29,6 @@ from streamlease.leader.core.events import Received
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.core.planning.strategies import load_installed
 from streamlease.leader.runner import Runner, now_ms
-from streamlease.protocol.acts import StepDown
 from streamlease.protocol.errors import (
     Indefinite,
     StoreRefused,
@@ -43,7 +42,6 @@ from streamlease.protocol.messages import (
     CommandAstray,
     CommandDone,
     CommandRefused,
-    CommandReply,
     CutFinished,
     CutFixed,
     CutRead,
@@ -83,9 +81,6 @@ log = logging.getLogger(__name__)
 CANDIDACY_SECONDS = 20.0
 """How long a host stays a candidate for one group."""
 
-HAND_OUT_SECONDS = 2.0
-"""How long a drained host waits for a group's next leader before it gives up the next group."""
-
 WATCH_SECONDS = 0.1
 BLOCK_MS = 500
 """How long one read of the mailbox waits: so late a host may notice that somebody is silent."""
@@ -93,9 +88,6 @@ BLOCK_MS = 500
 RETRY_SECONDS = 0.2
 FAULTY_SECONDS = 1.0
 """How long a loop waits that met an error which an outage does not explain, such as damaged data."""
-
-UNANSWERED = (StoreUnavailable, StoreRefused, Indefinite)
-"""What Redis not answering, or refusing, looks like."""
 
 
 Place = Callable[[str, LeaderRecord, int], Awaitable[object]]
@@ -135,10 +127,6 @@ class LeaderHost:
         self.id = f"{config.name or 'host'}-{random_token()[:8]}"
         self.config = config
         self.draining = False
-        self.drained = False
-        """Whether an operator wants it to lead nothing, as long as there are other hosts."""
-        self._drain_answer: CommandReply | None = None
-        """What was answered to the newest `DrainHost`."""
         self.failure: StreamleaseError | None = None
         """Why it leads nothing any more; None: it works."""
         self.troubles: dict[str, str] = {}
@@ -163,6 +151,7 @@ class LeaderHost:
         """Of tasks that end alone; the supervisor tells the log."""
         self._neighbours = neighbours or Neighbours()
         self._postbox = Postbox(redis, self.id, self._loops, neighbours=self._neighbours)
+        self._hand_out = HandOut(redis, self.id, self._runners, self._postbox, self._beat_once)
         self._inboxes = InboxMover(redis, self.id)
         self._upkeep = Upkeep(
             redis, self.id, config.leadership, self._runners, lambda: self._heard, self._loops
@@ -258,7 +247,7 @@ class LeaderHost:
 
     async def _stay_candidate(self, group: str) -> None:
         try:
-            await (self._pass_on(group) if self.drained else self._stand(group))
+            await (self._pass_on(group) if self._hand_out.drained else self._stand(group))
         finally:
             del self._candidates[group]
             self.hindered.pop(group, None)
@@ -298,7 +287,7 @@ class LeaderHost:
     # ------------------------------------------------------------ candidates and leaders
 
     async def _watch(self) -> None:
-        if self.draining or self.drained:
+        if self.draining or self._hand_out.drained:
             await asyncio.sleep(WATCH_SECONDS)
             return
         for group in await self._upkeep.watch():
@@ -328,62 +317,10 @@ class LeaderHost:
                 self.hindered[group] = str(error)
             await asyncio.sleep(WATCH_SECONDS)
 
-    # ------------------------------------------------------------ drained by an operator
-
-    async def _drain_host(self, sender: str, wanted: DrainHost) -> None:
-        """Hand all leaders to other hosts, one after another, so that few groups change leader at once."""
-        if self._drain_answer is not None and self._drain_answer.request == wanted.request:
-            self._postbox.post(sender, self._drain_answer)  # the answer was lost, or came too late
-            return
-        groups = self.leaders
-        self.drained = not wanted.undo and bool(await self._others())
-        if self.drained or wanted.undo:
-            body = json.dumps({"host": self.id, "drained": self.drained, "leaders": groups})
-            self._drain_answer = CommandDone(group=wanted.group, request=wanted.request, body=body)
-        else:
-            error = f"host {self.id} is the last one that leads: start another one first"
-            self._drain_answer = CommandRefused(group=wanted.group, request=wanted.request, error=error)
-        try:
-            await self._beat_once()
-        except UNANSWERED as unanswered:
-            log.warning("host %s: %s", self.id, unanswered)  # the next beat says it
-        self._postbox.post(sender, self._drain_answer)
-        for group in groups if self.drained else ():
-            runner = self._runners.get(group)
-            if runner is None or not self.drained:
-                continue
-            step_down = Command(
-                group=group,
-                request=f"{wanted.request}/{group}",
-                act=StepDown(),
-                who=wanted.who,
-                at=wanted.at,
-            )
-            runner.post(Received(sender, step_down))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HAND_OUT_SECONDS):
-                    await self._led_elsewhere(group, runner.term)
-
-    async def _others(self) -> list[hosts.HostInfo]:
-        """The other hosts that take leaders; those with few first."""
-        alive = await hosts.alive(self._redis)
-        others = [host for host in alive if host.host != self.id and not host.drained]
-        return sorted(others, key=lambda host: (host.leaders, host.host))
-
-    async def _led_elsewhere(self, group: str, term: int) -> None:
-        while True:
-            try:
-                record = await leadership.read(self._redis, group)
-                if record.held and record.term > term:
-                    return
-            except UNANSWERED as error:
-                log.warning("waiting for the next leader of %s: %s", group, error, extra={"group": group})
-            await asyncio.sleep(WATCH_SECONDS)
-
     async def _pass_on(self, group: str) -> None:
         """A drained host was asked to lead: let another one, or do it if there is none."""
         try:
-            others = await self._others()
+            others = await self._hand_out.others()
         except (StoreUnavailable, StoreRefused, Indefinite) as error:
             log.warning("passing %s on: %s", group, error, extra={"group": group})
             others = []
@@ -474,7 +411,7 @@ class LeaderHost:
             case SpawnWanted() as wanted:
                 self.lead(wanted.group, wanted.above)
             case DrainHost() as drain:
-                self._errand(self._drain_host(letter.sender, drain))
+                self._errand(self._hand_out.take(letter.sender, drain))
             case (
                 LeaderConnectResponse()
                 | NotLeader()
@@ -538,7 +475,7 @@ class LeaderHost:
                 name=self.config.name,
                 pid=self._pid,
                 leaders=len(self._runners),
-                drained=self.drained,
+                drained=self._hand_out.drained,
             )
             await hosts.beat(self._redis, info)
         self.beaten_at = now_ms()

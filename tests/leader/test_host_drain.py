@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamlease.agent.client import Client
-from streamlease.hosts import host as host_room
+from streamlease.hosts import hand_out
 from streamlease.hosts.host import LeaderHost
 from streamlease.leader.journal import recover
 from streamlease.leader.runner import Runner
@@ -51,7 +51,7 @@ async def acts(redis: AsyncRedis) -> list[list[str]]:
 async def test_an_unanswered_question_does_not_end_the_drain(
     redis: AsyncRedis, embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_room, "HAND_OUT_SECONDS", 0.3)
+    monkeypatch.setattr(hand_out, "HAND_OUT_SECONDS", 0.3)
     read, asked = leadership.read, [0]
 
     async def unanswered(*words: Any) -> Any:
@@ -62,7 +62,7 @@ async def test_an_unanswered_question_does_not_end_the_drain(
 
     async with hosting(redis, "one") as one, hosting(redis, "two"), Client(embedded_redis_url) as client:
         await begin(redis, one)
-        monkeypatch.setattr(host_room.leadership, "read", unanswered)
+        monkeypatch.setattr(hand_out.leadership, "read", unanswered)
         assert (await client.drain_host(one.id, who="me"))["leaders"] == ALL
         await until_it_leads(one, [])
         assert await acts(redis) == [["step_down"]] * len(ALL)
@@ -71,7 +71,7 @@ async def test_an_unanswered_question_does_not_end_the_drain(
 async def test_a_lost_answer_is_given_again_and_the_drain_is_done_once(
     redis: AsyncRedis, embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_room, "HAND_OUT_SECONDS", 0.3)
+    monkeypatch.setattr(hand_out, "HAND_OUT_SECONDS", 0.3)
     left = iter([True])
     async with hosting(redis, "one") as one, hosting(redis, "two"), Client(embedded_redis_url) as client:
         await begin(redis, one)
@@ -93,7 +93,7 @@ async def test_the_command_names_each_group_that_was_not_moved(
     redis: AsyncRedis, embedded_redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One group's leader does not step down: the others go, and the command fails with its name."""
-    monkeypatch.setattr(host_room, "HAND_OUT_SECONDS", 0.1)
+    monkeypatch.setattr(hand_out, "HAND_OUT_SECONDS", 0.1)
     command = InProcess(tmp_path, embedded_redis_url)
     async with hosting(redis, "one") as one, hosting(redis, "two"):
         await begin(redis, one)
