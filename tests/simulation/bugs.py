@@ -25,6 +25,7 @@ from streamlease.leader.core.lease import Lease
 from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.records import Committed, decode_records
 from streamlease.leader.journal import Journal, Recovery
+from streamlease.leader.letters import LetterWriter
 from streamlease.leader.runner import Runner
 from streamlease.protocol.messages import Grant
 from streamlease.registry import keys
@@ -339,13 +340,13 @@ def a_push_that_got_lost_is_lost_for_good() -> Iterator[None]:
 @planted
 def a_dead_letter_counts_before_it_is_written() -> Iterator[None]:
     """A leader passes a message that failed while its dead letter is on the way."""
-    real = Runner._begin_dead_letter
+    real = LetterWriter.begin
 
-    def begin(self: Runner, effect: DeadLetter) -> None:
-        real(self, effect)
-        self.post(DeadLetterWritten(effect.stream, effect.offset, "dead-letters.0.0", 0))
+    def begin(self: LetterWriter, letter: DeadLetter, declaration: Any) -> None:
+        real(self, letter, declaration)
+        self.post(DeadLetterWritten(letter.stream, letter.offset, "dead-letters.0.0", 0))
 
-    with mock.patch.object(Runner, "_begin_dead_letter", begin):
+    with mock.patch.object(LetterWriter, "begin", begin):
         yield
 
 
