@@ -161,6 +161,11 @@ class LeaderHost:
         """When Redis last took note of this host; None before it began."""
 
     @property
+    def drained(self) -> bool:
+        """Whether an operator wants it to lead nothing, as long as there are other hosts."""
+        return self._hand_out.drained
+
+    @property
     def leaders(self) -> list[str]:
         """Identities of the groups that this host leads."""
         return sorted(self._runners)
@@ -247,7 +252,7 @@ class LeaderHost:
 
     async def _stay_candidate(self, group: str) -> None:
         try:
-            await (self._pass_on(group) if self._hand_out.drained else self._stand(group))
+            await (self._pass_on(group) if self.drained else self._stand(group))
         finally:
             del self._candidates[group]
             self.hindered.pop(group, None)
@@ -287,7 +292,7 @@ class LeaderHost:
     # ------------------------------------------------------------ candidates and leaders
 
     async def _watch(self) -> None:
-        if self.draining or self._hand_out.drained:
+        if self.draining or self.drained:
             await asyncio.sleep(WATCH_SECONDS)
             return
         for group in await self._upkeep.watch():
@@ -475,7 +480,7 @@ class LeaderHost:
                 name=self.config.name,
                 pid=self._pid,
                 leaders=len(self._runners),
-                drained=self._hand_out.drained,
+                drained=self.drained,
             )
             await hosts.beat(self._redis, info)
         self.beaten_at = now_ms()
