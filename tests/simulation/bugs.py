@@ -15,9 +15,8 @@ from streamlease.agent.subscription import WATCH_SECONDS, SharedReader
 from streamlease.borrower.book import Held
 from streamlease.borrower.events import Effect, Progressed
 from streamlease.borrower.leases import BorrowedStreams
-from streamlease.hosts.host import LeaderHost
 from streamlease.leader import runner
-from streamlease.leader.core.events import DeadLetter, DeadLetterWritten, Send
+from streamlease.leader.core.events import DeadLetter, DeadLetterWritten, Received, Send
 from streamlease.leader.core.events import Effect as LeaderEffect
 from streamlease.leader.core.generations import Listing
 from streamlease.leader.core.group_state import GroupState
@@ -27,7 +26,7 @@ from streamlease.leader.core.records import Committed, decode_records
 from streamlease.leader.journal import Journal, Recovery
 from streamlease.leader.letters import LetterWriter
 from streamlease.leader.runner import Runner
-from streamlease.protocol.messages import Grant
+from streamlease.protocol.messages import Command, Grant
 from streamlease.registry import keys
 from streamlease.spark.core.cuts import QueryCuts
 from streamlease.streams.log.tails import Tails
@@ -370,11 +369,14 @@ def what_is_damaged_stops_its_stream_in_silence() -> Iterator[None]:
 
 
 @planted
-def a_drained_host_takes_leaders() -> Iterator[None]:
-    """A host that an operator has drained stands for the groups that it is asked to lead."""
+def a_drained_host_keeps_its_leaders() -> Iterator[None]:
+    """A host that an operator has drained does not have its leaders step down."""
+    real = Runner.post
 
-    async def pass_on(self: LeaderHost, group: str) -> None:
-        await self._stand(group)
+    def post(self: Runner, event: Any) -> None:
+        command = event.message if isinstance(event, Received) else None
+        if not (isinstance(command, Command) and "/" in command.request):
+            real(self, event)
 
-    with mock.patch.object(LeaderHost, "_pass_on", pass_on):
+    with mock.patch.object(Runner, "post", post):
         yield

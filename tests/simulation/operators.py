@@ -55,7 +55,7 @@ class Operators:
         streams = sorted(world.store.streams)
         if world.staying and random.random() < 0.15:
             host = random.choice(world.staying)
-            self._drain(host, undo=host.real.drained)
+            self._drain(host, undo=host.drained)
             return
         names = sorted({name for consumer in world.consumers for name in names_of(consumer)})
         stopped = [s for s, progress in world.judge.truth.streams.items() if progress.blocked]
@@ -78,9 +78,9 @@ class Operators:
         if len(world.staying) > 1 and self.spare is None and world.random.random() < 0.5:
             self.spare = world.random.choice(world.staying)
         for host in world.staying:
-            if host.real.drained != (host is self.spare):
-                self._drain(host, undo=host.real.drained)
-            elif host.real.drained and host.real.leaders:
+            if host.drained != (host is self.spare):
+                self._drain(host, undo=host.drained)
+            elif host.drained and host.real.leaders:
                 self._drain(host, undo=False)  # nobody else could lead when it was asked
         operated = self.world.judge.truth.operated
         if operated.paused is not None:

@@ -23,7 +23,6 @@ MUST_HAPPEN = (
     "a command arrives after its sender gave it up",
     "a consumer goes on where it was",
     "a consumer is replaced by its namesake",
-    "a cut is resumed",
     "a failover that loses writes",
     "a failure is answered: passed",
     "a failure is answered: retry",

@@ -48,6 +48,11 @@ class Host:
     real: LeaderHost
     draining: bool = False
 
+    @property
+    def drained(self) -> bool:
+        """Whether an operator wants it to lead nothing."""
+        return self.real._hand_out.drained
+
 
 class World:
     """Everything of one seed."""
@@ -294,9 +299,9 @@ class World:
             return "nobody leads"
         if any(consumer.leaving and not consumer.over for consumer in self.consumers):
             return "somebody is still leaving"
-        if any(host.real.drained and host.real.leaders for host in self.staying):
+        if any(host.drained and host.real.leaders for host in self.staying):
             return "a drained host leads"
-        if any(host.real.drained != (host is self.operators.spare) for host in self.staying):
+        if any(host.drained != (host is self.operators.spare) for host in self.staying):
             return "not all hosts are as the operators want them"
         known, streams, sealed = self.judge.truth.streams, self.store.streams, self.store.sealed
         if set(known) != set(streams):
