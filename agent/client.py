@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from streamlease.agent.subscription import SharedReader, Subscription
     from streamlease.protocol.acts import Act
     from streamlease.protocol.messages import Command, CommandAstray, CommandReply
+    from streamlease.streams.log.tails import Tails
     from streamlease.streams.publish.publisher import Publisher
 
 M = TypeVar("M", bound="BaseModel")
@@ -82,6 +83,16 @@ class Client:
         self._agent: Agent | None = None
         self._agent_lock = asyncio.Lock()
         self._readers: list[SharedReader] = []
+        self._tails: Tails | None = None
+
+    @property
+    def tails(self) -> Tails:
+        """The ends of the streams that anything of this client reads."""
+        from streamlease.streams.log.tails import Tails
+
+        if self._tails is None:
+            self._tails = Tails(self.redis)
+        return self._tails
 
     async def __aenter__(self) -> Client:
         """Check the server.
@@ -113,6 +124,8 @@ class Client:
         if self._agent is not None:
             await self._agent.close()
             self._agent = None
+        if self._tails is not None:
+            await self._tails.close()
         await self.redis.aclose()
 
     async def agent(self) -> Agent:
@@ -232,6 +245,7 @@ class Client:
             arrival = await self.groups.arrive(shared)
             reader = SharedReader(
                 self.redis,
+                self.tails,
                 shared,
                 max_batch=max_batch,
                 buffered_batches=buffered_batches,
@@ -275,7 +289,14 @@ class Client:
         from streamlease.agent.listening import PlainSubscription
 
         return PlainSubscription(
-            self.redis, self.spaces, filter, start, follow=True, max_batch=max_batch, schema=schema
+            self.redis,
+            self.tails,
+            self.spaces,
+            filter,
+            start,
+            follow=True,
+            max_batch=max_batch,
+            schema=schema,
         )
 
     def history(
@@ -301,6 +322,7 @@ class Client:
 
         return plain.PlainSubscription(
             self.redis,
+            self.tails,
             self.spaces,
             filter,
             plain.after(since),

@@ -4,6 +4,9 @@ A round reads of each stream that has news, in one write to each server. Its bat
 no more than so many of them, and of a stream that was read to its end no second one, for what comes meanwhile
 makes the next batch larger. After a round that read all there was, the next one begins a millisecond later at
 the earliest. So the cost of a message falls as soon as more come, or the program or Redis falls behind.
+
+In a cluster a server that does not answer delays only its own streams: the rounds of the others go on, and
+what it brings later waits beside what they brought.
 """
 
 from __future__ import annotations
@@ -22,27 +25,36 @@ from streamlease.agent import metrics
 from streamlease.agent.batch import Batch
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
-from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StreamleaseError
+from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.entries.messages import filter_batch
 from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, Outcome, read_all
 from streamlease.streams.log.ranges import FIRST_COUNT, MissingOffsets, RangeReader
-from streamlease.streams.log.tails import Tails
+from streamlease.streams.log.tails import Watch
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.per_server import PerServer
+from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
 PACE_SECONDS = 0.001
+PATIENCE_SECONDS = 0.25
+"""How long a round waits for the slowest server of a cluster before it leaves that to itself."""
 
 
 @lru_cache(maxsize=65_536)
 def _stream(name: str) -> StreamId:
     return StreamId.parse(name)
+
+
+def _meta_of(one: News) -> str:
+    return stream_meta(one.stream)
 
 
 class News(NamedTuple):
@@ -62,6 +74,7 @@ class Fetching:
     Args:
         settling: the owner of the batches.
         arrived: called when there is something to hand out.
+        tasks: of the consumer, who is told if a stream of a cluster cannot be read on.
         max_batch: most messages of a batch.
         most_waiting: at so many waiting batches nothing more is read.
         clock: seconds; that of `Held.retry_at`.
@@ -70,11 +83,12 @@ class Fetching:
     def __init__(
         self,
         redis: AsyncRedis,
-        tails: Tails,
+        tails: Watch,
         book: ConsumerBook,
         settling: Settling,
         shared: SharedSubscription,
         arrived: Callable[[], None],
+        tasks: Supervisor,
         *,
         max_batch: int,
         most_waiting: int,
@@ -98,6 +112,7 @@ class Fetching:
         """Where among the streams the next look begins: what found no room is read first then."""
         self._not_before = 0.0
         """When the next round may begin, by the event loop's clock."""
+        self._servers = PerServer(redis, tasks, _meta_of, self._read_some, PATIENCE_SECONDS)
 
     def take(self) -> Batch | None:
         """The next batch that may be handed out."""
@@ -127,13 +142,29 @@ class Fetching:
         """Read some of each stream that has news; whether any had.
 
         Raises:
-            HistoryTruncated, SchemaMismatch: a stream cannot be read on.
+            HistoryTruncated, SchemaMismatch: a stream of the only server cannot be read on.
         """
         loop = asyncio.get_running_loop()
         if self._not_before > loop.time():
             await asyncio.sleep(self._not_before - loop.time())
         began = loop.time()
         found = self._look()
+        try:
+            await self._servers.turn(found)
+        except StoreUnavailable as error:  # no node of a cluster says which server has what
+            log.warning("reading: %s", error)
+            await asyncio.sleep(RETRY_SECONDS)
+        reading = [one for one in found if one.start < one.end]
+        if reading and all(one.held.position >= one.end for one in reading):
+            self._not_before = began + PACE_SECONDS
+        return bool(reading)
+
+    async def _read_some(self, found: Sequence[News]) -> None:
+        """Read of streams of one server.
+
+        Raises:
+            HistoryTruncated, SchemaMismatch: a stream cannot be read on.
+        """
         reading = [one for one in found if one.start < one.end]
         failed = False
         for one in found:
@@ -153,9 +184,6 @@ class Fetching:
                 self._took(one, outcome)
         if failed:
             await asyncio.sleep(RETRY_SECONDS)
-        elif reading and all(one.held.position >= one.end for one in reading):
-            self._not_before = began + PACE_SECONDS
-        return failed or bool(reading)
 
     def _look(self) -> list[News]:
         """The streams with news for which there is room; also those that end below what was read of them."""

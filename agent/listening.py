@@ -44,7 +44,7 @@ from streamlease.streams.log.state import LogState
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.spaces.spaces import SpaceStore
+from streamlease.streams.spaces.spaces import Known, SpaceStore
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,7 +56,7 @@ Start = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
 mapping from stream to offset says; streams that it leaves out begin at the earliest."""
 
 LOOK_SECONDS = 1.0
-"""How often new spaces and generations are looked for."""
+"""How often new spaces and generations are looked for; what another reader of the client saw since serves."""
 
 RETRY_SECONDS = 0.2
 
@@ -140,6 +140,7 @@ class PlainSubscription:
     def __init__(
         self,
         redis: AsyncRedis,
+        tails: Tails,
         spaces: SpaceStore,
         filter: str,
         start: Start,
@@ -174,7 +175,7 @@ class PlainSubscription:
         self._places: dict[StreamId, _Place] = {}
         self._newest: dict[str, int] = {}
         self._changed = asyncio.Event()
-        self._tails = Tails(redis, on_change=lambda stream, next: self._changed.set())
+        self._tails = tails.watch(lambda stream, next: self._changed.set())
         self._batches: AsyncGenerator[PlainBatch] | None = None
 
     async def __aenter__(self) -> PlainSubscription:
@@ -186,9 +187,8 @@ class PlainSubscription:
             InvalidInput: a stream never had the offset at which it is to begin.
             StoreUnavailable, StoreRefused.
         """
-        await self._look(self._start)
+        await self._look(await self._spaces.look(), self._start)
         if self._follow:
-            self._tails.start()
             self._tails.set_streams(self._places)
         self._batches = self._read()
         return self
@@ -201,7 +201,7 @@ class PlainSubscription:
     ) -> None:
         if self._batches is not None:
             await self._batches.aclose()
-        await self._tails.close()
+        self._tails.close()
 
     def __aiter__(self) -> AsyncIterator[PlainBatch]:
         return self
@@ -224,9 +224,8 @@ class PlainSubscription:
 
     # ------------------------------------------------------------ where each stream begins
 
-    async def _look(self, start: Start) -> None:
+    async def _look(self, seen: Known, start: Start) -> None:
         """Add the streams of the filter that are not there yet, at `start`; drop those that are gone."""
-        seen = await self._spaces.look()
         # Streams of a space whose definition was damaged meanwhile are still there, and read on.
         kept = seen.damaged.keys() if self._places else ()
         spaces = seen.matched(self._filter).listed if kept else seen.for_filter(self._filter)
@@ -298,7 +297,7 @@ class PlainSubscription:
             elif asyncio.get_running_loop().time() - looked >= LOOK_SECONDS:
                 looked = asyncio.get_running_loop().time()
                 with contextlib.suppress(UnknownSpace, StoreUnavailable, StoreRefused):
-                    await self._look("earliest")
+                    await self._look(await self._spaces.recent(), "earliest")
                     self._tails.set_streams(self._places)
             elif not found:
                 with contextlib.suppress(TimeoutError):
@@ -308,7 +307,7 @@ class PlainSubscription:
     async def _gone(self, stream: StreamId) -> None:
         """A stream is not there any more: its space was deleted, or its generation dropped."""
         try:
-            await self._look("earliest")
+            await self._look(await self._spaces.look(), "earliest")
         except UnknownSpace:
             log.info("stream %s is gone with its space", stream, extra={"stream": str(stream)})
         except (StoreUnavailable, StoreRefused) as error:

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "SharedReader", "Subscription"]
 
 _Opener = Callable[[], "Awaitable[SharedReader]"]
-WATCH_SECONDS = 0.005
 LIMBO_SECONDS = 3.0
 """How long after the session is connected again a stream may still come back to it. The leader grants at once
 what is to go on, and repeats that every second."""
@@ -67,6 +66,7 @@ class SharedReader:
     def __init__(
         self,
         redis: AsyncRedis,
+        tails: Tails,
         shared: SharedSubscription,
         *,
         max_batch: int,
@@ -76,7 +76,7 @@ class SharedReader:
     ) -> None:
         self._clock = clock
         self._traces = traces.active()
-        self._tails = Tails(redis, on_change=lambda stream, next: self._changed.set())
+        self._tails = tails.watch(lambda stream, next: self._changed.set())
         self.subscription = str(shared)
         self._delivered = metrics.DELIVERED.labels(self.subscription)
         self.book = ConsumerBook()
@@ -85,13 +85,11 @@ class SharedReader:
         self._arrived = asyncio.Event()
         """There may be something to hand out, or the end."""
         self._settling = Settling(self.book, self.subscription)
+        self._tasks = Supervisor(f"subscription {shared}", lambda _, error: self._give_up(error))
         self._fetching = Fetching(
-            redis, self._tails, self.book, self._settling, shared, self._arrived.set,
+            redis, self._tails, self.book, self._settling, shared, self._arrived.set, self._tasks,
             max_batch=max_batch, most_waiting=buffered_batches, schema=schema, clock=clock,
         )  # fmt: skip
-        self._tasks = Supervisor(f"subscription {shared}", lambda _, error: self._give_up(error))
-        self._watching = False
-        """Whether the set of streams that are watched is about to be made anew."""
         self._ended = asyncio.Event()
         self._looked_at: float | None = None
 
@@ -99,7 +97,6 @@ class SharedReader:
         """Begin to borrow and to fetch."""
         self._settling.session = session
         metrics.watch(self)
-        self._tails.start()
         session.start()
         self._tasks.start("fetching", self._fetch())
 
@@ -172,7 +169,7 @@ class SharedReader:
         await self._tasks.close()
         for held in self.book.streams.values():
             self._settling.lose(held)
-        await self._tails.close()
+        self._tails.close()
 
     # ------------------------------------------------------------ handler
 
@@ -185,7 +182,8 @@ class SharedReader:
             done.held.retry_at = self._after(grant.retry_after_ms)
         self._fetching.void(done.held)
         self._settling.granted(done, grant, acknowledged)
-        self._watch()
+        self._tails.add(StreamId.parse(grant.stream))
+        self._wake()
 
     def acknowledged(self, slot: int, ack: ProgressAcknowledged) -> None:
         """Wake those who wait for this commit."""
@@ -208,7 +206,8 @@ class SharedReader:
         """Keep the stream, unless its work is done: after a leader's end it comes back at once."""
         held = self.book.streams.get(gone.stream)
         if held is not None and self.book.gone(gone, busy=self._settling.has_commits(held)) is not None:
-            self._watch()
+            self._tails.discard(StreamId.parse(gone.stream))
+            self._wake()
 
     def received(self, message: LeaderToSession | CutRead) -> None:
         """Cuts are not used here."""
@@ -232,20 +231,6 @@ class SharedReader:
     def _wake(self) -> None:
         self._changed.set()
         self._arrived.set()
-
-    def _watch(self) -> None:
-        """Watch the streams held; many grants in a row make one new set of them."""
-        if not self._watching:
-            self._watching = True
-            asyncio.get_running_loop().call_later(WATCH_SECONDS, self._watch_now)
-        self._wake()
-
-    def _watch_now(self) -> None:
-        self._watching = False
-        if self._settling.leaving:
-            return
-        self._tails.set_streams([StreamId.parse(held.stream) for held in self.book.owned()])
-        self._wake()
 
     async def _fetch(self) -> None:
         if self._settling.session is not None:

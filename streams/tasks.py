@@ -99,6 +99,21 @@ def task_failed(owner: str, name: str, error: BaseException) -> TaskFailed:
     return failed
 
 
+async def first_of(*works: Coroutine[Any, Any, None]) -> None:
+    """Run `works` side by side until one of them ends; the others are stopped, and its error is raised.
+
+    As a ``TaskGroup`` that ends with its first task; but an error is raised as it is, and what is stopped
+    ends even if redis-py swallows a cancellation, see :func:`stop`.
+    """
+    tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await stop(tasks)
+    for task in ended:
+        task.result()
+
+
 async def stop(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel `tasks` and wait for their end; what they raise is dropped.
 

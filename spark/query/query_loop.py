@@ -40,7 +40,7 @@ from streamlease.spark.core.questions import ANSWER_SECONDS
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.starting import declare
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.tails import Tails
+from streamlease.streams.log.tails import Watch
 from streamlease.streams.tasks import Supervisor, task_failed
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class QueryLoop:
         self._connect = connect or self._by_options
         self._agent: Agent | None = None
         self._session: Session | None = None
-        self._tails: Tails | None = None
+        self._tails: Watch | None = None
         self._tasks = Supervisor(f"query of {options.subscription}", lambda _, error: self._broken(error))
         self._around = q.Surroundings()
         self._waiters: deque[asyncio.Future[Any]] = deque()
@@ -177,7 +177,7 @@ class QueryLoop:
                 timer.cancel()
         await self._tasks.close()
         if self._tails is not None:
-            await self._tails.close()
+            self._tails.close()
         if self.client is not None:
             await self.client.close()
             self.client = None
@@ -327,8 +327,7 @@ class QueryLoop:
         assert self.client is not None
         assert self._agent is not None
         options = self.options
-        self._tails = Tails(self.client.redis, on_change=self._tail_moved)
-        self._tails.start()
+        self._tails = self.client.tails.watch(self._tail_moved)
         self._session = Session(
             self._agent,
             SessionConfig(

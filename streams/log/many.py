@@ -15,7 +15,7 @@ import pyarrow as pa
 from streamlease.protocol.errors import HistoryTruncated, Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader, gather
 from streamlease.streams.log.segments import History, Segment
-from streamlease.streams.redis.connection import Redis, exchange, good, silent
+from streamlease.streams.redis.connection import Redis, exchange_behind, good, silent
 
 READ_BYTES = 32 * 1024 * 1024
 """Most bytes, as expanded, that are read of a stream at once, but for one entry that is larger."""
@@ -40,14 +40,14 @@ async def read_all(
     while going:
         commands = [readers[place].commands for place in going]
         try:
-            replies = await exchange(redis, [command for some in commands for command in some])
+            answers = await exchange_behind(redis, (), [command for some in commands for command in some], ())
         except (StoreUnavailable, Indefinite) as error:
             errors |= dict.fromkeys(going, silent(redis, error))
             break
         begin = 0
         below: dict[int, int] = {}
         for place, some in zip(going, commands, strict=True):
-            mine = replies[begin : begin + len(some)]
+            mine = [answer.reply for answer in answers[begin : begin + len(some)]]
             begin += len(some)
             try:
                 batches[place] += readers[place].feed(good(redis, mine))

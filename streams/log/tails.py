@@ -1,15 +1,20 @@
-"""Which streams have something new: the ``next`` offsets of a changing set of streams.
+"""Which streams have something new: the ``next`` offsets of the streams that the readers of a client hold.
 
 The metas, read every `poll_interval` seconds, are the truth. Each append also publishes the new ``next``
 on its stream's news channel; that push is only faster, and everything works without it. A push raises
 an offset at once. A poll may also lower it, as after a failover that lost writes, unless a push came
 while the poll was under way.
 
-A poll reads all streams where nothing is pushed: with `push` off, until the subscription stands, and after
-its connection was lost. While it stands, a poll reads what is new in the set and ``POLL_SHARE`` others in
-turn, so its cost does not grow with the number of streams, and a push that got lost is made up for.
+All readers of a client share one :class:`Tails`: one connection for what is pushed, and one question for a
+stream that several of them watch. Each has a :class:`Watch`, with streams of its own.
 
-Both loops go on for ever: while Redis is away they try again with growing waits, and ``error`` says so.
+A poll reads all streams where nothing is pushed: with `push` off, until the subscription stands, and after
+its connection was lost. While it stands, a poll reads what is new in the set, what the last poll failed to
+read, and ``POLL_SHARE`` others in turn. So its cost does not grow with the number of streams, and a push that
+got lost is made up for. In a cluster each server is polled for itself (``per_server``): one that is dead or
+stands still delays only its own streams.
+
+Both loops go on for ever: while Redis is away they try again, and ``error`` says so.
 """
 
 from __future__ import annotations
@@ -19,7 +24,8 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -27,14 +33,21 @@ from redis.exceptions import RedisError
 
 from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.log.keys import stream_news
+from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.redis.connection import AsyncRedis, address, unavailable
-from streamlease.streams.tasks import Supervisor, stop
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.per_server import PerServer
+from streamlease.streams.tasks import Supervisor, first_of, task_failed
 
 POLL_SECONDS = 1.0
 POLL_SHARE = 250
 """How many streams one poll reads while their news are pushed: 10,000 take 40 s."""
+
+PATIENCE_SECONDS = 0.25
+"""How long a poll waits for the slowest server of a cluster before it leaves that to itself."""
+
+GATHER_SECONDS = 0.005
+"""How long a poll that is wanted at once waits for more streams: many are granted in a row."""
 
 FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
@@ -46,60 +59,59 @@ OnChange = Callable[[StreamId, int | None], None]
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class _Tail:
+    """One stream."""
+
+    stream: StreamId
+    channel: str
+    watches: list[Watch] = field(default_factory=list)
+    next: int | None = None
+
+
 class Tails:
-    """Watches streams between ``start`` and ``close``, or in an ``async with``.
+    """Watches what any :class:`Watch` of it watches, from the first stream on until it is closed.
 
     Args:
         poll_interval: seconds between two reads of the metas.
         push: also listen to the news channels.
-        on_change: called with the stream and its new ``next`` (None: it is gone), on the event loop.
 
     Raises:
         InvalidOption: the interval is not positive.
     """
 
-    def __init__(
-        self,
-        redis: AsyncRedis,
-        *,
-        poll_interval: float = POLL_SECONDS,
-        push: bool = True,
-        on_change: OnChange | None = None,
-    ) -> None:
+    def __init__(self, redis: AsyncRedis, *, poll_interval: float = POLL_SECONDS, push: bool = True) -> None:
         if poll_interval <= 0:
             raise InvalidOption(f"poll_interval is {poll_interval}: it must be above 0")
         self._redis = redis
         self._log = AsyncLog(redis)
         self._interval = poll_interval
         self._push = push
-        self._on_change = on_change
-        self._streams: dict[StreamId, str] = {}
-        self._by_channel: dict[bytes, StreamId] = {}
-        self._next: dict[StreamId, int] = {}
-        self._changed: set[StreamId] = set()
-        self._news = asyncio.Event()
+        self._tails: dict[StreamId, _Tail] = {}
+        self._by_channel: dict[bytes, _Tail] = {}
         self._poll_now = asyncio.Event()
         self._due: set[StreamId] = set()
         """Streams that the next poll must read: they are new, or their news are pushed from now on."""
         self._turn: deque[StreamId] = deque()
         """The order in which polls read a share of the streams each."""
+        self._turned = True
+        """Whether the order has all streams, and no others."""
         self._pushed = False
-        """Whether the news of all streams are pushed."""
+        """Whether the push connection stands. What is new is due for a poll, again once it is subscribed."""
         self._resubscribe = asyncio.Event()
-        self._tasks = Supervisor("tails", self._ended)
-        self._again: dict[str, asyncio.TimerHandle] = {}
-        self.error: StreamleaseError | None = None
-        """Why the last poll failed; None while all is well."""
+        self._tasks = Supervisor("tails", self._failed)
+        self._servers = PerServer(redis, self._tasks, stream_meta, self._read, PATIENCE_SECONDS)
+        self._unread: dict[StreamId, StreamleaseError] = {}
+        """Why the last poll did not read these."""
+        self._defect: StreamleaseError | None = None
         self._told: set[StreamId] = set()
-        self.lowered: set[StreamId] = set()
-        """Streams of which Redis lost the end; who has looked at one takes it out."""
+        self._closed = False
         self.polls = 0
-        """How many polls succeeded."""
+        """How many polls were made."""
         self.pushes = 0
         """How many pushed offsets arrived."""
 
     async def __aenter__(self) -> Tails:
-        self.start()
         return self
 
     async def __aexit__(
@@ -107,182 +119,253 @@ class Tails:
     ) -> None:
         await self.close()
 
-    def start(self) -> None:
-        """Begin to watch, on the running event loop. A second call does nothing."""
-        if not self._tasks:
-            self._begin("poll")
+    def watch(self, on_change: OnChange | None = None) -> Watch:
+        """The share of one reader, which watches nothing yet.
+
+        Args:
+            on_change: called with the stream and its new ``next`` (None: it is gone), on the event loop.
+        """
+        return Watch(self, on_change)
+
+    def _start(self) -> None:
+        if not self._tasks and not self._closed:
+            self._tasks.start("poll", self._forever("poll", self._poll), endless=True)
             if self._push:
-                self._begin("push")
-
-    def _begin(self, loop: str) -> None:
-        work = self._poll if loop == "poll" else self._listen
-        self._tasks.start(loop, self._forever(loop, work), endless=True)
-
-    def _ended(self, loop: str, error: StreamleaseError) -> None:
-        """It goes on for ever, whatever ended it."""
-        self.error = error
-        self._again[loop] = asyncio.get_running_loop().call_later(LONGEST_WAIT, self._begin, loop)
+                self._tasks.start("push", self._forever("push", self._listen), endless=True)
 
     async def close(self) -> None:
-        """Stop watching. A second call does nothing."""
+        """Stop watching, for good. A second call does nothing."""
+        self._closed = True
         await self._tasks.close()
-        for timer in self._again.values():
-            timer.cancel()
 
-    def set_streams(self, streams: Iterable[StreamId]) -> None:
-        """Watch just these from now on; new ones are polled at once."""
-        wanted = {stream: stream_news(stream) for stream in streams}
-        if wanted.keys() == self._streams.keys():
-            return
-        self._due |= wanted.keys() - self._streams.keys()
-        self._pushed = False
-        self._streams = wanted
-        self._turn = deque(wanted)
-        self._by_channel = {channel.encode(): stream for stream, channel in wanted.items()}
-        self._next = {stream: next for stream, next in self._next.items() if stream in wanted}
-        self._changed &= wanted.keys()
-        self.lowered &= wanted.keys()
+    def error_of(self, streams: Iterable[StreamId]) -> StreamleaseError | None:
+        """Why some of `streams` could not be read by the last poll; None while all is well."""
+        if self._defect is not None or not self._unread:
+            return self._defect
+        return next((self._unread[stream] for stream in streams if stream in self._unread), None)
+
+    # ------------------------------------------------------------ what is watched
+
+    def _join(self, stream: StreamId, watch: Watch) -> None:
+        tail = self._tails.get(stream)
+        if tail is None:
+            tail = self._tails[stream] = _Tail(stream, stream_news(stream))
+            self._by_channel[tail.channel.encode()] = tail
+            self._turned = False
+            self._resubscribe.set()
+        tail.watches.append(watch)
+        self._start()
+        self._due.add(stream)
         self._poll_now.set()
-        self._resubscribe.set()
+        if tail.next is not None:  # known to another reader, and news to this one
+            self._tell(tail, [watch])
 
-    def next_of(self, stream: StreamId) -> int | None:
-        """The offset that the stream's next message will get, as far as known; None if it is not known."""
-        return self._next.get(stream)
+    def _leave(self, stream: StreamId, watch: Watch) -> None:
+        tail = self._tails[stream]
+        tail.watches.remove(watch)
+        if not tail.watches:
+            del self._tails[stream], self._by_channel[tail.channel.encode()]
+            self._unread.pop(stream, None)
+            self._turned = False
+            self._resubscribe.set()
 
-    async def changed(self) -> frozenset[StreamId]:
-        """Wait until ``next_of`` changed for some stream; all for which it did since the last call.
-
-        For one waiter; several use `on_change`.
-        """
-        while not self._changed:
-            self._news.clear()
-            await self._news.wait()
-        changed = frozenset(self._changed)
-        self._changed.clear()
-        return changed
+    def _next_of(self, stream: StreamId) -> int | None:
+        tail = self._tails.get(stream)
+        return tail.next if tail is not None else None
 
     def _set(self, stream: StreamId, next: int | None) -> None:
-        known = self._next.get(stream)
-        if stream not in self._streams or known == next:
+        tail = self._tails.get(stream)
+        if tail is None or tail.next == next:
             return
-        if next is None:
-            del self._next[stream]
-        else:
-            self._next[stream] = next
-            if known is not None and next < known:
-                self.lowered.add(stream)
-        self._changed.add(stream)
-        self._news.set()
-        if self._on_change is not None:
-            try:
-                self._on_change(stream, next)
-            except Exception:
-                _logger.exception("tails: the callback for %s failed", stream, extra={"stream": str(stream)})
+        known, tail.next = tail.next, next
+        if known is not None and next is not None and next < known:
+            for watch in tail.watches:
+                watch.lowered.add(stream)
+        self._tell(tail, [*tail.watches])
 
-    async def _forever(self, what: str, work: Callable[[], Any]) -> None:
+    @staticmethod
+    def _tell(tail: _Tail, watches: Iterable[Watch]) -> None:
+        for watch in watches:
+            if watch.on_change is None:
+                continue
+            try:
+                watch.on_change(tail.stream, tail.next)
+            except Exception:
+                extra = {"stream": str(tail.stream)}
+                _logger.exception("tails: the callback for %s failed", tail.stream, extra=extra)
+
+    # ------------------------------------------------------------ going on for ever
+
+    async def _forever(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         failures = 0
         while True:
             began = asyncio.get_running_loop().time()
             try:
                 await work()
             except (StreamleaseError, RedisError, OSError) as error:
-                known = error if isinstance(error, StreamleaseError) else None
-                self.error = known or unavailable(address(self._redis), error)
-                _logger.log(logging.DEBUG if failures else logging.WARNING, "tails: %s: %s", what, self.error)
-            except Exception as error:
-                self.error = unavailable(address(self._redis), error)
+                _logger.log(logging.DEBUG if failures else logging.WARNING, "tails: %s: %s", what, error)
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    raise
                 _logger.exception("tails: %s failed", what)
+                self._failed(what, task_failed("tails", what, error))
             if asyncio.get_running_loop().time() - began > LONGEST_WAIT:
                 failures = 0
             wait = min(LONGEST_WAIT, FIRST_WAIT * 2**failures)
             failures = min(failures + 1, 16)
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
 
-    def _asked(self) -> list[StreamId]:
-        """What the next poll reads."""
-        if not self._pushed or self.error is not None or len(self._streams) <= POLL_SHARE:
-            return list(self._streams)
-        share = [self._turn.popleft() for _ in range(POLL_SHARE)]
-        self._turn.extend(share)
-        return [*share, *(self._due & self._streams.keys()).difference(share)]
+    def _failed(self, task: str, error: StreamleaseError) -> None:
+        """A defect: it is shown until a poll is well."""
+        self._defect = error
+
+    # ------------------------------------------------------------ polling
 
     async def _poll(self) -> None:
         while True:
             self._poll_now.clear()
             asked = self._asked()
-            self._due.difference_update(asked)  # after a failure all are read
-            before = {stream: self._next.get(stream) for stream in asked}
-            damaged: dict[StreamId, StreamleaseError] = {}
-            found = await self._log.next_offsets(asked, damaged)
-            self._tell(damaged)
-            self.error = None
+            self._due.difference_update(asked)
+            try:
+                self._due.update(await self._servers.turn(asked))
+            except StreamleaseError as error:  # no node of a cluster says which server has what
+                self._missed(asked, error)
             self.polls += 1
-            for stream in asked:
-                polled, now = found.get(stream), self._next.get(stream)
-                pushed_meanwhile = now != before[stream]
-                if not pushed_meanwhile or (polled is not None and now is not None and polled > now):
-                    self._set(stream, polled)
+            wait = self._interval
+            if self._unread:
+                wait = min(wait, LONGEST_WAIT) * random.uniform(0.5, 1.0)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
+                async with asyncio.timeout(wait):
                     await self._poll_now.wait()
+                await asyncio.sleep(GATHER_SECONDS)
 
-    def _tell(self, damaged: Mapping[StreamId, StreamleaseError]) -> None:
+    def _asked(self) -> list[StreamId]:
+        """What the next poll reads."""
+        if not self._pushed or len(self._tails) <= POLL_SHARE:
+            return list(self._tails)
+        if not self._turned:
+            self._turn, self._turned = deque(self._tails), True
+        share = [self._turn.popleft() for _ in range(POLL_SHARE)]
+        self._turn.extend(share)
+        wanted = (self._due & self._tails.keys()) | self._unread.keys()
+        return [*share, *wanted.difference(share)]
+
+    async def _read(self, asked: Sequence[StreamId]) -> None:
+        """Read the ends of streams of one server."""
+        before = {stream: self._next_of(stream) for stream in asked}
+        damaged: dict[StreamId, StreamleaseError] = {}
+        try:
+            found = await self._log.next_offsets(asked, damaged)
+        except StreamleaseError as error:
+            self._missed(asked, error)
+            return
+        self._say_damaged(asked, damaged)
+        self._defect = None
+        for stream in asked:
+            self._unread.pop(stream, None)
+            polled, now = found.get(stream), self._next_of(stream)
+            pushed_meanwhile = now != before[stream]
+            if not pushed_meanwhile or (polled is not None and now is not None and polled > now):
+                self._set(stream, polled)
+
+    def _missed(self, asked: Sequence[StreamId], error: StreamleaseError) -> None:
+        known = any(stream in self._unread for stream in asked)
+        _logger.log(logging.DEBUG if known else logging.WARNING, "tails: poll: %s", error)
+        self._unread.update((stream, error) for stream in asked if stream in self._tails)
+
+    def _say_damaged(self, asked: Iterable[StreamId], damaged: Mapping[StreamId, StreamleaseError]) -> None:
         """Say once of each stream that it cannot be watched; the others are."""
         for stream in damaged.keys() - self._told:
             _logger.error("tails: %s", damaged[stream], extra={"stream": str(stream)})
-        self._told = {*damaged}
+        self._told = self._told.difference(asked) | damaged.keys()
+
+    # ------------------------------------------------------------ what is pushed
 
     async def _listen(self) -> None:
-        """One life of the push connection: read news, while a second task subscribes."""
+        """One life of the push connection: one task subscribes, another one reads."""
         pubsub: Any = self._redis.pubsub()
         subscribed = asyncio.Event()
-        # Looked at in every turn of the loop below, which ends with it.
-        subscribing = asyncio.create_task(self._subscribe(pubsub, subscribed))
         try:
-            while True:
-                if subscribing.done():
-                    await subscribing  # raises what went wrong
-                if not pubsub.subscribed:
-                    await self._first_subscription(subscribing, subscribed)
-                    continue
-                self._take(await pubsub.get_message(timeout=QUIET_SECONDS))
+            await first_of(self._subscribe(pubsub, subscribed), self._hear(pubsub, subscribed))
         finally:
             self._pushed = False
-            await stop([subscribing])
             await pubsub.aclose()
-
-    @staticmethod
-    async def _first_subscription(subscribing: asyncio.Task[None], subscribed: asyncio.Event) -> None:
-        subscribed.clear()
-        waiting = asyncio.create_task(subscribed.wait())
-        try:
-            await asyncio.wait((subscribing, waiting), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
 
     async def _subscribe(self, pubsub: Any, subscribed: asyncio.Event) -> None:
         have: set[str] = set()
         while True:
             self._resubscribe.clear()
-            wanted = set(self._streams.values())
+            wanted = {tail.channel for tail in self._tails.values()}
             if wanted - have:
                 await pubsub.subscribe(*sorted(wanted - have))
                 subscribed.set()
             if have - wanted:
                 await pubsub.unsubscribe(*sorted(have - wanted))
             have = wanted
-            self._pushed = have == set(self._streams.values())
+            self._pushed = bool(have)
             await self._resubscribe.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+
+    async def _hear(self, pubsub: Any, subscribed: asyncio.Event) -> None:
+        await subscribed.wait()  # before, there is no connection to read from
+        while True:
+            self._take(await pubsub.get_message(timeout=QUIET_SECONDS))
 
     def _take(self, message: Any) -> None:
-        stream = self._by_channel.get(message["channel"]) if message is not None else None
-        if stream is None or message["type"] not in ("message", "subscribe"):
+        tail = self._by_channel.get(message["channel"]) if message is not None else None
+        if tail is None or message["type"] not in ("message", "subscribe"):
             return
         if message["type"] == "subscribe":
-            self._due.add(stream)  # for what was appended before the subscription took hold
+            self._due.add(tail.stream)  # for what was appended before the subscription took hold
             self._poll_now.set()
             return
         self.pushes += 1
         next = int(message["data"])
-        if next > (self._next.get(stream) or 0):
-            self._set(stream, next)
+        if next > (tail.next or 0):
+            self._set(tail.stream, next)
+
+
+class Watch:
+    """The streams of one reader; made by :meth:`Tails.watch`."""
+
+    def __init__(self, tails: Tails, on_change: OnChange | None) -> None:
+        self.on_change = on_change
+        self.streams: set[StreamId] = set()
+        self.lowered: set[StreamId] = set()
+        """Streams of which Redis lost the end; who has looked at one takes it out."""
+        self._tails = tails
+
+    @property
+    def error(self) -> StreamleaseError | None:
+        """Why some of the streams could not be read by the last poll; None while all is well."""
+        return self._tails.error_of(self.streams)
+
+    def add(self, stream: StreamId) -> None:
+        """Watch this stream too; it is polled at once."""
+        if stream not in self.streams:
+            self.streams.add(stream)
+            self._tails._join(stream, self)
+
+    def discard(self, stream: StreamId) -> None:
+        """Watch this stream no longer."""
+        if stream in self.streams:
+            self.streams.remove(stream)
+            self.lowered.discard(stream)
+            self._tails._leave(stream, self)
+
+    def set_streams(self, streams: Iterable[StreamId]) -> None:
+        """Watch just these from now on."""
+        wanted = {*streams}
+        for stream in self.streams - wanted:
+            self.discard(stream)
+        for stream in wanted - self.streams:
+            self.add(stream)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self.set_streams(())
+
+    def next_of(self, stream: StreamId) -> int | None:
+        """The offset that the stream's next message will get, as far as known; None if it is not known."""
+        return self._tails._next_of(stream) if stream in self.streams else None

@@ -249,6 +249,15 @@ class SpaceStore:
         """
         return (await self._read_all()).known
 
+    async def recent(self) -> Known:
+        """What `look` finds, as of a second ago at most; all who want it within that second are one question.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        fresh = self._fresh()
+        return (fresh if fresh is not None else await self._read_together()).known
+
     async def _read_all(self) -> _Table:
         asked_at = clock.seconds()
         (definitions,) = await ask(self._redis, [("HGETALL", SPACE_DEFINITIONS)])

@@ -207,7 +207,8 @@ async def test_a_stream_whose_state_is_damaged_is_told_and_the_others_go_on(
     await publish(client, range(3), topics=1)
     await publish(client, range(3), topics=1, root="b")
     await client.redis.hset(stream_meta(STREAM), field, value)
-    async with Tails(client.redis, push=False, poll_interval=0.01) as tails:
+    async with Tails(client.redis, push=False, poll_interval=0.01) as watched:
+        tails = watched.watch()
         tails.set_streams([STREAM, StreamId("t", 0, 0)])
         await until(lambda: tails.next_of(StreamId("t", 0, 0)) == 3)
         assert tails.error is None

@@ -11,24 +11,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamlease.agent import fetching, subscription
+from streamlease.agent import fetching
 from streamlease.agent.client import Client
 from streamlease.agent.fetching import Fetching, News
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.borrower.lease import StreamEvent
-from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, UnknownSpace
+from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.log import many as reading
+from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import Outcome, read_all
 from streamlease.streams.log.ranges import FIRST_COUNT, MOST_FIRST_COUNT, RangeReader
 from streamlease.streams.log.tails import Tails
-from streamlease.streams.redis.connection import AsyncRedis, Command, connect, exchange
+from streamlease.streams.redis.cluster import Answer
+from streamlease.streams.redis.connection import AsyncRedis, Command, connect, exchange_behind
+from streamlease.streams.tasks import Supervisor
 from tests.agent.helpers import SUB, in_order, publish, take
-from tests.streams.helpers import append, rows
+from tests.streams.helpers import append, cluster_of, rows, until
 
 STREAMS = [StreamId("s", 0, shard) for shard in range(5)]
 
@@ -36,7 +39,7 @@ STREAMS = [StreamId("s", 0, shard) for shard in range(5)]
 class Rig:
     """A fetching whose streams have as many messages as `ends` says; notes from where it reads."""
 
-    def __init__(self, *, most_waiting: int = 3, max_batch: int = 10) -> None:
+    def __init__(self, *, most_waiting: int = 3, max_batch: int = 10, redis: Any = None) -> None:
         self.ends = {str(stream): 5 for stream in STREAMS}
         book = ConsumerBook()
         self.held = book.streams
@@ -44,9 +47,10 @@ class Rig:
             self.held[str(stream)] = Held.begin(0, str(stream), 1, 0)
         self.read: list[tuple[int, int]] = []
         tails: Any = SimpleNamespace(next_of=lambda stream: self.ends[str(stream)])
-        nothing: Any = None
+        self.told: list[StreamleaseError] = []
+        self.tasks = Supervisor("a rig", lambda _, error: self.told.append(error))
         self.fetching = Fetching(
-            nothing, tails, book, Settling(book, SUB), SharedSubscription.parse(SUB), lambda: None,
+            redis, tails, book, Settling(book, SUB), SharedSubscription.parse(SUB), lambda: None, self.tasks,
             max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: 0.0,
         )  # fmt: skip
         self.waiting = self.fetching.ready
@@ -100,6 +104,43 @@ async def test_streams_that_may_not_be_read_are_passed_over() -> None:
     assert await rig.round() == [(4, 0)]
 
 
+async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_streams() -> None:
+    rig = Rig(most_waiting=100, redis=cluster_of(STREAMS[0]))
+    answers, whole = asyncio.Event(), rig.reads
+
+    async def reads(news: list[News]) -> list[Outcome]:
+        if news[0].stream == STREAMS[0]:
+            await answers.wait()
+        return await whole(news)
+
+    rig.fetching._read = reads  # type: ignore[assignment,method-assign]
+    async with asyncio.timeout(10):
+        for end in (10, 15, 20):
+            await rig.fetching.round()
+            assert {str(batch.stream) for batch in rig.waiting} == {str(one) for one in STREAMS[1:]}
+            assert rig.held[str(STREAMS[1])].position == end - 5
+            rig.waiting.clear()
+            rig.ends = dict.fromkeys(rig.ends, end)
+        answers.set()
+        while not rig.waiting:
+            await rig.fetching.round()
+    assert rig.held[str(STREAMS[0])].position == 5, "it was asked once"
+    assert not rig.told
+    await rig.tasks.close()
+
+
+async def test_a_stream_of_a_cluster_that_cannot_be_read_on_is_told_to_the_owner() -> None:
+    rig = Rig(most_waiting=100, redis=cluster_of(STREAMS[0]))
+
+    async def reads(news: list[News]) -> list[Any]:
+        return [HistoryTruncated(str(one.stream), 0, 3) for one in news]
+
+    rig.fetching._read = reads  # type: ignore[assignment,method-assign]
+    await rig.fetching.round()
+    await until(lambda: len(rig.told) == 2)  # one for each server
+    assert all(isinstance(error, HistoryTruncated) for error in rig.told)
+
+
 @pytest.fixture
 async def redis(embedded_redis_url: str) -> AsyncIterator[AsyncRedis]:
     redis = connect(embedded_redis_url)
@@ -112,11 +153,11 @@ async def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many commands each exchange of `read_all` had."""
     sizes: list[int] = []
 
-    async def count(server: AsyncRedis, commands: list[Command]) -> list[Any]:
+    async def count(server: AsyncRedis, before: Any, commands: list[Command], behind: Any) -> list[Answer]:
         sizes.append(len(commands))
-        return await exchange(server, commands)
+        return await exchange_behind(server, before, commands, behind)
 
-    monkeypatch.setattr(reading, "exchange", count)
+    monkeypatch.setattr(reading, "exchange_behind", count)
     return sizes
 
 
@@ -175,7 +216,7 @@ async def test_the_next_read_asks_for_as_many_entries_as_it_needs(redis: AsyncRe
 async def test_nothing_is_lost_where_nothing_is_pushed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscription, "Tails", partial(Tails, push=False, poll_interval=0.02))
+    monkeypatch.setattr(tails_module, "Tails", partial(Tails, push=False, poll_interval=0.02))
     await client.create_space("s", ["a/#"], streams=4)
     got: list[int] = []
     async with client.subscribe(SUB, start="earliest", max_batch=7) as reader:
@@ -207,3 +248,21 @@ async def test_an_entry_is_read_once_and_handed_out_in_even_pieces(
     assert sum(sizes) == 1050
     assert {*sizes} == {95, 96}
     assert steps == [0]
+
+
+async def test_a_server_of_a_cluster_that_fails_is_not_an_error_of_other_streams(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await AsyncLog(redis).open(STREAMS)
+    for stream in STREAMS:
+        await AsyncLog(redis).append(append(stream, 0, rows(0, 3)))
+    whole, gone = reading.exchange_behind, StoreUnavailable("it is gone")
+
+    async def partly(client: Any, *commands: Any) -> list[Answer]:
+        answers = await whole(client, *commands)
+        return [Answer(gone, ()) if n < 2 else answer for n, answer in enumerate(answers)]
+
+    monkeypatch.setattr(reading, "exchange_behind", partly)
+    first, *others = await read_all(redis, [RangeReader(stream, 0, 3) for stream in STREAMS])
+    assert first is gone
+    assert all(isinstance(one, list) and sum(batch.num_rows for batch in one) == 3 for one in others)

@@ -95,11 +95,12 @@ async def test_tails_go_on_whatever_ends_them(client: Client, monkeypatch: pytes
         await whole(tails)
 
     monkeypatch.setattr(Tails, "_poll", breaks)
-    async with Tails(client.redis, push=False, poll_interval=0.01) as tails:
+    async with Tails(client.redis, push=False, poll_interval=0.01) as watched:
+        tails = watched.watch()
         tails.set_streams([STREAM])
         await until(lambda: isinstance(tails.error, TaskFailed))
         broken = False
-        await tails._log.append(append(STREAM, 0, rows(0, 3, "a/x")))
+        await watched._log.append(append(STREAM, 0, rows(0, 3, "a/x")))
         await until(lambda: tails.next_of(STREAM) == 3 and tails.error is None)
 
 

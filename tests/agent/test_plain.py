@@ -168,9 +168,9 @@ async def test_a_definition_that_is_damaged_meanwhile_ends_nothing(
     monkeypatch.setattr(plain, "LOOK_SECONDS", 0.05)
     look, looks = PlainSubscription._look, [0]
 
-    async def counted(subscription: PlainSubscription, start: Any) -> None:
+    async def counted(subscription: PlainSubscription, seen: Any, start: Any) -> None:
         looks[0] += 1
-        await look(subscription, start)
+        await look(subscription, await client.spaces.look(), start)
 
     monkeypatch.setattr(PlainSubscription, "_look", counted)
     for name in ("a", "b"):

@@ -19,6 +19,7 @@ from streamlease.borrower.events import (
 from streamlease.protocol.errors import Fenced, InvalidInput
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
+from tests.agent.helpers import resting_tails
 
 STREAM = StreamId("s", 0, 0)
 S0 = str(STREAM)
@@ -28,7 +29,8 @@ class Reader(SharedReader):
     """A reader that notes what it reports."""
 
     def __init__(self) -> None:
-        super().__init__(None, SharedSubscription("g", "#"), max_batch=2, buffered_batches=4)  # type: ignore[arg-type]
+        shared = SharedSubscription("g", "#")
+        super().__init__(None, resting_tails(), shared, max_batch=2, buffered_batches=4)  # type: ignore[arg-type]
         self.reported: list[Progressed] = []
         self._settling.session = self  # type: ignore[assignment]
 

@@ -16,7 +16,7 @@ from streamlease.protocol.group_options import MAX_RETRY_DELAY_MS, GroupOptions
 from streamlease.protocol.messages import Verdict
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.log.many import Outcome
-from tests.agent.helpers import SUB, publish, take
+from tests.agent.helpers import SUB, publish, resting_tails, take
 
 SHARED = SharedSubscription.parse("$shared/g/#")
 S0, S1 = "s.0.0", "s.0.1"
@@ -27,9 +27,8 @@ class Reader(SharedReader):
 
     def __init__(self) -> None:
         self.now = 100.0
-        super().__init__(None, SHARED, max_batch=2, buffered_batches=4, clock=self._time)  # type: ignore[arg-type]
-        self._tails: Any = SimpleNamespace(next_of=lambda stream: 10, set_streams=lambda streams: None)
-        self._fetching._tails = self._tails
+        super().__init__(None, resting_tails(), SHARED, max_batch=2, buffered_batches=4, clock=self._time)  # type: ignore[arg-type]
+        self._fetching._tails = SimpleNamespace(next_of=lambda stream: 10)  # type: ignore[assignment]
         self._fetching._read = self._noted  # type: ignore[assignment,method-assign]
         session: Any = SimpleNamespace(
             new_failure=lambda: "f", failed=lambda slot, event: None, progressed=lambda slot, event: None

@@ -11,7 +11,7 @@ from unittest import mock
 
 from streamlease.agent import agent
 from streamlease.agent.settling import Settling
-from streamlease.agent.subscription import WATCH_SECONDS, SharedReader
+from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.book import Held
 from streamlease.borrower.events import Effect, Progressed
 from streamlease.borrower.leases import BorrowedStreams
@@ -26,10 +26,11 @@ from streamlease.leader.core.records import Committed, decode_records
 from streamlease.leader.journal import Journal, Recovery
 from streamlease.leader.letters import LetterWriter
 from streamlease.leader.runner import Runner
+from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import Command, Grant
 from streamlease.registry import keys
 from streamlease.spark.core.cuts import QueryCuts
-from streamlease.streams.log.tails import Tails
+from streamlease.streams.log.tails import Tails, Watch
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.tasks import Supervisor
@@ -277,20 +278,14 @@ def a_message_leaves_before_its_record_is_durable() -> Iterator[None]:
 
 @planted
 def a_wake_up_is_lost() -> Iterator[None]:
-    """Once a reader has made its set of streams anew, it never hears again that it must."""
+    """Once the ends of streams were polled, a reader watches no stream that is granted later."""
+    real = Watch.add
 
-    def watch(self: SharedReader) -> None:
-        if not self._watching:
-            self._watching = True
-            asyncio.get_running_loop().call_later(WATCH_SECONDS, watch_now, self)
+    def add(self: Watch, stream: StreamId) -> None:
+        if not self._tails.polls:
+            real(self, stream)
 
-    real = SharedReader._watch_now
-
-    def watch_now(self: SharedReader) -> None:
-        real(self)
-        self._watching = True
-
-    with mock.patch.object(SharedReader, "_watch", watch):
+    with mock.patch.object(Watch, "add", add):
         yield
 
 
@@ -330,7 +325,7 @@ def a_push_that_got_lost_is_lost_for_good() -> Iterator[None]:
     real = Tails._asked
 
     def asked(self: Tails) -> list[Any]:
-        return [*(self._due & self._streams.keys())] if self._pushed and self.error is None else real(self)
+        return [*(self._due & self._tails.keys())] if self._pushed and not self._unread else real(self)
 
     with mock.patch.object(Tails, "_asked", asked):
         yield

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from streamlease.spark.query import query_loop
+from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.tails import Tails
 from tests.spark.world import Query, World, wait_for
 
@@ -50,7 +50,7 @@ def test_a_micro_batch_names_only_streams_with_news(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, streams: int, limit: dict[str, Any]
 ) -> None:
     # What is polled besides is so much a second, whatever the micro-batches do.
-    monkeypatch.setattr(query_loop, "Tails", partial(Tails, poll_interval=3600.0))
+    monkeypatch.setattr(tails_module, "Tails", partial(Tails, poll_interval=3600.0))
     world = make_world(streams)
     world.lead()
     one = world.query(**limit)

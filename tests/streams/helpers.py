@@ -7,10 +7,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
+from redis.crc import key_slot
 
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Row, encode_rows
+from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import Append
+from streamlease.streams.redis.cluster import SLOTS, AsyncCluster
+from streamlease.streams.redis.connection import connect
 from streamlease.streams.redis.durability import MEMORY, Durability
 
 
@@ -118,3 +122,12 @@ class Proxy:
                 with suppress(OSError):
                     await end.wait_closed()
             self._tasks.discard(task)
+
+
+def cluster_of(stream: StreamId) -> AsyncCluster:
+    """A cluster that nobody asks, of two servers: one has `stream`, the other one all that lies elsewhere."""
+    cluster = AsyncCluster((), connect, "a cluster")  # type: ignore[arg-type]
+    cluster.topology.known = True
+    cluster.topology.owners = [("other", 1)] * SLOTS
+    cluster.topology.move(key_slot(stream_meta(stream).encode()), ("own", 1))
+    return cluster

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from streamlease.protocol.errors import InvalidOption, StoreUnavailable
+from streamlease.protocol.errors import InvalidOption, StoreUnavailable, StreamleaseError, TaskFailed
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.keys import stream_meta
@@ -14,7 +14,7 @@ from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from tests.conftest import MakeServer
-from tests.streams.helpers import append, rows, until
+from tests.streams.helpers import append, cluster_of, rows, until
 
 STREAMS = [StreamId("s", 0, shard) for shard in range(3)]
 
@@ -23,20 +23,13 @@ STREAMS = [StreamId("s", 0, shard) for shard in range(3)]
 async def test_tails_follow_a_changing_set(redis: AsyncRedis, log: AsyncLog, push: bool) -> None:
     await log.open(STREAMS)
     seen: list[tuple[StreamId, int | None]] = []
-    async with Tails(
-        redis, poll_interval=0.02, push=push, on_change=lambda stream, next: seen.append((stream, next))
-    ) as tails:
+    async with Tails(redis, poll_interval=0.02, push=push) as watched:
+        tails = watched.watch(lambda stream, next: seen.append((stream, next)))
         tails.set_streams(STREAMS[:2])
         assert tails.next_of(STREAMS[0]) is None
         await until(lambda: [tails.next_of(one) for one in STREAMS] == [0, 0, None])
-        async with asyncio.timeout(5):
-            while not await tails.changed() >= set():
-                pass
         await log.append(append(STREAMS[1], 0, rows(0, 5)))
-        async with asyncio.timeout(5):
-            while STREAMS[1] not in await tails.changed():
-                pass
-        assert tails.next_of(STREAMS[1]) == 5
+        await until(lambda: tails.next_of(STREAMS[1]) == 5)
         tails.set_streams(STREAMS[1:])
         await until(lambda: [tails.next_of(one) for one in STREAMS] == [None, 5, 0])
         await redis.delete(stream_meta(STREAMS[2]))
@@ -51,20 +44,24 @@ async def test_tails_follow_a_changing_set(redis: AsyncRedis, log: AsyncLog, pus
 
 async def test_push_needs_no_poll(redis: AsyncRedis, log: AsyncLog) -> None:
     await log.open(STREAMS)
-    async with Tails(redis, poll_interval=3600) as tails:
+    async with Tails(redis, poll_interval=3600) as watched:
+        tails = watched.watch()
         tails.set_streams(STREAMS)
         await until(lambda: tails.next_of(STREAMS[2]) == 0)
         sequence = 0
         async with asyncio.timeout(10):
-            while not tails.pushes:  # until the subscription stands
+            while not watched.pushes:  # until the subscription stands
                 await log.append(append(STREAMS[2], sequence, rows(0, 1)))
                 sequence += 1
                 await asyncio.sleep(0.01)
         await until(lambda: tails.next_of(STREAMS[2]) == sequence)
-        polls = tails.polls
-        await log.append(append(STREAMS[2], sequence, rows(0, 1)))
-        await until(lambda: tails.next_of(STREAMS[2]) == sequence + 1)
-        assert tails.polls == polls
+        polls = -1
+        async with asyncio.timeout(10):
+            while watched.polls != polls:  # those of the subscription come to an end
+                polls = watched.polls
+                await log.append(append(STREAMS[2], sequence, rows(0, 1)))
+                sequence += 1
+                await until(lambda: tails.next_of(STREAMS[2]) == sequence)  # noqa: B023 - awaited at once
         tails.set_streams(STREAMS[:1])
         await until(lambda: tails.next_of(STREAMS[0]) == 0)
         await log.append(append(STREAMS[0], 0, rows(0, 1)))
@@ -78,14 +75,15 @@ async def test_polls_read_a_share_where_news_are_pushed(
     many = [StreamId("s", 0, shard) for shard in range(9)]
     await log.open(many)
     asked: list[int] = []
-    async with Tails(redis, poll_interval=0.02) as tails:
-        next_offsets = tails._log.next_offsets
+    async with Tails(redis, poll_interval=0.02) as watched:
+        tails = watched.watch()
+        next_offsets = watched._log.next_offsets
 
         async def count(streams: list[StreamId], *damaged: object) -> dict[StreamId, int]:
             asked.append(len(streams))
             return await next_offsets(streams)
 
-        monkeypatch.setattr(tails._log, "next_offsets", count)
+        monkeypatch.setattr(watched._log, "next_offsets", count)
         tails.set_streams(many)
         await until(lambda: all(tails.next_of(one) == 0 for one in many))
         await until(lambda: asked[-20:] == [2] * 20)
@@ -106,7 +104,8 @@ async def test_tails_outlive_the_server(make_redis_server: MakeServer, push: boo
     log = AsyncLog(client)
     await log.open(STREAMS)
     await log.append(append(STREAMS[0], 0, rows(0, 9)))
-    async with Tails(client, poll_interval=0.02, push=push) as tails:
+    async with Tails(client, poll_interval=0.02, push=push) as watched:
+        tails = watched.watch()
         tails.set_streams(STREAMS)
         await until(lambda: tails.next_of(STREAMS[0]) == 9)
         server.kill()
@@ -116,13 +115,13 @@ async def test_tails_outlive_the_server(make_redis_server: MakeServer, push: boo
         await asyncio.to_thread(server.start)
         await log.open(STREAMS)
         await until(lambda: tails.error is None and tails.next_of(STREAMS[0]) == 0)  # all was lost
-        pushes = tails.pushes
+        pushes = watched.pushes
         for sequence in range(1000):
             await log.append(append(STREAMS[0], sequence, rows(0, 1)))
-            if tails.pushes > pushes or not push:
+            if watched.pushes > pushes or not push:
                 break
             await asyncio.sleep(0.01)
-        assert not push or tails.pushes > pushes
+        assert not push or watched.pushes > pushes
         await until(lambda: tails.next_of(STREAMS[0]) == sequence + 1)
     await client.aclose()
 
@@ -135,7 +134,8 @@ async def test_a_callback_that_fails_stops_nothing(
     def fail(stream: StreamId, next: int | None) -> None:
         raise ZeroDivisionError
 
-    async with Tails(redis, poll_interval=0.02, on_change=fail) as tails:
+    async with Tails(redis, poll_interval=0.02) as watched:
+        tails = watched.watch(fail)
         tails.set_streams(STREAMS)
         await until(lambda: tails.next_of(STREAMS[2]) == 0)
         await log.append(append(STREAMS[2], 0, rows(0, 1)))
@@ -143,11 +143,73 @@ async def test_a_callback_that_fails_stops_nothing(
     assert "the callback for s.0.2 failed" in caplog.text
 
 
-async def test_starting_and_closing_twice_is_harmless(redis: AsyncRedis) -> None:
+async def test_closing_twice_is_harmless_and_for_good(redis: AsyncRedis) -> None:
     tails = Tails(redis)
-    tails.start()
-    tails.start()
+    tails.watch().add(STREAMS[0])
+    assert len(tails._tasks) == 2
     await tails.close()
     await tails.close()
+    tails.watch().add(STREAMS[1])
+    assert not tails._tasks
     with pytest.raises(InvalidOption):
         Tails(redis, poll_interval=0)
+
+
+@pytest.mark.parametrize("broken", ["_subscribe", "_hear"])
+async def test_a_defect_of_either_task_of_the_push_connection_ends_both_and_is_shown(
+    redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    monkeypatch.setattr(tails_module, "LONGEST_WAIT", 0.02)
+    await log.open(STREAMS)
+    whole, left = getattr(Tails, broken), [ZeroDivisionError("planted"), asyncio.CancelledError()]
+
+    async def breaks(tails: Tails, *arguments: object) -> None:
+        if left:
+            raise left.pop(0)
+        await whole(tails, *arguments)
+
+    monkeypatch.setattr(Tails, broken, breaks)
+    async with Tails(redis, poll_interval=3600) as watched:
+        shown: list[StreamleaseError] = []
+        monkeypatch.setattr(watched, "_failed", lambda task, error: shown.append(error))
+        tails = watched.watch()
+        tails.set_streams(STREAMS)
+        await until(lambda: len(shown) == 2)
+        assert all(isinstance(error, TaskFailed) and "push" in str(error) for error in shown)
+        assert "ZeroDivisionError: planted" in str(shown[0])
+        sequence = 0
+        async with asyncio.timeout(10):
+            while not watched.pushes:  # the next life of the connection is well
+                await log.append(append(STREAMS[0], sequence, rows(0, 1)))
+                sequence += 1
+                await asyncio.sleep(0.01)
+
+
+async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost, *others = STREAMS
+    ends, asked, answers = dict.fromkeys(STREAMS, 1), [0], asyncio.Event()
+
+    async def next_offsets(streams: list[StreamId], damaged: object) -> dict[StreamId, int]:
+        if lost in streams:
+            assert streams == [lost]
+            asked[0] += 1
+            await answers.wait()
+            if asked[0] == 1:
+                raise StoreUnavailable("it is gone")
+        return {stream: ends[stream] for stream in streams}
+
+    async with Tails(cluster_of(lost), push=False, poll_interval=0.01) as tails:
+        monkeypatch.setattr(tails._log, "next_offsets", next_offsets)
+        whole, healthy = tails.watch(), tails.watch()
+        whole.set_streams(STREAMS)
+        healthy.set_streams(others)
+        for end in (1, 2, 3):
+            ends.update(dict.fromkeys(STREAMS, end))
+            await until(lambda: all(whole.next_of(one) == ends[one] for one in others))
+        assert (whole.next_of(lost), asked) == (None, [1])
+        answers.set()
+        await until(lambda: isinstance(whole.error, StoreUnavailable) or asked[0] > 1)
+        assert healthy.error is None
+        await until(lambda: whole.next_of(lost) == 3 and whole.error is None)

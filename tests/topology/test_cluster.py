@@ -100,11 +100,12 @@ async def test_publish_and_read_over_all_nodes(cluster: Cluster, client: AsyncCl
 
 async def test_news_of_all_nodes_arrive(client: AsyncCluster) -> None:
     space = await SpaceStore(client).create("s", ["s/#"], streams=6)
-    async with Tails(client, poll_interval=60) as tails, Publisher(client) as publisher:
+    async with Tails(client, poll_interval=60) as watched, Publisher(client) as publisher:
+        tails = watched.watch()
         tails.set_streams(space.streams())
         await until(lambda: all(tails.next_of(stream) == 0 for stream in space.streams()))
         deadline = asyncio.get_running_loop().time() + 10
-        while tails.pushes < 6:
+        while watched.pushes < 6:
             assert asyncio.get_running_loop().time() < deadline, "no push came"
             for number in range(20):
                 await publisher.send(f"s/{number}", b"x")
