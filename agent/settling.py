@@ -101,17 +101,18 @@ class Settling:
         self.enter_failure(held, offset, cause, waiter)
         try:
             async with asyncio.timeout(COMMIT_SECONDS):
-                return await asyncio.shield(waiter)
+                return await waiter
         except TimeoutError:
-            waiter.add_done_callback(_forget)
             raise Indefinite(
                 f"no leader said within {COMMIT_SECONDS:.0f} s what becomes of offset {offset} of stream "
                 f"{held.stream}: its failure may count, and its dead letter may not be written yet; look at "
                 f"'streamlease group describe'"
             ) from None
 
-    def enter_failure(self, held: Held, offset: int, cause: str, waiter: asyncio.Future[Verdict]) -> None:
-        """Enter that the message at `offset` could not be processed, and tell it."""
+    def enter_failure(
+        self, held: Held, offset: int, cause: str, waiter: asyncio.Future[Verdict] | None = None
+    ) -> None:
+        """Enter that the message at `offset` could not be processed, and tell it; `waiter` learns of it."""
         if self.error is not None:
             raise self.error
         if self.session is None or self.leaving or not self._book.holds(held):
@@ -121,7 +122,8 @@ class Settling:
                 f"offset {offset} of stream {held.stream} is committed: it cannot fail any more"
             )
         held.fail(offset, self.session.new_failure(), cause)
-        self._failures[held] = waiter
+        if waiter is not None:
+            self._failures[held] = waiter
         if held.holes:
             self.report(held)  # a failure says nothing of them
         self._report_failure(held)
@@ -153,9 +155,7 @@ class Settling:
             return
         if self.session is None or self.error is not None or self.leaving or not held.is_granted:
             return
-        waiter: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        waiter.add_done_callback(_forget)
-        self.enter_failure(held, held.damaged_at, writable(str(self._damaged[held]))[:MAX_CAUSE], waiter)
+        self.enter_failure(held, held.damaged_at, writable(str(self._damaged[held]))[:MAX_CAUSE])
 
     # ------------------------------------------------------------ from the leader
 
@@ -274,9 +274,3 @@ def taken(stream: str) -> Fenced:
         f"stream {stream} was taken away before the commit: its messages since the last commit "
         f"may be delivered to somebody else; do not commit them here"
     )
-
-
-def _forget(waiter: asyncio.Future[Verdict]) -> None:
-    """Nobody waits any more: an error that comes now is nobody's."""
-    if not waiter.cancelled():
-        waiter.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from streamlease.borrower.events import (
     StreamGranted,
     StreamRevoking,
 )
-from streamlease.protocol.errors import Fenced, InvalidInput
+from streamlease.protocol.errors import Fenced, Indefinite, InvalidInput
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from tests.agent.helpers import resting_tails
@@ -206,3 +207,20 @@ async def test_a_stream_that_comes_back_behind_a_dead_letter_does_not_hand_it_ou
     assert (held.committed, held.position) == (1, 1)
     with pytest.raises(InvalidInput, match="come again"):
         await batch.commit()
+
+
+async def test_a_failure_that_nobody_waits_for_any_more_leaves_nothing_behind(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its answer comes late: as an error, which is nobody's then."""
+    monkeypatch.setattr("streamlease.agent.settling.COMMIT_SECONDS", 0.01)
+    reader.new_failure = lambda: "f"  # type: ignore[attr-defined]
+    reader.failed = lambda *event: None  # type: ignore[method-assign, assignment]
+    reader.grant(1)
+    held = reader.book.streams[S0]
+    with pytest.raises(Indefinite, match="no leader said"):
+        await reader._settling.fail(held, 0, "bad")
+    assert reader._settling.is_waited_for(held)
+    reader._settling.lose(held)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
