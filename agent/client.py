@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
-from streamlease.protocol.errors import ActRefused, InvalidOption, InvalidTopic, NotLeader, UnknownGroup
-from streamlease.protocol.group_options import GroupOptions, check_options
-from streamlease.protocol.ids import StreamId, check_name, random_token
-from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription
+from streamlease.protocol.errors import ActRefused, InvalidOption, NotLeader
+from streamlease.protocol.group_options import GroupOptions
+from streamlease.protocol.ids import StreamId, random_token
+from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
-from streamlease.registry.groups import Groups, Start, check_start
-from streamlease.streams.entries.schemas import Schema, SchemaLike
+from streamlease.registry.groups import Groups, Start
+from streamlease.streams.entries.schemas import SchemaLike
 from streamlease.streams.redis.connection import AsyncRedis, ask, check_server
 from streamlease.streams.redis.connection import connect as connect_redis
 from streamlease.streams.spaces.retention import Retention
@@ -208,61 +208,23 @@ class Client:
             InvalidTopic, InvalidOption: at once. UnknownSpace, UnknownGroup (a ``$queue`` that nobody
             declared), GroupConflict, HistoryTruncated: when entered.
         """
-        from streamlease.agent.session import Session, SessionConfig
-        from streamlease.agent.subscription import SharedReader, Subscription
-        from streamlease.borrower.life import BorrowerConfig
-        from streamlease.streams.entries.decoding import prepare
+        from streamlease.agent.subscribing import Subscribing
+        from streamlease.agent.subscription import Subscription
 
-        if subscription.partition("/")[0] not in SHARED_PREFIXES:
-            raise InvalidTopic(
-                f"{ascii(subscription)[:80]} names no group: share it as '$shared/GROUP/FILTER', "
-                f"or read all of it without a group by client.listen(FILTER) or client.history(FILTER)"
-            )
-        shared = SharedSubscription.parse(subscription)
-        if name is not None:
-            check_name("static name", name)
-        if max_batch < 1 or buffered_batches < 1:
-            raise InvalidOption(
-                f"max_batch is {max_batch} and buffered_batches {buffered_batches}: both must be at least 1"
-            )
-        check_start(start)
-        checked = None if options is None else check_options(options)
-        if checked is not None and checked.strategy is not None:
-            from streamlease.leader.core.planning.strategies import load_installed, strategy
-
-            load_installed()
-            strategy(checked.strategy)
-        columns = None if schema is None else Schema.of(schema)
-        if not 0.1 <= session_timeout <= 86_400:
-            raise InvalidOption(f"session_timeout is {session_timeout}: give 0.1 to 86400 seconds")
-        timers = BorrowerConfig(session_timeout=round(session_timeout * 1000))
+        wanted = Subscribing.checked(
+            subscription,
+            start=start,
+            name=name,
+            max_batch=max_batch,
+            buffered_batches=buffered_batches,
+            session_timeout=session_timeout,
+            schema=schema,
+            options=options,
+        )
 
         async def open_reader() -> SharedReader:
-            await asyncio.to_thread(prepare)
-            await self.groups.join(shared, start, options=checked)
-            agent = await self.agent()
-            session = f"s-{random_token()}"
-            arrival = await self.groups.arrive(shared)
-            reader = SharedReader(
-                self.redis,
-                self.tails,
-                shared,
-                max_batch=max_batch,
-                buffered_batches=buffered_batches,
-                schema=columns,
-            )
-            config = SessionConfig(shared, session, (name or f"{session}/0",), arrival, timers)
+            reader = await wanted.open(self.redis, self.tails, self.groups, self.agent)
             self._readers.append(reader)
-            joined = Session(agent, config, reader)
-
-            async def declare_again() -> None:
-                try:
-                    await self.groups.get(shared)
-                except UnknownGroup:
-                    await self.groups.join(shared, start, options=checked, arrival=arrival)
-
-            agent.keep_declared(shared.id, (lambda: not joined.over, declare_again))
-            reader.start(joined)
             return reader
 
         return Subscription(open_reader)

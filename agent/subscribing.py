@@ -1,0 +1,122 @@
+"""What a program asks for by ``client.subscribe``: checked when it is called, opened when it is entered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from streamlease.agent.agent import Agent
+from streamlease.agent.session import Session, SessionConfig
+from streamlease.agent.subscription import SharedReader
+from streamlease.borrower.life import BorrowerConfig
+from streamlease.protocol.errors import InvalidOption, InvalidTopic, UnknownGroup
+from streamlease.protocol.group_options import GroupOptions, check_options
+from streamlease.protocol.ids import check_name, random_token
+from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription
+from streamlease.registry.groups import Groups, Start, check_start
+from streamlease.streams.entries.decoding import prepare
+from streamlease.streams.entries.schemas import Schema, SchemaLike
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.redis.connection import AsyncRedis
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribing:
+    """The arguments of ``client.subscribe``, which are acceptable."""
+
+    shared: SharedSubscription
+    start: Start
+    name: str | None
+    max_batch: int
+    buffered_batches: int
+    timers: BorrowerConfig
+    schema: Schema | None
+    options: GroupOptions | None
+
+    @classmethod
+    def checked(
+        cls,
+        subscription: str,
+        *,
+        start: Start,
+        name: str | None,
+        max_batch: int,
+        buffered_batches: int,
+        session_timeout: float,
+        schema: SchemaLike | None,
+        options: GroupOptions | None,
+    ) -> Subscribing:
+        """The same, checked.
+
+        Raises:
+            InvalidTopic, InvalidOption: an argument is not acceptable.
+        """
+        if subscription.partition("/")[0] not in SHARED_PREFIXES:
+            raise InvalidTopic(
+                f"{ascii(subscription)[:80]} names no group: share it as '$shared/GROUP/FILTER', "
+                f"or read all of it without a group by client.listen(FILTER) or client.history(FILTER)"
+            )
+        shared = SharedSubscription.parse(subscription)
+        if name is not None:
+            check_name("static name", name)
+        if max_batch < 1 or buffered_batches < 1:
+            raise InvalidOption(
+                f"max_batch is {max_batch} and buffered_batches {buffered_batches}: both must be at least 1"
+            )
+        check_start(start)
+        known = None if options is None else _known(check_options(options))
+        columns = None if schema is None else Schema.of(schema)
+        if not 0.1 <= session_timeout <= 86_400:
+            raise InvalidOption(f"session_timeout is {session_timeout}: give 0.1 to 86400 seconds")
+        timers = BorrowerConfig(session_timeout=round(session_timeout * 1000))
+        return cls(shared, start, name, max_batch, buffered_batches, timers, columns, known)
+
+    async def open(
+        self, redis: AsyncRedis, tails: Tails, groups: Groups, agent_of: Callable[[], Awaitable[Agent]]
+    ) -> SharedReader:
+        """Join the group and begin to borrow.
+
+        Raises:
+            UnknownSpace, UnknownGroup, GroupConflict, HistoryTruncated: the group cannot be joined so.
+            StoreUnavailable, StoreRefused, Indefinite.
+        """
+        await asyncio.to_thread(prepare)
+        await groups.join(self.shared, self.start, options=self.options)
+        agent = await agent_of()
+        session = f"s-{random_token()}"
+        arrival = await groups.arrive(self.shared)
+        reader = SharedReader(
+            redis,
+            tails,
+            self.shared,
+            max_batch=self.max_batch,
+            buffered_batches=self.buffered_batches,
+            schema=self.schema,
+        )
+        names = (self.name or f"{session}/0",)
+        joined = Session(agent, SessionConfig(self.shared, session, names, arrival, self.timers), reader)
+
+        async def declare_again() -> None:
+            try:
+                await groups.get(self.shared)
+            except UnknownGroup:
+                await groups.join(self.shared, self.start, options=self.options, arrival=arrival)
+
+        agent.keep_declared(self.shared.id, (lambda: not joined.over, declare_again))
+        reader.start(joined)
+        return reader
+
+
+def _known(options: GroupOptions) -> GroupOptions:
+    """`options`, whose strategy is one that is there.
+
+    Raises:
+        InvalidOption: it is not.
+    """
+    if options.strategy is not None:
+        from streamlease.leader.core.planning.strategies import load_installed, strategy
+
+        load_installed()
+        strategy(options.strategy)
+    return options
