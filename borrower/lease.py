@@ -1,7 +1,7 @@
 """A lease: one grant of one stream, from the borrower's point of view, and every legal move of it.
 
 Source: EIP-0028, "Individual stream states". There is no cycle: a stream that comes back comes back under
-another lease, with a higher epoch. Whether the work on it goes on then is told by the
+another lease, with a higher lease epoch. Whether the work on it goes on then is told by the
 consumer's book: see `streamlease.borrower.book`.
 
 ::

@@ -54,20 +54,22 @@ class BorrowedStreams:
 
     def grant(self, message: Grant, now: int) -> list[Effect] | None:
         """Hold the stream, from now on under this epoch; a second copy is answered as the first was."""
-        stream, epoch = message.stream, message.lease_epoch
+        stream, lease_epoch = message.stream, message.lease_epoch
         lease = self.held.get(stream)
-        if epoch <= self.over.get(stream, -1) or (lease is not None and epoch < lease.lease_epoch):
+        if lease_epoch <= self.over.get(stream, -1) or (
+            lease is not None and lease_epoch < lease.lease_epoch
+        ):
             return None
-        if lease is not None and epoch == lease.lease_epoch:
+        if lease is not None and lease_epoch == lease.lease_epoch:
             return [self.link.report(lease.told)]
         effects: list[Effect] = []
         if lease is not None:
             effects.append(self._drop(stream, lease, StreamEvent.REPLACED))
-        lease = self.held[stream] = Borrowed.begin(stream, epoch, message.progress)
+        lease = self.held[stream] = Borrowed.begin(stream, lease_epoch, message.progress)
         lease.report_at = self._resend_at(now)
         granted = StreamGranted(
             stream,
-            epoch,
+            lease_epoch,
             message.progress,
             message.pinned_end,
             message.resumes,
@@ -96,30 +98,30 @@ class BorrowedStreams:
 
     def revoked(self, message: Revoked, *, leaving: bool) -> list[Effect]:
         """The leader has the stream back. Each copy is answered: the first answer may be lost."""
-        stream, epoch = message.stream, message.lease_epoch
+        stream, lease_epoch = message.stream, message.lease_epoch
         who = self.link.identity
         finished = self.link.send(
-            RevokeFinished(group=who.group, borrower=who.borrower, stream=stream, lease_epoch=epoch)
+            RevokeFinished(group=who.group, borrower=who.borrower, stream=stream, lease_epoch=lease_epoch)
         )
-        lease = self._lease(stream, epoch)
+        lease = self._lease(stream, lease_epoch)
         if lease is None:
             return [finished]
         if leaving:
             return []
         effects: list[Effect] = []
         if lease.told.final and lease.acknowledged < lease.told.offset and not message.forced:
-            effects.append(ProgressAcknowledged(stream, epoch, lease.told.offset))
+            effects.append(ProgressAcknowledged(stream, lease_epoch, lease.told.offset))
         return [*effects, self._drop(stream, lease, StreamEvent.REVOKED), finished]
 
     def committed(self, message: ProgressCommitted) -> list[Effect]:
         """What the leader was told is durable."""
         effects: list[Effect] = []
         for entry in message.progress:
-            stream, epoch, offset = entry.stream, entry.lease_epoch, entry.offset
-            lease = self._lease(stream, epoch)
+            stream, lease_epoch, offset = entry.stream, entry.lease_epoch, entry.offset
+            lease = self._lease(stream, lease_epoch)
             if lease is not None and offset > lease.acknowledged:
                 lease.acknowledged = offset
-                effects.append(ProgressAcknowledged(stream, epoch, offset))
+                effects.append(ProgressAcknowledged(stream, lease_epoch, offset))
         return effects
 
     def failure_taken(self, message: FailureTaken) -> list[Effect] | None:

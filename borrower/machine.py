@@ -1,7 +1,7 @@
 """The borrower machine: events in, effects out; no clock, no randomness, no I/O.
 
 It talks to one leader for one shared subscription, as EIP-0028 describes, with two additions: messages of
-another term are not believed, and every lease has an epoch that goes into all that is said about it.
+another term are not believed, and every lease has a lease epoch that goes into all that is said about it.
 
 It has three parts, each with a state of its own: its `Life` with the timers, the `Link` to its leader, and
 its `BorrowedStreams`. This module says what a life does to leases, and leases to a life; nothing else does.

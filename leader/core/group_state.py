@@ -134,7 +134,7 @@ class GroupState(BaseModel):
     # ------------------------------------------------------------ leases
 
     def next_lease_epoch(self, stream: str) -> int:
-        """The epoch of the next lease of `stream`."""
+        """The lease epoch of the next lease of `stream`."""
         return max(self.streams[stream].lease_epoch, self.lease_epoch_floor) + 1
 
     def _lease(self, record: Leased) -> None:
