@@ -1,7 +1,8 @@
 """A host that an operator drains: it hands its leaders to other hosts, one after another, and takes none.
 
 So few groups change leader at once. It takes leaders again when the operator says so, or as long as there is
-no other host.
+no other host; what it leads all the same, because nobody else was there or because it was about to when it
+was drained, it hands out a moment later.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamlease.leader.core.events import Received
 from streamlease.leader.runner import Runner
@@ -31,6 +32,8 @@ HAND_OUT_SECONDS = 2.0
 """How long a drained host waits for a group's next leader before it gives up the next group."""
 
 LOOK_SECONDS = 0.1
+AGAIN_SECONDS = 1.0
+"""How often a drained host looks whether it leads something all the same."""
 
 
 @dataclass(slots=True)
@@ -48,6 +51,9 @@ class HandOut:
     """Whether it is to lead nothing, as long as there are other hosts."""
     _answer: CommandReply | None = None
     """What was answered to the newest `DrainHost`."""
+    _asked: tuple[str, DrainHost] | None = None
+    """Who drained it, and how."""
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def take(self, sender: str, wanted: DrainHost) -> None:
         """Do what the operator wants, once, and answer.
@@ -71,15 +77,35 @@ class HandOut:
         except UNANSWERED as unanswered:
             log.warning("host %s: %s", self.host, unanswered)  # the next beat says it
         self.postbox.post(sender, self._answer)
-        for group in groups if self.drained else ():
-            await self._hand_out(group, sender, wanted)
+        self._asked = (sender, wanted)
+        await self._all()
+
+    async def look(self) -> None:
+        """Hand out what the drained host leads all the same; to be called again and again.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: nothing was done.
+        """
+        await asyncio.sleep(AGAIN_SECONDS)
+        if self.drained and self.runners and await self.others():
+            await self._all()
+
+    async def _all(self) -> None:
+        async with self._turn:
+            for group in sorted(self.runners):
+                if self._asked is not None:
+                    await self._hand_out(group, *self._asked)
 
     async def _hand_out(self, group: str, sender: str, wanted: DrainHost) -> None:
         runner = self.runners.get(group)
         if runner is None or not self.drained:
             return
         step_down = Command(
-            group=group, request=f"{wanted.request}/{group}", act=StepDown(), who=wanted.who, at=wanted.at
+            group=group,
+            request=f"{wanted.request}/{group}/{runner.term}",
+            act=StepDown(),
+            who=wanted.who,
+            at=wanted.at,
         )
         runner.post(Received(sender, step_down))
         with contextlib.suppress(TimeoutError):

@@ -211,6 +211,7 @@ class LeaderHost:
         }
         if self.config.registered:
             works["watch"] = self._watch
+            works["hand out"] = self._hand_out.look
         for name, work in works.items():
             self._tasks.append(self._loops.start(name, self._forever(name, work), endless=True))
 

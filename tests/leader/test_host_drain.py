@@ -89,6 +89,24 @@ async def test_a_lost_answer_is_given_again_and_the_drain_is_done_once(
             await client.drain_host("nobody", who="me", seconds=0.3)
 
 
+async def test_what_a_drained_host_leads_all_the_same_is_handed_out(
+    redis: AsyncRedis, embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a candidate when it was drained, and won; or it was the only host for a while."""
+    monkeypatch.setattr(hand_out, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(hand_out, "HAND_OUT_SECONDS", 0.3)
+    async with hosting(redis, "one") as one, Client(embedded_redis_url) as client:
+        async with hosting(redis, "two"):
+            await client.drain_host(one.id, who="me")
+        for group in GROUPS:
+            await Groups(redis).declare(group)
+            one.lead(group.id)
+        await until_it_leads(one, ALL)
+        async with hosting(redis, "three"):
+            await until_it_leads(one, [])
+            assert await acts(redis) == [["step_down"]] * len(ALL)
+
+
 async def test_the_command_names_each_group_that_was_not_moved(
     redis: AsyncRedis, embedded_redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

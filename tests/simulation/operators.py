@@ -80,8 +80,6 @@ class Operators:
         for host in world.staying:
             if host.drained != (host is self.spare):
                 self._drain(host, undo=host.drained)
-            elif host.drained and host.real.leaders:
-                self._drain(host, undo=False)  # nobody else could lead when it was asked
         operated = self.world.judge.truth.operated
         if operated.paused is not None:
             self._do("resume")
