@@ -22,6 +22,7 @@ from streamlease.leader.core.generations import Listing
 from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.lease import Lease
 from streamlease.leader.core.parts.leases import Leases
+from streamlease.leader.core.progress import StreamProgress
 from streamlease.leader.core.records import Committed, decode_records
 from streamlease.leader.journal import Journal, Recovery
 from streamlease.leader.letters import LetterWriter
@@ -122,14 +123,14 @@ def the_old_owner_keeps_its_work_to_itself() -> Iterator[None]:
 def committed_goes_back() -> Iterator[None]:
     """A late report of progress replaces a newer one."""
 
-    def commit(state: GroupState, stream: str, offset: int) -> None:
-        state.streams[stream].committed = offset
+    def commit(progress: StreamProgress, offset: int) -> None:
+        progress.committed = offset
 
     def take(leases: Leases, peer: Any, progress: Any) -> None:
         offsets = {entry.stream: entry.offset for entry in progress if entry.stream in leases}
         leases.ledger.record(Committed(offsets=offsets))
 
-    with mock.patch.object(GroupState, "_commit", commit), mock.patch.object(Leases, "commit", take):
+    with mock.patch.object(StreamProgress, "commit", commit), mock.patch.object(Leases, "commit", take):
         yield
 
 
