@@ -25,7 +25,7 @@ from streamlease.admin.facts.groups import summaries
 from streamlease.agent.client import Client
 from streamlease.agent.session import Session, SessionConfig
 from streamlease.borrower.life import BorrowerConfig
-from streamlease.leader.core.records import Committed, Leased, Record, StreamsAdded
+from streamlease.leader.core.state.records import Committed, Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal
 from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.topics import SharedSubscription

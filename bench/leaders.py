@@ -42,7 +42,7 @@ from streamlease.leader.core.events import Recovered
 from streamlease.leader.core.machine import Leader, LeaderConfig
 from streamlease.leader.core.planning.planner import Plan, Situation, balanced
 from streamlease.leader.core.planning.weighted import by_weight
-from streamlease.leader.core.records import Committed, Leased, Record, StreamsAdded
+from streamlease.leader.core.state.records import Committed, Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal, recover
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.messages import CutRead, LeaderToSession

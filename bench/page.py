@@ -24,7 +24,7 @@ from typing import Any
 from bench.frame import Frame, Table, percentile
 from bench.leaders import BORROWERS, LEADERS, STREAMS, borrowers, hosts_of, journal_of
 from streamlease.agent.client import connect
-from streamlease.leader.core.records import Committed, Leased, Record, Released, StreamsAdded
+from streamlease.leader.core.state.records import Committed, Leased, Record, Released, StreamsAdded
 from streamlease.leader.journal import Journal
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.redis.connection import AsyncRedis, ask

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from streamlease.hosts.forgetting import Forgetter, Spent, unfinished
-from streamlease.leader.core.records import Expired
+from streamlease.leader.core.state.records import Expired
 from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError, UnknownGroup, UnknownSpace
 from streamlease.protocol.ids import StreamId

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.records import Record, decode_records, encode_records
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import Record, decode_records, encode_records
 from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
 from streamlease.registry import keys
 from streamlease.registry.leadership import LineageChanged

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from redis.exceptions import ResponseError
 
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.records import Record, decode_records
-from streamlease.leader.core.touched import leased_by, moved_by
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import Record, decode_records
+from streamlease.leader.core.state.touched import leased_by, moved_by
 from streamlease.leader.journal import recover
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.registry import keys

@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, g
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from streamlease.leader.core.records import HandedOver, Leased, Record
+from streamlease.leader.core.state.records import HandedOver, Leased, Record
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.times import append_times, server_time

@@ -30,7 +30,7 @@ from streamlease.leader.core.events import (
 )
 from streamlease.leader.core.machine import Leader, LeaderConfig
 from streamlease.leader.core.planning.strategies import strategy
-from streamlease.leader.core.records import Record
+from streamlease.leader.core.state.records import Record
 from streamlease.leader.describing import Describer
 from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.leader.letters import LetterWriter

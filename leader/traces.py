@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from streamlease.leader.core.records import HandedOver, Leased, Record
+from streamlease.leader.core.state.records import HandedOver, Leased, Record
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

@@ -149,6 +149,7 @@ STOREYS = [
     "streams.imports",
     "borrower",
     "leader.core.planning",
+    "leader.core.state",
     "leader.core",
     "registry",
     "leader",
@@ -185,6 +186,19 @@ def arrows_upwards(modules: dict[str, Path]) -> list[str]:
 
 def test_every_room_has_a_storey() -> None:
     assert [name for name in MODULES if name.startswith("streamlease.") and storey(name) is None] == []
+
+
+MOST_FLAT = 17
+"""Modules of one folder; a room that grows gets rooms of its own at about fifteen."""
+
+
+def test_a_room_is_no_heap() -> None:
+    folders = Counter(
+        path.parent
+        for name, path in MODULES.items()
+        if name.startswith("streamlease.") and path.stem != "__init__"
+    )
+    assert {str(folder): count for folder, count in folders.items() if count > MOST_FLAT} == {}
 
 
 def test_no_arrow_leads_upwards() -> None:

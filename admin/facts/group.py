@@ -206,7 +206,7 @@ async def _from_journal(client: Client, declaration: Declaration) -> view.Descri
     # Streams that no leader has seen yet begin at the declared start.
     floors = await AsyncLog(client.redis).floors(new)
     starts = {str(one): max(declaration.positions.get(str(one), 0), floor) for one, floor in floors.items()}
-    from streamlease.leader.core.records import StreamsAdded
+    from streamlease.leader.core.state.records import StreamsAdded
 
     state.apply(StreamsAdded(starts=starts))
     return view.of_state(state)

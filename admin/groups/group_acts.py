@@ -359,7 +359,7 @@ def history(
     async def look(client: Client) -> History:
         from streamlease.admin.answers import Act, History
         from streamlease.admin.facts.rows import moment
-        from streamlease.leader.core.operated import RefusedAct
+        from streamlease.leader.core.state.operated import RefusedAct
         from streamlease.leader.journal import recover
 
         await declared(client, shared)

@@ -20,10 +20,10 @@ from streamlease.admin.facts import hosts
 from streamlease.admin.facts.hosts import Host, Server
 from streamlease.admin.facts.rows import Count, FactRow, lag_of, total
 from streamlease.admin.facts.spaces import SpaceRow, messages
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.operated import Acted, BorrowerLeft, RefusedAct
-from streamlease.leader.core.progress import StreamProgress
-from streamlease.leader.core.records import (
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.operated import Acted, BorrowerLeft, RefusedAct
+from streamlease.leader.core.state.progress import StreamProgress
+from streamlease.leader.core.state.records import (
     Attested,
     Committed,
     CutClosed,

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from streamlease.leader.core import happenings as h
-from streamlease.leader.core import outcomes as o
 from streamlease.leader.core import reactions as r
 from streamlease.leader.core.reactions import Parts
+from streamlease.leader.core.state import outcomes as o
 
 Reaction = Callable[[Parts, Any, int], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from streamlease.leader.core.records import Record
+from streamlease.leader.core.state.records import Record
 from streamlease.protocol.messages import FromLeader, ToLeader
 
 # ---------------------------------------------------------------- events

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.records import StreamsAdvanced
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import StreamsAdvanced
 
 Predecessors = Mapping[str, tuple[str, ...]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlease.leader.core.outcomes import Outcome
 from streamlease.leader.core.peer import Peer
 from streamlease.leader.core.planning.planner import Plan
+from streamlease.leader.core.state.outcomes import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.lease import Lease, LeaseState
-from streamlease.leader.core.records import Attested, CutOpened
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import Attested, CutOpened
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.messages import Progress, ResumeCut
 

@@ -37,7 +37,6 @@ from streamlease.leader.core.events import (
     StreamsListed,
     Tick,
 )
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.parts.acts import Decisions
 from streamlease.leader.core.parts.failures import Failures
 from streamlease.leader.core.parts.hand_overs import HandOvers
@@ -50,7 +49,8 @@ from streamlease.leader.core.parts.plans import Plans
 from streamlease.leader.core.parts.sessions import Sessions
 from streamlease.leader.core.parts.streams import Streams
 from streamlease.leader.core.receiving import received
-from streamlease.leader.core.records import TermStarted
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import TermStarted
 from streamlease.protocol.group_options import GroupOptions
 
 __all__ = ["Leader", "LeaderConfig"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from streamlease.leader.core import happenings as h
-from streamlease.leader.core import outcomes as o
 from streamlease.leader.core.parts.failures import Failures
 from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.parts.ledger import Ledger
@@ -18,6 +17,7 @@ from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.plans import Plans
 from streamlease.leader.core.parts.sessions import Sessions
 from streamlease.leader.core.parts.streams import Streams
+from streamlease.leader.core.state import outcomes as o
 
 
 class Parts(Protocol):

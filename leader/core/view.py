@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, TypedDict
 
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.machine import Leader
-from streamlease.leader.core.progress import Failure, StreamProgress
-from streamlease.leader.core.records import Fate
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.progress import Failure, StreamProgress
+from streamlease.leader.core.state.records import Fate
 
 RESTING = ("granted", "free", "waiting", "finished", "stopped")
 """States of streams that do not change by themselves."""

@@ -12,7 +12,7 @@ import pytest
 
 from streamlease.agent.client import Client, connect
 from streamlease.hosts.host import HostConfig, LeaderHost
-from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.journal import recover
 from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import ActRefused

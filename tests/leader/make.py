@@ -15,9 +15,9 @@ from streamlease.leader.core.events import (
     StreamsListed,
     Tick,
 )
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.machine import Leader, LeaderConfig
-from streamlease.leader.core.records import Record, decode_records, encode_records
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import Record, decode_records, encode_records
 from streamlease.protocol.acts import parse
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.group_options import GroupOptions

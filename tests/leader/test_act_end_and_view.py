@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from streamlease.leader.core.events import Describe, Stop
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.operated import ACTS_KEPT
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.operated import ACTS_KEPT
 from streamlease.leader.core.view import of_leader
 from streamlease.protocol.messages import CommandDone, Invalidate
 from tests.leader.make import S0, S1, Rig, command, fix, led, only, part, sent

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.operated import RefusedAct
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.operated import RefusedAct
 from streamlease.protocol.messages import CommandRefused, CommandReply
 from tests.leader.make import S0, S1, S2, Rig, command, finished, fix, led, only, part, wanted
 from tests.leader.operating import STATES, alive, answer, in_state, successor

@@ -12,7 +12,7 @@ import pytest
 
 from streamlease.leader.core import couplings, happenings
 from streamlease.leader.core.machine import Leader
-from streamlease.leader.core.outcomes import Outcome
+from streamlease.leader.core.state.outcomes import Outcome
 from streamlease.leader.core.taking import TAKING_TRANSITIONS, Taking, TakingEvent
 from streamlease.protocol.acts import LastingAct, LastingName
 from tests.leader.make import S0, led

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.progress import SessionCuts
-from streamlease.leader.core.records import (
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.progress import SessionCuts
+from streamlease.leader.core.state.records import (
     Committed,
     CutClosed,
     CutOpened,

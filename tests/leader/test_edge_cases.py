@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from streamlease.leader.core.events import Received, Recovered, Stop, Tick
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.machine import Leader, LeaderConfig
 from streamlease.leader.core.parts.peers import MAX_ARRIVALS
-from streamlease.leader.core.records import StreamsForgotten
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import StreamsForgotten
 from streamlease.protocol.messages import Grant, Invalidate, ProgressCommitted, Revoke, Revoked
 from tests.leader.make import (
     CONFIG,

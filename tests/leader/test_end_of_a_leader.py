@@ -6,9 +6,9 @@ import pytest
 
 from streamlease.leader.core.events import StepDownWanted, Stop
 from streamlease.leader.core.machine import LeaderConfig
-from streamlease.leader.core.operated import Acted
-from streamlease.leader.core.outcomes import SteppedDown
-from streamlease.leader.core.records import HandedOver
+from streamlease.leader.core.state.operated import Acted
+from streamlease.leader.core.state.outcomes import SteppedDown
+from streamlease.leader.core.state.records import HandedOver
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import (
     CommandDone,

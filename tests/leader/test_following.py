@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.operated import Acted, RefusedAct
-from streamlease.leader.core.outcomes import Reset, StreamTaken
-from streamlease.leader.core.records import Committed, Leased, Record, StreamsAdded, TermStarted
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.operated import Acted, RefusedAct
+from streamlease.leader.core.state.outcomes import Reset, StreamTaken
+from streamlease.leader.core.state.records import Committed, Leased, Record, StreamsAdded, TermStarted
 from streamlease.leader.journal import Journal, recover
 from streamlease.leader.journals import JournalFollower
 from streamlease.protocol.errors import StreamleaseError

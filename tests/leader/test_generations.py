@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamlease.leader.core.events import Recovered, StreamsListed
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.records import StreamsAdvanced, decode_records, encode_records
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import StreamsAdvanced, decode_records, encode_records
 from streamlease.protocol.messages import CommandRefused, Grant, Revoke
 from tests.leader.make import (
     CONFIG,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamlease.leader.core import healing
-from streamlease.leader.core.records import Attested
+from streamlease.leader.core.state.records import Attested
 from streamlease.protocol.ids import LEAST_LEAP
 from streamlease.protocol.messages import CutFinished, CutResumed, Grant, Progress
 from tests.leader.make import S0, S1, S2, Rig, finish, fix, led, only, part, progress, resume, sent, wanted

@@ -12,7 +12,7 @@ import pytest
 from streamlease.hosts.host import HostConfig, LeaderHost, Place
 from streamlease.leader.core.events import Received
 from streamlease.leader.core.machine import LeaderConfig
-from streamlease.leader.core.records import Leased, Record, StreamsAdded
+from streamlease.leader.core.state.records import Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal, recover
 from streamlease.leader.runner import Runner
 from streamlease.protocol.acts import DescribeGroup

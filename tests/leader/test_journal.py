@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streamlease.leader import journal as journal_module
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.records import (
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import (
     Committed,
     CutOpened,
     HandedOver,

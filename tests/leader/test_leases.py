@@ -9,7 +9,7 @@ import pytest
 
 from streamlease.leader.core.events import Effect, Persist, Send
 from streamlease.leader.core.lease import LEASE_TRANSITIONS, LeaseEvent, LeaseState
-from streamlease.leader.core.records import TermStarted
+from streamlease.leader.core.state.records import TermStarted
 from streamlease.protocol.messages import (
     Grant,
     ProgressCommitted,

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamlease.leader.core.records import HandedOver, Leased
+from streamlease.leader.core.state.records import HandedOver, Leased
 from streamlease.leader.metrics import GroupFacts, HostFacts, count_commit, exposition, with_lag
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, connect

@@ -12,7 +12,7 @@ from streamlease.leader.core.events import (
     Persist,
     Send,
 )
-from streamlease.leader.core.records import DeadLettered, Failed
+from streamlease.leader.core.state.records import DeadLettered, Failed
 from streamlease.leader.core.view import of_leader
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.group_options import GroupOptions, OnPoison, check_options

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streamlease.leader.core.events import Received, Recovered, StreamsListed, Tick
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.machine import Leader, LeaderConfig
-from streamlease.leader.core.records import (
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import (
     Committed,
     CutClosed,
     CutOpened,
@@ -18,7 +18,7 @@ from streamlease.leader.core.records import (
     StreamsAdded,
     Truncated,
 )
-from streamlease.leader.core.touched import moved_by
+from streamlease.leader.core.state.touched import moved_by
 from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.errors import Fenced

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlease.leader.core.events import StreamsListed
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.records import Record, decode_records, encode_records
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import Record, decode_records, encode_records
 from streamlease.protocol.messages import Grant
 from tests.leader.make import (
     CONFIG,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamlease.leader.core.events import StreamsListed
-from streamlease.leader.core.records import StreamsForgotten
+from streamlease.leader.core.state.records import StreamsForgotten
 from streamlease.protocol.messages import (
     Grant,
     Invalidate,

@@ -14,9 +14,9 @@ from streamlease.borrower.life import BorrowerConfig
 from streamlease.borrower.link import Identity
 from streamlease.borrower.machine import Borrower
 from streamlease.leader.core import events as e
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.machine import Leader, LeaderConfig
-from streamlease.leader.core.records import Record
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import Record
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.messages import Message, Progress, ToLeader
 

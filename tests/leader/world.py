@@ -18,9 +18,9 @@ from streamlease.borrower.life import BorrowerConfig
 from streamlease.borrower.link import Identity
 from streamlease.borrower.machine import Borrower
 from streamlease.leader.core import events as e
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.machine import Leader, LeaderConfig
-from streamlease.leader.core.records import decode_records, encode_records
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import decode_records, encode_records
 from streamlease.protocol.messages import Message, decode, encode
 
 GROUP = "g/a"

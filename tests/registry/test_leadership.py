@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.records import TermStarted
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import TermStarted
 from streamlease.leader.journal import Journal, recover
 from streamlease.protocol.errors import Fenced, InvalidOption, StoreUnavailable
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP

@@ -19,11 +19,11 @@ from streamlease.leader import runner
 from streamlease.leader.core.events import DeadLetter, DeadLetterWritten, Received, Send
 from streamlease.leader.core.events import Effect as LeaderEffect
 from streamlease.leader.core.generations import Listing
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.lease import Lease
 from streamlease.leader.core.parts.leases import Leases
-from streamlease.leader.core.progress import StreamProgress
-from streamlease.leader.core.records import Committed, decode_records
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.progress import StreamProgress
+from streamlease.leader.core.state.records import Committed, decode_records
 from streamlease.leader.journal import Journal, Recovery
 from streamlease.leader.letters import LetterWriter
 from streamlease.leader.runner import Runner

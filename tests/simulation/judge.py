@@ -10,11 +10,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from streamlease.leader.core import events as e
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.lease import LeaseState
 from streamlease.leader.core.machine import Leader
-from streamlease.leader.core.operated import Acted, RefusedAct
-from streamlease.leader.core.records import (
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.operated import Acted, RefusedAct
+from streamlease.leader.core.state.records import (
     CutClosed,
     CutOpened,
     DeadLettered,
@@ -27,7 +27,7 @@ from streamlease.leader.core.records import (
     StreamsForgotten,
     decode_records,
 )
-from streamlease.leader.core.touched import moved_by
+from streamlease.leader.core.state.touched import moved_by
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (

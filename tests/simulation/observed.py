@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.records import decode_records
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import decode_records
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import keys
 from streamlease.registry.dead_letters import SPACE as DEAD_LETTERS

@@ -10,9 +10,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from streamlease.agent.client import Client
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.operated import Acted, RefusedAct
-from streamlease.leader.core.outcomes import Reset, StreamTaken
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.operated import Acted, RefusedAct
+from streamlease.leader.core.state.outcomes import Reset, StreamTaken
 from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import ActRefused, Indefinite, NotLeader, StoreUnavailable, StreamleaseError
 from streamlease.protocol.messages import Command, CommandReply

@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from streamlease.agent.batch import Batch
-from streamlease.leader.core.records import DeadLettered, Failed, Leased
+from streamlease.leader.core.state.records import DeadLettered, Failed, Leased
 from streamlease.protocol.group_options import GroupOptions
 
 if TYPE_CHECKING:

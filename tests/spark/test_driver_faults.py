@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from streamlease.agent.client import Client
-from streamlease.leader.core.group_state import GroupState
+from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.journal import recover
 from streamlease.protocol.topics import SharedSubscription
 from tests.spark.durable import Durable

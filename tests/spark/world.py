@@ -24,8 +24,8 @@ from typing import Any, Literal, NamedTuple
 from streamlease.agent.client import Client
 from streamlease.agent.loop import LoopThread
 from streamlease.hosts.host import HostConfig, LeaderHost
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.machine import LeaderConfig
+from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.journal import recover
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription

@@ -16,9 +16,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from streamlease.leader.core.operated import Acted
-from streamlease.leader.core.outcomes import GroupPaused
-from streamlease.leader.core.records import Leased, StreamsAdded, TermStarted, encode_records
+from streamlease.leader.core.state.operated import Acted
+from streamlease.leader.core.state.outcomes import GroupPaused
+from streamlease.leader.core.state.records import Leased, StreamsAdded, TermStarted, encode_records
 from streamlease.registry import keys
 from streamlease.registry.hosts import HostInfo
 from tests.admin.command import Command, until

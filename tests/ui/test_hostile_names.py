@@ -10,9 +10,9 @@ import pytest
 
 from streamlease.admin.ui.app import HEADERS, STATIC, _message
 from streamlease.admin.ui.board import GroupBoard, _event
-from streamlease.leader.core.operated import Acted
-from streamlease.leader.core.outcomes import GroupPaused
-from streamlease.leader.core.records import TermStarted
+from streamlease.leader.core.state.operated import Acted
+from streamlease.leader.core.state.outcomes import GroupPaused
+from streamlease.leader.core.state.records import TermStarted
 from streamlease.protocol.topics import SharedSubscription
 
 HOSTILE = [

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from streamlease.leader.core import generations
-from streamlease.leader.core import outcomes as o
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.operated import Acted, RefusedAct
 from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.plans import Plans
 from streamlease.leader.core.parts.streams import Streams
 from streamlease.leader.core.peer import Peer
+from streamlease.leader.core.state import outcomes as o
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.operated import Acted, RefusedAct
 from streamlease.protocol import acts as a
 from streamlease.protocol.messages import Command
 from streamlease.protocol.nearest import nearest

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from streamlease.leader.core.lease import Lease
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.peer import Peer
-from streamlease.leader.core.records import Committed, Truncated
+from streamlease.leader.core.state.records import Committed, Truncated
 from streamlease.protocol.messages import Progress
 
 

@@ -25,7 +25,7 @@ from streamlease.leader.core.events import DeadLetter, DeadLetterRefused, DeadLe
 from streamlease.leader.core.happenings import DeadLetterStands, FailureStops, SituationChanged
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.peer import Peer
-from streamlease.leader.core.records import DeadLettered, Failed, Fate
+from streamlease.leader.core.state.records import DeadLettered, Failed, Fate
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import FailureTaken, MessageFailed, Verdict
 

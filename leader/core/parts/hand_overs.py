@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from streamlease.leader.core.parts.ledger import Ledger
-from streamlease.leader.core.records import HandedOver
+from streamlease.leader.core.state.records import HandedOver
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from streamlease.leader.core.parts.hand_overs import HandOvers
 from streamlease.leader.core.parts.ledger import Ledger, Table
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.peer import Peer
-from streamlease.leader.core.records import Leased, Released
+from streamlease.leader.core.state.records import Leased, Released
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import Progress
 

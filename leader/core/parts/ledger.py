@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar, overload
 
 from streamlease.leader.core.events import Effect, Persist, Send, Stop
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.happenings import Happening
-from streamlease.leader.core.records import Record
-from streamlease.leader.core.touched import EXPIRED, PAUSED, moved_by
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import Record
+from streamlease.leader.core.state.touched import EXPIRED, PAUSED, moved_by
 from streamlease.protocol.messages import FromLeader
 
 _Row = TypeVar("_Row")

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 
 from streamlease.leader.core.events import Describe
 from streamlease.leader.core.happenings import Done
-from streamlease.leader.core.operated import Acted, BorrowerLeft, DoneAct, KeptAct, Pause
-from streamlease.leader.core.outcomes import Resumed
 from streamlease.leader.core.parts.acts import Decisions
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.streams import Streams
+from streamlease.leader.core.state.operated import Acted, BorrowerLeft, DoneAct, KeptAct, Pause
+from streamlease.leader.core.state.outcomes import Resumed
 from streamlease.protocol.acts import DescribeGroup, ResetProgress
 from streamlease.protocol.messages import Command, CommandDone, CommandRefused, CommandReply
 

@@ -17,7 +17,7 @@ from streamlease.leader.core.config import LeaderConfig
 from streamlease.leader.core.happenings import BorrowerLost, Connected
 from streamlease.leader.core.parts.ledger import Ledger, Table
 from streamlease.leader.core.peer import Peer
-from streamlease.leader.core.records import Returned
+from streamlease.leader.core.state.records import Returned
 from streamlease.protocol.messages import (
     Invalidate,
     LeaderConnectResponse,

@@ -10,7 +10,7 @@ from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.streams import Streams
-from streamlease.leader.core.records import SessionForgotten
+from streamlease.leader.core.state.records import SessionForgotten
 from streamlease.protocol.messages import FinishCut, FixCut, ResumeCut
 
 

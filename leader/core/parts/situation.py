@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from streamlease.leader.core.generations import Listing
-from streamlease.leader.core.group_state import GroupState
 from streamlease.leader.core.lease import Lease, LeaseState
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.planning.planner import Situation
+from streamlease.leader.core.state.group_state import GroupState
 
 
 def free(durable: GroupState, leases: Collection[str]) -> list[str]:

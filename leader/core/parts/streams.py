@@ -12,7 +12,7 @@ from streamlease.leader.core import generations, healing
 from streamlease.leader.core.events import StreamsListed
 from streamlease.leader.core.happenings import Advanced, Gone, Leaving, Passed, SituationChanged
 from streamlease.leader.core.parts.ledger import Ledger
-from streamlease.leader.core.records import StreamsAdded, StreamsForgotten, Truncated
+from streamlease.leader.core.state.records import StreamsAdded, StreamsForgotten, Truncated
 from streamlease.protocol.messages import Progress
 
 

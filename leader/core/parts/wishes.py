@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamlease.leader.core.lease import Lease
-from streamlease.leader.core.operated import Operated
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.peer import Peer
+from streamlease.leader.core.state.operated import Operated
 
 
 def is_unwanted(operated: Operated, peers: Peers, stream: str, lease: Lease) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from streamlease.leader.core import outcomes as o
-from streamlease.leader.core.group_state import GroupState
-from streamlease.leader.core.operated import Acted, BorrowerLeft, RefusedAct
-from streamlease.leader.core.records import (
+from streamlease.leader.core.state import outcomes as o
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.operated import Acted, BorrowerLeft, RefusedAct
+from streamlease.leader.core.state.records import (
     Attested,
     Committed,
     CutClosed,

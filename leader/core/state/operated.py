@@ -13,7 +13,7 @@ from typing import Annotated, Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from streamlease.leader.core import outcomes as o
+from streamlease.leader.core.state import outcomes as o
 from streamlease.protocol.acts import LastingName
 
 ACTS_KEPT = 200

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from streamlease.leader.core.records import Failed, Fate, Leased
+from streamlease.leader.core.state.records import Failed, Fate, Leased
 from streamlease.protocol.cuts import OpenRangesField
 
 

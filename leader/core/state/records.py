@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from streamlease.leader.core.operated import Acted, BorrowerLeft, RefusedAct
+from streamlease.leader.core.state.operated import Acted, BorrowerLeft, RefusedAct
 from streamlease.protocol.cuts import RangesField
 
 Fate = Literal["retry", "dead_letter", "stop"]

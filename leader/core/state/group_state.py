@@ -11,10 +11,10 @@ from typing import assert_never
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from streamlease.leader.core import outcomes as o
-from streamlease.leader.core.operated import Acted, BorrowerLeft, DoneAct, Operated, RefusedAct
-from streamlease.leader.core.progress import SessionCuts, StreamProgress
-from streamlease.leader.core.records import (
+from streamlease.leader.core.state import outcomes as o
+from streamlease.leader.core.state.operated import Acted, BorrowerLeft, DoneAct, Operated, RefusedAct
+from streamlease.leader.core.state.progress import SessionCuts, StreamProgress
+from streamlease.leader.core.state.records import (
     Attested,
     Committed,
     CutClosed,
