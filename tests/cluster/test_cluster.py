@@ -60,7 +60,9 @@ def first_after(consumer: Process, moment: float) -> float:
 def test_a_killed_consumer_loses_its_streams_to_the_other_one(cluster: Cluster) -> None:
     cluster.host()
     cluster.host()
-    one, other = cluster.consumer(SUB), cluster.consumer(SUB)
+    one = cluster.consumer(SUB)
+    until(lambda: is_shared(cluster, 1), "the first one holds all")
+    other = cluster.consumer(SUB)
     until(lambda: is_shared(cluster, 2), "both hold half")
     cluster.publish(range(500))
     until(lambda: len(committed(one, other)) >= 500, "all is committed")
