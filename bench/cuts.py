@@ -97,7 +97,7 @@ def holding(frame: Frame, size: int) -> Iterator[Holding]:
         reader = StreamReader(SourceOptions.parse(options))
         at: dict[str, Any] = reader.initialOffset()
         deadline = time.monotonic() + PATIENCE
-        while reader.reportLatestOffset()["held"] < len(streams):
+        while (reader.reportLatestOffset()["held"] or 0) < len(streams):
             at = reader.latestOffset(at, reader.getDefaultReadLimit())
             if time.monotonic() > deadline:
                 raise SystemExit(f"{size} streams were not granted within {PATIENCE:.0f} s")
