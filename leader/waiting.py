@@ -61,6 +61,8 @@ class Waiting:
         self._events: dict[Hashable, Event] = {}
         self._said: dict[str, int] = {}
         """By borrower: how often it said, since the last turn, what progress may not be joined across."""
+        self._joined: dict[Hashable, dict[tuple[str, int], Progress]] = {}
+        """By key: what several messages say of progress, an entry for each lease."""
         self._numbers = count()
         self._some = asyncio.Event()
 
@@ -94,8 +96,11 @@ class Waiting:
         """All that waits, as soon as there is something."""
         await self._some.wait()
         self._some.clear()
+        for key, progress in self._joined.items():
+            self._events[key] = _saying(self._events[key], progress)
         events = list(self._events.values())
         self._events.clear()
+        self._joined.clear()
         self._said.clear()
         return events
 
@@ -110,7 +115,9 @@ class Waiting:
                 self._said[message.borrower] = self._said.get(message.borrower, 0) + 1
         elif isinstance(before, Received):
             if isinstance(message, UpdateProgress):
-                message = _together(before.message, message)
+                if key not in self._joined:
+                    _join(self._joined.setdefault(key, {}), before.message)
+                _join(self._joined[key], message)
             elif _is_newer(before.message, message):
                 del self._events[key]
             elif not isinstance(message, LeaderWanted) or not _is_repeated(before.message, message):
@@ -166,13 +173,15 @@ def _is_repeated(before: ToLeader, after: LeaderWanted) -> bool:
     return isinstance(before, LeaderWanted) and before.borrower == after.borrower
 
 
-def _together(before: ToLeader, after: UpdateProgress) -> UpdateProgress:
-    """What both say: an entry for each lease, its newest offset, and what any of them says besides. Pure."""
-    assert isinstance(before, UpdateProgress)
-    found: dict[tuple[str, int], Progress] = {}
-    for entry in (*before.progress, *after.progress):
+def _join(found: dict[tuple[str, int], Progress], message: ToLeader) -> None:
+    """Add what a message says of progress: of each lease the newest offset, and all else that is said."""
+    assert isinstance(message, UpdateProgress)
+    for entry in message.progress:
         lease = entry.stream, entry.lease_epoch
-        known = found.get(lease, entry)
+        known = found.get(lease)
+        if known is None or known == entry:
+            found[lease] = entry
+            continue
         found[lease] = entry.model_copy(
             update={
                 "offset": max(known.offset, entry.offset),
@@ -180,4 +189,9 @@ def _together(before: ToLeader, after: UpdateProgress) -> UpdateProgress:
                 "holes": tuple(sorted({*known.holes, *entry.holes})),
             }
         )
-    return after.model_copy(update={"progress": tuple(found.values())})
+
+
+def _saying(event: Event, progress: dict[tuple[str, int], Progress]) -> Event:
+    """The newest message of a borrower, with all its progress."""
+    assert isinstance(event, Received)
+    return Received(event.sender, event.message.model_copy(update={"progress": tuple(progress.values())}))
