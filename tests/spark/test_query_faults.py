@@ -332,10 +332,11 @@ def test_a_pinned_part_counts_towards_the_limit(world: World) -> None:
 
 def test_a_smaller_process_gets_only_the_ranges_that_are_still_its_own(world: World) -> None:
     world.lead()
-    query = started(world, sessionTimeoutMs=SHORT, slots=2)
+    query = started(world, sessionTimeoutMs=SHORT, slots=2, minOffsetsPerTrigger=5 * len(world.streams))
     world.publish(5)
     query.run_until("logged")
     cut = newest(query.checkpoint)
+    assert set(cut.ranges.streams) == set(world.streams)
     lost = {stream for stream, slot in query.session.slots_of(cut.ranges).items() if slot == 1}
     assert 0 < len(lost) < 4
     query.kill()
@@ -353,10 +354,11 @@ def test_a_smaller_process_gets_only_the_ranges_that_are_still_its_own(world: Wo
 def test_a_batch_that_was_read_in_part_is_not_taken_for_whole(world: World, phase: Phase, late: bool) -> None:
     """The third process finds a checkpoint with all ranges, of which the second read only some."""
     world.lead()
-    query = started(world, sessionTimeoutMs=SHORT, slots=2)
+    query = started(world, sessionTimeoutMs=SHORT, slots=2, minOffsetsPerTrigger=5 * len(world.streams))
     world.publish(5)
     query.run_until("logged")
     cut = newest(query.checkpoint)
+    assert set(cut.ranges.streams) == set(world.streams)
     query.kill()
     second = resumed(world, query, slots=1, sessionTimeoutMs=SHORT)
     second.session.thread.call(second.session.loop.begin(cut, finished=False))
@@ -391,8 +393,7 @@ def test_a_query_that_stops_before_it_has_told_of_its_last_batch_gives_nothing_a
 def test_a_cut_that_lost_all_its_streams_does_not_stop_the_query(world: World) -> None:
     world.lead()
     query = started(world, sessionTimeoutMs=SHORT, slots=2)
-    slots = query.session.slots_of(newest(query.checkpoint).ranges)
-    of_slot_1 = [stream for stream, slot in slots.items() if slot == 1]
+    of_slot_1 = [stream for stream, held in query.session.cuts.held.items() if held.slot == 1]
     world.publish(dict.fromkeys(of_slot_1, 5))
     query.run_until("fixed")
     query.kill()
