@@ -67,7 +67,7 @@ class Batch:
         return Messages(self._data)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The messages as one record batch of ``streamlease.streams.entries.messages.MESSAGE_SCHEMA``.
+        """The messages as one record batch of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.
 
         Behind its columns come the typed ones of a space with a schema.
         """

@@ -29,7 +29,7 @@ from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StoreU
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.entries.decoding import DamagedEntry
-from streamlease.streams.entries.messages import filter_batch
+from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from streamlease.agent.loop import LoopThread, ManagerBridge
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME, HeadersInput
+from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, HeadersInput
 from streamlease.streams.publish.publisher import Payload
 from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
 from streamlease.streams.tasks import Supervisor

@@ -36,7 +36,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
 from streamlease.streams.entries.delivered import Messages
-from streamlease.streams.entries.messages import filter_batch
+from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets, in_pieces
@@ -80,7 +80,7 @@ class PlainBatch:
         return Messages(self.data)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The messages as one record batch of ``streamlease.streams.entries.messages.MESSAGE_SCHEMA``.
+        """The messages as one record batch of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.
 
         Behind its columns come the typed ones of a space with a schema.
         """

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from streamlease.protocol.errors import StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
+from streamlease.registry.group_needs import GroupProgress, needs
 from streamlease.registry.groups import Groups
-from streamlease.registry.progress import GroupProgress, needs
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.state import LogState
 from streamlease.streams.log.times import server_time

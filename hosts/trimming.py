@@ -7,8 +7,8 @@
 
 The claim is a leadership record like those of the groups, under a name that no group can have. Its term goes
 with every trim, and a stream refuses a lower term than it has seen, so a host that lost the claim without
-knowing it trims nothing. Ends are read before groups (`registry/progress.py` says why). What a host decides
-in a round is used in that round only.
+knowing it trims nothing. Ends are read before groups (`registry/group_needs.py` says why). What a host
+decides in a round is used in that round only.
 
 A group that was idle for longer than its expiry stops holding data: the host takes the group's leadership,
 writes `Expired` into its journal (the mirror says so in the same act), and resigns. So it never does this
@@ -31,10 +31,10 @@ from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError, UnknownGroup, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import leadership, progress
+from streamlease.registry import group_needs, leadership
+from streamlease.registry.group_needs import GroupProgress, Holds, needs
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
-from streamlease.registry.progress import GroupProgress, Holds, needs
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.retention import (
     NOTHING_NEWER,
@@ -164,7 +164,7 @@ class Retainer:
             # One that came back meanwhile may have looked at the floors before they were raised.
             groups = await needs(self._redis, self._groups, spaces)
         done.passed = passed_over(floors, groups)
-        await progress.tell_passed(self._redis, [group.id for group in done.passed])
+        await group_needs.tell_passed(self._redis, [group.id for group in done.passed])
         return done
 
     async def close(self) -> None:
@@ -222,7 +222,7 @@ class Retainer:
             return False
         try:
             # Holding the record is itself a sign of life, so look at what was there before.
-            (again,) = await progress.read(self._redis, {group.subscription: []}) or [group]
+            (again,) = await group_needs.read(self._redis, {group.subscription: []}) or [group]
             if again.last_commit_at > group.active_at or again.expired_at is not None:
                 return False
             recovery = await recover(self._redis, id)

@@ -25,7 +25,7 @@ from streamlease.leader.core.events import Measured
 from streamlease.leader.runner import Runner, now_ms
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.registry import hosts, keys, leadership, progress
+from streamlease.registry import group_needs, hosts, keys, leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.log.keys import stream_meta
@@ -168,7 +168,7 @@ class Upkeep:
         assert known is not None, "all spaces are read before the leaders are told"
         for page in _pages(groups):
             try:
-                counts = await progress.passed_all(self._redis, page)
+                counts = await group_needs.passed_all(self._redis, page)
             except StreamleaseError as error:
                 log.warning("%d leaders cannot look for streams: %s", len(page), error)
                 continue

@@ -156,7 +156,7 @@ class Journal:
 
         Args:
             progress: what the mirror of the group's progress holds once `records` are written; see
-                `registry/progress.py`.
+                `registry/group_needs.py`.
         """
         self._number += 1
         moved = progress or {}

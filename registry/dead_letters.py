@@ -43,7 +43,7 @@ from streamlease.registry import keys
 from streamlease.streams.entries.decoding import DAMAGE
 from streamlease.streams.entries.delivered import Message, to_messages
 from streamlease.streams.entries.entries import encode_message, encode_typed_rows
-from streamlease.streams.entries.messages import MESSAGE_SCHEMA, Headers, Row, check_payload, filter_batch
+from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA, Headers, Row, check_payload, filter_batch
 from streamlease.streams.log.log import Append, AsyncLog, OutOfSequence
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.times import microseconds

@@ -91,7 +91,7 @@ def arrivals(group: str) -> str:
 
 
 def progress(group: str) -> str:
-    """Key of the mirror of the group's progress (`registry/progress.py`)."""
+    """Key of the mirror of the group's progress (`registry/group_needs.py`)."""
     return _group(group, "progress")
 
 

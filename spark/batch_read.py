@@ -36,7 +36,7 @@ from streamlease.spark.schema import (
     spaces_of,
     typed_fields,
 )
-from streamlease.streams.entries.messages import filter_batch
+from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.state import LogState

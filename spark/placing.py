@@ -10,7 +10,7 @@ from streamlease.protocol.errors import InvalidInput, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import check_topic
 from streamlease.streams.entries.entries import Codec, encode_batch
-from streamlease.streams.entries.messages import topics_of
+from streamlease.streams.entries.message_rows import topics_of
 from streamlease.streams.entries.splitting import split
 from streamlease.streams.publish.staging import Stager
 from streamlease.streams.spaces.spaces import Space

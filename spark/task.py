@@ -42,7 +42,7 @@ from streamlease.registry.runs import reader_of_run
 from streamlease.spark.connections import connection
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import FrameColumns
-from streamlease.streams.entries.messages import filter_batch
+from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 

@@ -296,11 +296,6 @@ RECURRING = {
     "leases": "all of them, there and there",
     "machine": "the machine of the leader and that of the borrower", "events": "what each is stepped with",
     "spaces": "what there is, and the facts about it", "groups": "the same", "hosts": "the same",
-    # These are different things, and wait for names:
-    "acts": "protocol: asked of a leader; leader/core: decided",
-    "cuts": "protocol: ranges; leader/core: decided; spark/core: known",
-    "messages": "protocol: control messages; streams/entries: what publishers send",
-    "progress": "leader/core: of a stream; registry: of a group",
 }  # fmt: skip
 """Names that files of several rooms may have, and what each such file is."""
 

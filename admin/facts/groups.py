@@ -9,7 +9,7 @@ from pydantic import Field
 
 from streamlease.admin.facts.rows import Count, DamagedRow, FactRow, Moment, Seconds, moment, total
 from streamlease.protocol.errors import Unsupported
-from streamlease.registry import leadership, progress
+from streamlease.registry import group_needs, leadership
 from streamlease.streams.log.times import WaitingMessage, server_time, waiting
 from streamlease.streams.redis.damaged import readable
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.protocol.ids import StreamId
     from streamlease.protocol.topics import SharedSubscription
+    from streamlease.registry.group_needs import GroupProgress
     from streamlease.registry.leadership import LeaderRecord
-    from streamlease.registry.progress import GroupProgress
     from streamlease.streams.spaces.spaces import Space
 
 
@@ -75,7 +75,7 @@ async def _summaries(
     for leader in leaders.values():
         if leader.damage:
             raise Unsupported(leader.damage)
-    found = await progress.read(client.redis, wanted)
+    found = await group_needs.read(client.redis, wanted)
     for one in found:
         if one.damage:
             raise Unsupported(one.damage)

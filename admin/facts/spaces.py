@@ -10,7 +10,7 @@ from pydantic import Field
 from streamlease.admin.facts.rows import Count, DamagedRow, FactRow, Moment, Seconds, StreamName, moment
 from streamlease.admin.output import iso_microseconds
 from streamlease.hosts.trimming import expiry_of
-from streamlease.registry.progress import GroupProgress, Hold, Holds, needs
+from streamlease.registry.group_needs import GroupProgress, Hold, Holds, needs
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.spaces.retention import Kept, Retention, kept
 

@@ -37,7 +37,7 @@ from streamlease.leader.core.events import (
     StreamsListed,
     Tick,
 )
-from streamlease.leader.core.parts.acts import Decisions
+from streamlease.leader.core.parts.decisions import Decisions
 from streamlease.leader.core.parts.failures import Failures
 from streamlease.leader.core.parts.hand_overs import HandOvers
 from streamlease.leader.core.parts.leases import Leases

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from streamlease.leader.core import cuts
+from streamlease.leader.core import cut_decisions
 from streamlease.leader.core.couplings import settle
 from streamlease.leader.core.peer import Peer
 from streamlease.leader.core.reactions import Parts
@@ -75,7 +75,7 @@ def _of_session(leader: Parts, sender: str, message: SessionToLeader, now: int) 
         case FixCut():
             leader.sessions.fix(sender, message, now)
         case FinishCut():
-            leader.streams.believe(cuts.went_through(message))
+            leader.streams.believe(cut_decisions.went_through(message))
             settle(leader, now)
             leader.sessions.finish(sender, message)
         case ResumeCut():

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamlease.protocol.errors import Halted, InvalidOption, StoreUnavailable
-from streamlease.spark.core.cuts import QueryCuts
 from streamlease.spark.core.outage import unsettled
+from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.core.targets import at_hand, exhausted, obstacle, other_living, stopped, told
 
 FIRST_SECONDS = 3.0

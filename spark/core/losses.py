@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from streamlease.borrower.events import StreamGranted
 from streamlease.protocol.errors import HistoryTruncated
 from streamlease.spark.core.checkpoint import CutOffset
-from streamlease.spark.core.cuts import QueryCuts
+from streamlease.spark.core.query_cuts import QueryCuts
 
 
 class Losses:

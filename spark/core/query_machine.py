@@ -31,10 +31,10 @@ from streamlease.protocol.errors import InvalidInput, StreamleaseError
 from streamlease.protocol.messages import CutFinished, CutFixed, CutRead, CutResumed, LeaderToSession
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.available import AvailableNow
-from streamlease.spark.core.cuts import QueryCuts
 from streamlease.spark.core.losses import Losses
 from streamlease.spark.core.next_cut import NextCuts
 from streamlease.spark.core.outage import Leaderless, Outage, unled
+from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.core.query_desk import Desk
 from streamlease.spark.core.query_states import CALLED, QUERY_TRANSITIONS, QueryMove, QueryState
 from streamlease.spark.core.questions import Question

@@ -22,8 +22,8 @@ from streamlease.agent.loop import LoopThread
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.cuts import Ranges
 from streamlease.spark.core.checkpoint import CutOffset
-from streamlease.spark.core.cuts import QueryCuts
 from streamlease.spark.core.limits import Limits
+from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.query_loop import QueryLoop
 

@@ -17,7 +17,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange, entry_id, parse_entry_id
 from streamlease.streams.entries import expanding
 from streamlease.streams.entries.layout import Encoded, layout_of
-from streamlease.streams.entries.messages import EPOCH, HEADERS, MESSAGE_SCHEMA, TIMESTAMP, whole_headers
+from streamlease.streams.entries.message_rows import EPOCH, HEADERS, MESSAGE_SCHEMA, TIMESTAMP, whole_headers
 from streamlease.streams.entries.schemas import Schema, Versions
 from streamlease.streams.entries.typed import projected
 

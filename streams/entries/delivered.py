@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, overload
 
 import pyarrow as pa
 
-from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME, MESSAGE_SCHEMA, Headers, values_of
+from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, MESSAGE_SCHEMA, Headers, values_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.streams.entries.decoding import reopened
 from streamlease.streams.entries.layout import CODECS, LETTERS, Codec, Encoded, Fields, layout_of
-from streamlease.streams.entries.messages import HEADERS, Headers, Row, check_payload, normalized
+from streamlease.streams.entries.message_rows import HEADERS, Headers, Row, check_payload, normalized
 from streamlease.streams.entries.schemas import Schema, Versions
 from streamlease.streams.entries.typed import columns_of, normalized_typed
 from streamlease.streams.entries.values import Values

@@ -14,7 +14,7 @@ from streamlease.streams.entries.encoding import (
     raised,
 )
 from streamlease.streams.entries.layout import CODECS, Codec, Encoded, Fields
-from streamlease.streams.entries.messages import (
+from streamlease.streams.entries.message_rows import (
     EPOCH,
     HEADERS,
     MAX_MESSAGE_BYTES,

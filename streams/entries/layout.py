@@ -32,7 +32,7 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from streamlease.streams.entries.messages import HEADERS
+from streamlease.streams.entries.message_rows import HEADERS
 from streamlease.streams.entries.schemas import Schema
 
 Fields = list[bytes]

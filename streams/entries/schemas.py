@@ -38,7 +38,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from streamlease.protocol.errors import InvalidOption, SchemaMismatch
-from streamlease.streams.entries.messages import MESSAGE_SCHEMA
+from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA
 
 RESERVED = frozenset([*MESSAGE_SCHEMA.names, "cut", "values"])
 """Names that every message has anyway."""

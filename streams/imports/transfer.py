@@ -40,7 +40,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Codec, Encoded, encode_rows, encode_typed_rows
-from streamlease.streams.entries.messages import Headers, Row, check_beside, check_payload
+from streamlease.streams.entries.message_rows import Headers, Row, check_beside, check_payload
 from streamlease.streams.entries.typed import check_size
 from streamlease.streams.entries.values import check_values, value_size
 from streamlease.streams.log.log import Append, Appended, AsyncLog, Position, ProgressMoved, StreamPending

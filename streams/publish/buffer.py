@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from streamlease.streams.entries.messages import Row
+from streamlease.streams.entries.message_rows import Row
 from streamlease.streams.entries.values import value_size
 
 ROW_BYTES = 128

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.streams.entries.entries import HEADERS, HeadersInput, as_bytes, pack_headers
-from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME, beyond, check_beside, check_times
+from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, beyond, check_beside, check_times
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.entries.typed import columns_of
 from streamlease.streams.entries.values import Values, check_values

@@ -46,7 +46,7 @@ from streamlease.streams.entries.entries import (
     normalized,
     pack_headers,
 )
-from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME, check_beside, topics_of
+from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, check_beside, topics_of
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.entries.splitting import split
 from streamlease.streams.entries.typed import check_size, normalized_typed

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from streamlease.protocol.errors import StoreRefused
 from streamlease.protocol.ids import StreamId, random_token
 from streamlease.streams.entries.entries import Encoded, decode_entries, encode_batch
-from streamlease.streams.entries.messages import TIMESTAMP
+from streamlease.streams.entries.message_rows import TIMESTAMP
 from streamlease.streams.entries.schemas import Versions
 from streamlease.streams.entries.splitting import split
 from streamlease.streams.log.keys import stream_staged

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamlease.streams.entries.delivered import Message
-from streamlease.streams.entries.messages import HEADERS, HeadersInput, pack_headers
+from streamlease.streams.entries.message_rows import HEADERS, HeadersInput, pack_headers
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

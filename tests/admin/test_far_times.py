@@ -10,7 +10,7 @@ import pytest
 
 from streamlease.admin.output import iso_microseconds
 from streamlease.agent.client import Client
-from streamlease.leader.core.parts import acts
+from streamlease.leader.core.parts import decisions
 from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import ActRefused, InvalidOption
 from streamlease.protocol.quantities import LATEST
@@ -66,7 +66,7 @@ async def test_a_pause_that_stands_in_a_journal_is_shown(
         shared = SharedSubscription.parse(SUB)
         with pytest.raises(ActRefused, match="give one before the year 10000"):
             await client.act(shared, parse("pause", until=LATEST + 1))
-        monkeypatch.setattr(acts, "LATEST", 2**53)
+        monkeypatch.setattr(decisions, "LATEST", 2**53)
         await client.act(shared, parse("pause", until=2**53 - 1))
         for words in (("describe", SUB), ("history", SUB), ("list",)):
             found = await asyncio.to_thread(command.ok, "group", *words, "--json")

@@ -18,7 +18,7 @@ from streamlease.registry.dead_letters import DeadLetter, DeadLetters
 from streamlease.registry.mailbox import Mailbox
 from streamlease.streams.entries.decoding import DamagedEntry, decode_entries
 from streamlease.streams.entries.delivered import to_messages
-from streamlease.streams.entries.messages import filter_batch
+from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.tails import Tails

@@ -20,7 +20,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.dead_letters import DeadLetter, DeadLetters, Poisoned
 from streamlease.streams.entries.entries import Row, encode_message
-from streamlease.streams.entries.messages import FIRST_TIME, LAST_TIME, values_of
+from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, values_of
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.log import AsyncLog
 from tests.agent.helpers import SUB, publish, take
@@ -224,7 +224,7 @@ async def test_the_dead_letter_of_what_is_too_large_for_one_says_so(
 ) -> None:
     await client.create_space("s", ["a/#"])
     await publish(client, range(1), topics=1)
-    monkeypatch.setattr("streamlease.streams.entries.messages.MAX_MESSAGE_BYTES", 0)
+    monkeypatch.setattr("streamlease.streams.entries.message_rows.MAX_MESSAGE_BYTES", 0)
     letter = await dead(client, 0)
     assert letter.facts["payload"] == "unreadable"
     assert "larger than" in letter.facts["unreadable"]

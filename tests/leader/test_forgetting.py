@@ -17,7 +17,7 @@ from streamlease.protocol.errors import HistoryTruncated, Indefinite, StoreUnava
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership
-from streamlease.registry.progress import GroupProgress
+from streamlease.registry.group_needs import GroupProgress
 from streamlease.streams.imports.transfer import Item, Transfer
 from streamlease.streams.log.keys import stream_publishers
 from streamlease.streams.log.log import AsyncLog

@@ -20,7 +20,7 @@ from streamlease.leader.journal import recover
 from streamlease.protocol.errors import NotDurable, StoreRefused
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import hosts, keys, leadership, mailbox, progress
+from streamlease.registry import group_needs, hosts, keys, leadership, mailbox
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.registry.mailbox import Mailbox
 from streamlease.streams.log.log import AsyncLog
@@ -217,8 +217,8 @@ async def test_mail_arrives_when_there_is_no_memory(client: Client) -> None:
         assert await mailbox.send(redis, "me", sent) == {"nobody"}
         assert [letter.message for letter in await box.receive()] == [SpawnWanted(group="g/a")]
         assert await redis.pttl(keys.mailbox("one")) > 0
-        await progress.tell_passed(redis, ["g/a"])
-        assert await progress.passed(redis, "g/a") == 1
+        await group_needs.tell_passed(redis, ["g/a"])
+        assert await group_needs.passed(redis, "g/a") == 1
     assert await redis.exists(keys.mailbox("nobody")) == 0
     await box.close()
 

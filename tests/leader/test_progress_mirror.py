@@ -25,7 +25,7 @@ from streamlease.protocol.errors import Fenced
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import LeaderWanted, Progress, UpdateProgress
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import keys, leadership, progress
+from streamlease.registry import group_needs, keys, leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
@@ -54,7 +54,7 @@ async def journal_of(redis: AsyncRedis, host: str = "h") -> Journal:
 
 
 async def needs(redis: AsyncRedis) -> dict[StreamId, int]:
-    (group,) = await progress.read(redis, {SUB: [S0, S1]})
+    (group,) = await group_needs.read(redis, {SUB: [S0, S1]})
     return dict(group.needs)
 
 
@@ -63,7 +63,7 @@ async def test_without_progress_a_group_needs_everything_from_its_start(redis: A
     later = SharedSubscription("later", "a/#")
     await redis.hset("sl:{a.0.1}:meta", "next", 9)
     await Groups(redis).declare(later, "latest")
-    (group,) = await progress.read(redis, {later: [S0, S1]})
+    (group,) = await group_needs.read(redis, {later: [S0, S1]})
     assert dict(group.needs) == {S0: 0, S1: 9}
     assert group.idle_ms < 5000 and group.active_at > 1_700_000_000_000
 
@@ -99,7 +99,7 @@ async def test_a_late_copy_puts_nothing_back(redis: AsyncRedis) -> None:
 
 async def test_a_live_leader_and_every_declaration_are_signs_of_life(redis: AsyncRedis) -> None:
     async def active() -> int:
-        (group,) = await progress.read(redis, {SUB: [S0]})
+        (group,) = await group_needs.read(redis, {SUB: [S0]})
         return group.active_at
 
     await redis.hset(keys.progress(GROUP), "@active", 5)
@@ -116,7 +116,7 @@ async def test_a_live_leader_and_every_declaration_are_signs_of_life(redis: Asyn
 
 async def test_a_group_that_is_forgotten_leaves_nothing(redis: AsyncRedis) -> None:
     await Groups(redis).forget(SUB)
-    assert await progress.read(redis, {SUB: [S0]}) == []
+    assert await group_needs.read(redis, {SUB: [S0]}) == []
     (names,) = await ask(redis, [("KEYS", "sl:{g:*")])
     assert names == []
 

@@ -15,8 +15,8 @@ from streamlease.leader import journal
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, StoreRefused, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import keys, leadership, progress
-from streamlease.registry.progress import GroupProgress, Holds
+from streamlease.registry import group_needs, keys, leadership
+from streamlease.registry.group_needs import GroupProgress, Holds
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.spaces.retention import Retention, kept
@@ -293,7 +293,7 @@ async def test_damaged_numbers_hold_what_they_may_need(rig: Rig) -> None:
     await redis.hset(stream_meta(StreamId("t", 0, 1)), "next", "?")
     done = await rig.retainer().round()
     assert set(done.expired) == {SHARED, other}
-    assert await progress.passed_all(redis, [SHARED.id, other.id]) == [0, 0]
+    assert await group_needs.passed_all(redis, [SHARED.id, other.id]) == [0, 0]
     assert await rig.floor() == 8
     with pytest.raises(StreamleaseError, match=r"stream t\.0\.1 is damaged: restore key sl:"):
         await AsyncLog(redis).next_offsets([StreamId("t", 0, 1)])

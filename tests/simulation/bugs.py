@@ -30,7 +30,7 @@ from streamlease.leader.runner import Runner
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import Command, Grant
 from streamlease.registry import keys
-from streamlease.spark.core.cuts import QueryCuts
+from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.streams.log.tails import Tails, Watch
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script

@@ -35,7 +35,7 @@ from streamlease.protocol.messages import (
     Revoked,
 )
 from streamlease.registry.postbox import Postbox
-from streamlease.spark.core.cuts import QueryCuts
+from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.query.query_loop import QueryLoop
 from tests.simulation import poison
 

@@ -14,7 +14,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import message_fields, stream_columns
 from streamlease.streams.entries.entries import Row, encode_rows
-from streamlease.streams.entries.messages import MESSAGE_SCHEMA
+from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA
 from streamlease.streams.log.log import Append, AsyncLog
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import connect, connect_blocking, run_blocking

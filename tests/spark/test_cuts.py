@@ -6,8 +6,8 @@ from streamlease.borrower.events import Progressed, StreamGone, StreamGranted, S
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.messages import CutFixed, CutResumed, FixCut, Progress
 from streamlease.spark.core.checkpoint import CutOffset
-from streamlease.spark.core.cuts import QueryCuts
 from streamlease.spark.core.limits import Limits
+from streamlease.spark.core.query_cuts import QueryCuts
 
 S0 = "s.0.0"
 

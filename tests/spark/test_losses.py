@@ -7,7 +7,7 @@ import redis
 
 from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId
-from streamlease.registry.progress import tell_passed
+from streamlease.registry.group_needs import tell_passed
 from streamlease.streams.log.keys import stream_log, stream_meta
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streamlease.protocol.errors import InvalidInput, MessageTooLarge, SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import entry_id
-from streamlease.streams.entries import expanding, messages, splitting
+from streamlease.streams.entries import expanding, message_rows, splitting
 from streamlease.streams.entries.entries import (
     HEADERS,
     MESSAGE_SCHEMA,
@@ -64,7 +64,7 @@ def expected(row: Row, offset: int) -> Message:
     )
 
 
-message_rows = st.builds(
+any_rows = st.builds(
     Row,
     topic=st.sampled_from(["flights/JFK", "flights/JFK/LAX", "flüge/ä", "$sys/x"]),
     payload=st.binary(max_size=40),
@@ -79,7 +79,7 @@ message_rows = st.builds(
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_entries_cut_anywhere_give_exactly_the_rows(data: st.DataObject) -> None:
-    groups = data.draw(st.lists(st.lists(message_rows, min_size=1, max_size=6), min_size=1, max_size=5))
+    groups = data.draw(st.lists(st.lists(any_rows, min_size=1, max_size=6), min_size=1, max_size=5))
     entries, first = [], 7
     for group in groups:
         entries.append(stored(encode_rows(group), first))
@@ -135,7 +135,7 @@ def test_a_part_of_an_arrow_batch_is_stored_alone() -> None:
 @settings(deadline=None, max_examples=60)
 @given(
     groups=st.lists(
-        st.lists(message_rows, min_size=1, max_size=6)
+        st.lists(any_rows, min_size=1, max_size=6)
         | st.builds(noise, st.integers(0, 9), st.lists(st.integers(5000, 6000), min_size=4, max_size=5)),
         min_size=1,
         max_size=4,
@@ -226,7 +226,7 @@ def test_hundred_byte_messages_take_at_most_a_fifth_more_than_their_payload() ->
 
 
 def test_a_message_may_not_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 10)
+    monkeypatch.setattr(message_rows, "MAX_MESSAGE_BYTES", 10)
     with pytest.raises(MessageTooLarge, match="11 bytes"):
         encode_rows([Row("t", b"x" * 11)])
     with pytest.raises(MessageTooLarge, match="11 bytes"):

@@ -22,7 +22,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.offsets import parse_entry_id
-from streamlease.streams.entries import messages
+from streamlease.streams.entries import message_rows
 from streamlease.streams.entries.entries import Message, to_messages
 from streamlease.streams.log.keys import stream_log, stream_publishers
 from streamlease.streams.log.log import AsyncLog
@@ -135,7 +135,7 @@ async def test_what_cannot_be_published_is_refused_at_once(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(redis)
-    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 100)
+    monkeypatch.setattr(message_rows, "MAX_MESSAGE_BYTES", 100)
     batch = pa.record_batch({"payload": pa.array([b"x"])})
     async with Publisher(redis) as publisher:
         with pytest.raises(InvalidTopic):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streamlease.protocol.errors import InvalidOption, MessageTooLarge, SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import entry_id
-from streamlease.streams.entries import messages, typed
+from streamlease.streams.entries import message_rows, typed
 from streamlease.streams.entries.entries import (
     CODECS,
     MESSAGE_SCHEMA,
@@ -341,7 +341,7 @@ def test_a_batch_is_widened_and_what_may_be_null_may_be_left_out() -> None:
 def test_a_typed_row_may_not_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = schema(("s", "string"))
     monkeypatch.setattr(typed, "MAX_MESSAGE_BYTES", 100)
-    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 100)
+    monkeypatch.setattr(message_rows, "MAX_MESSAGE_BYTES", 100)
     small = pa.record_batch({"topic": ["t"] * 50, "s": ["x" * 50] * 50})
     assert encode_batch(small, schema=shape).rows == 50
     large = pa.record_batch({"topic": ["t"] * 3, "s": ["x", "x" * 101, "x"]})

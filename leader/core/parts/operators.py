@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from streamlease.leader.core.events import Describe
 from streamlease.leader.core.happenings import Done
-from streamlease.leader.core.parts.acts import Decisions
+from streamlease.leader.core.parts.decisions import Decisions
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.streams import Streams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streamlease.leader.core import cuts, healing
+from streamlease.leader.core import cut_decisions, healing
 from streamlease.leader.core.happenings import Passed
 from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.parts.ledger import Ledger
@@ -45,7 +45,7 @@ class Sessions:
         connected to this leader.
         """
         accepted = self.peers.is_newest(message.session, message.arrival) and (
-            not isinstance(message, FinishCut) or cuts.is_certain(self.ledger.term, message)
+            not isinstance(message, FinishCut) or cut_decisions.is_certain(self.ledger.term, message)
         )
         if not accepted:
             self.ledger.refuse()
@@ -55,19 +55,21 @@ class Sessions:
         """Fix the ranges of a cut, as far as the session may read them."""
         durable = self.ledger.durable
         self._close(message.session, message.finished)
-        if cuts.is_late(durable, message):
+        if cut_decisions.is_late(durable, message):
             self.ledger.refuse()
         elif self.peers.hears_session(message.session) and durable.operated.paused is None:
-            opened = cuts.opened(durable, self.leases, message)
+            opened = cut_decisions.opened(durable, self.leases, message)
             if opened is not None:
                 self.ledger.record(opened)
                 self.cut_since[message.session] = now
-        self.ledger.send(sender, cuts.fixed(durable, self.leases, self.ledger.term, message))
+        self.ledger.send(sender, cut_decisions.fixed(durable, self.leases, self.ledger.term, message))
 
     def finish(self, sender: str, message: FinishCut) -> None:
         """A cut went through its sink."""
         self._close(message.session, message.finished)
-        self.ledger.send(sender, cuts.finished(self.ledger.durable, self.leases, self.ledger.term, message))
+        self.ledger.send(
+            sender, cut_decisions.finished(self.ledger.durable, self.leases, self.ledger.term, message)
+        )
 
     def resume(self, sender: str, message: ResumeCut) -> None:
         """A session that was restarted comes back to its cut."""
@@ -76,10 +78,10 @@ class Sessions:
         lost = healing.reopened(self.ledger.durable, self.leases, message)
         if lost is not None:
             self.ledger.record(lost)
-        self.ledger.send(sender, cuts.resumed(self.ledger.durable, self.ledger.term, message))
+        self.ledger.send(sender, cut_decisions.resumed(self.ledger.durable, self.ledger.term, message))
 
     def _close(self, session: str, finished: int) -> None:
-        closed = cuts.closed(self.ledger.durable, session, finished)
+        closed = cut_decisions.closed(self.ledger.durable, session, finished)
         if closed is not None:
             # Those of a cut do not wait, so only what is sealed can be finished.
             sealed = self.streams.sealed(self.ledger.durable.sessions[session].ranges)

@@ -1,7 +1,8 @@
 """What operators' acts come to: a closed union, one type for each act.
 
-An outcome holds all that its act changes, and all that the answer says. It is decided once (`parts/acts.py`),
-stands in the journal as part of `Acted`, and is matched by its type wherever something follows from it.
+An outcome holds all that its act changes, and all that the answer says. It is decided once
+(`parts/decisions.py`), stands in the journal as part of `Acted`, and is matched by its type wherever
+something follows from it.
 """
 
 from __future__ import annotations
