@@ -7,24 +7,25 @@ even if its first copy arrives after a snapshot. Recovery is the newest snapshot
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Record, decode_records, encode_records
-from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
+from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError, Unsupported
 from streamlease.registry import keys
 from streamlease.registry.leadership import LineageChanged
 from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.damaged import parsing
 from streamlease.streams.redis.durability import Durability
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.redis.scripts import Call, load_script
 
 _APPEND = load_script("streamlease.leader", "journal_append")
 _SNAPSHOT = load_script("streamlease.leader", "journal_snapshot")
+_ID = re.compile(rb"\d+-\d+")
 
 PAGE = 1000
 """Journal entries read at once during recovery."""
@@ -59,55 +60,87 @@ async def recover(redis: AsyncRedis, group: str) -> Recovery:
 
     Raises:
         StoreUnavailable: Redis does not answer.
-        StreamleaseError: the journal or the snapshot is damaged.
+        Unsupported: the journal or the snapshot is damaged.
     """
     command = ("HMGET", keys.snapshot(group), "id", "state", "t", "n")
     (held,) = await ask(redis, [command])
     while True:
-        recovery: Recovery | _Damaged
+        recovery: Recovery | Unsupported
         try:
             recovery = await _recovered(redis, group, held)
-        except _Damaged as damage:
+        except Unsupported as damage:
             recovery = damage
         (newest,) = await ask(redis, [("HGET", keys.snapshot(group), "id")])
         if newest == held[0]:
             break
         (held,) = await ask(redis, [command])
-    if isinstance(recovery, _Damaged):
+    if isinstance(recovery, Unsupported):
         raise recovery
     return recovery
 
 
-class _Damaged(StreamleaseError):
-    """What was read does not fit together."""
-
-
 async def _recovered(redis: AsyncRedis, group: str, held: Sequence[bytes | None]) -> Recovery:
-    """What the snapshot `held` and the entries behind it say."""
-    state, last_id, last = GroupState(), b"0-0", (0, 0)
-    try:
-        if held[0] is not None and held[1] is not None:
-            state, last_id = GroupState.restore(held[1]), held[0]
-            last = (int(held[2] or 0), int(held[3] or 0))
-        while True:
-            (entries,) = await ask(
-                redis, [("XRANGE", keys.journal(group), b"(" + last_id, "+", "COUNT", PAGE)]
-            )
-            if not entries:
-                return Recovery(state, last_id, last)
-            for id, fields in entries:
-                last_id = id
-                entry = dict(zip(fields[::2], fields[1::2], strict=True))
-                number = (int(entry[b"t"]), int(entry[b"n"]))
-                if number > last:
-                    last = number
-                    for record in decode_records(entry[b"r"]):
-                        state.apply(record)
-    except (ValidationError, ValueError, KeyError, RecursionError) as error:
-        raise _Damaged(
-            f"the journal of group {group} is damaged near entry {last_id.decode()}: "
-            f"{' '.join(str(error).split())[:200]}; restore key {keys.journal(group)} from a backup"
-        ) from error
+    """What the snapshot `held` and the entries behind it say.
+
+    Raises:
+        Unsupported: they cannot be read, or do not fit together.
+    """
+    with parsing(f"the snapshot of group {group}", keys.snapshot(group)):
+        state, last_id, last = read_snapshot(held)
+    while True:
+        (entries,) = await ask(redis, [("XRANGE", keys.journal(group), b"(" + last_id, "+", "COUNT", PAGE)])
+        if not entries:
+            return Recovery(state, last_id, last)
+        for entry in entries:
+            last_id, (number, records) = entry[0], read_entry(group, entry, last)
+            with parsing(_told(group, last_id), keys.journal(group)):
+                for record in records:
+                    state.apply(record)
+            last = max(last, number)
+
+
+def read_snapshot(held: Sequence[bytes | None]) -> tuple[GroupState, bytes, tuple[int, int]]:
+    """State, id of the entry up to which it holds everything, term and number of that commit.
+
+    Args:
+        held: the fields ``id``, ``state``, ``t``, ``n``; all None: there is no snapshot yet.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    if held[0] is None and held[1] is None:
+        return GroupState(), b"0-0", (0, 0)
+    id, text = held[:2]
+    if id is None or text is None:
+        raise ValueError(f"it has no {'id' if id is None else 'state'}")
+    if not _ID.fullmatch(id):
+        raise ValueError(f"{id!r:.80} is not the id of an entry")
+    return GroupState.restore(text), id, (_counted(held[2] or b"0"), _counted(held[3] or b"0"))
+
+
+def read_entry(
+    group: str, entry: tuple[bytes, Sequence[bytes]], applied: tuple[int, int]
+) -> tuple[tuple[int, int], list[Record]]:
+    """Term and number of the commit in an entry, and its records: none if it is not newer than `applied`.
+
+    Raises:
+        Unsupported: it is damaged.
+    """
+    id, fields = entry
+    with parsing(_told(group, id), keys.journal(group)):
+        parts = dict(zip(fields[::2], fields[1::2], strict=True))
+        number = (_counted(parts[b"t"]), _counted(parts[b"n"]))
+        return number, decode_records(parts[b"r"]) if number > applied else []
+
+
+def _told(group: str, id: bytes) -> str:
+    return f"entry {id.decode()} of the journal of group {group}"
+
+
+def _counted(text: bytes) -> int:
+    if not text.isdigit():
+        raise ValueError(f"{text!r:.80} is not a number of at least 0")
+    return int(text)
 
 
 class TailLost(StreamleaseError):

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from redis.exceptions import ResponseError
 
 from streamlease.leader.core.state.group_state import GroupState
-from streamlease.leader.core.state.records import Record, decode_records
+from streamlease.leader.core.state.records import Record
 from streamlease.leader.core.state.touched import leased_by, moved_by
-from streamlease.leader.journal import recover
+from streamlease.leader.journal import read_entry, recover
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.registry import keys
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask, exchange
-from streamlease.streams.redis.damaged import parsing, why
+from streamlease.streams.redis.damaged import why
 
 PAGE = 500
 """Journal entries of one group that are read at one look."""
@@ -140,14 +140,10 @@ def _take(group: str, followed: Followed, entries: Sequence[Entry]) -> JournalNe
 
 def _new_records(group: str, followed: Followed, entry: Entry) -> list[tuple[int, Record]]:
     """The records of an entry with its time; none if it repeats a commit that was taken already."""
-    id, fields = entry
-    followed.last_id = id
-    with parsing(f"entry {id.decode()} of the journal of group {group}", keys.journal(group)):
-        parts = dict(zip(fields[::2], fields[1::2], strict=True))
-        number = (int(parts[b"t"]), int(parts[b"n"]))
-        if number <= followed.number:
-            return []
-        records = decode_records(parts[b"r"])
+    followed.last_id = id = entry[0]
+    number, records = read_entry(group, entry, followed.number)
+    if number <= followed.number:
+        return []
     followed.number = number
     time = int(id.partition(b"-")[0])
     return [(time, record) for record in records]

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError, Unsupported
 
 Item = TypeVar("Item", bound=Hashable)
@@ -109,5 +111,10 @@ async def attempt(work: Awaitable[Result]) -> tuple[Result | None, str]:
 
 def why(error: BaseException) -> str:
     """An error as one line."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        text = f"{first['msg']}, not {first['input']!r:.60}"
+        return " ".join((f"{place}: {text}" if place else text).split())
     text = " ".join(str(error).split())
     return text if isinstance(error, StreamleaseError) else f"{type(error).__name__}: {text}"

@@ -12,6 +12,7 @@ from typing import assert_never
 from pydantic import BaseModel, ConfigDict, Field
 
 from streamlease.leader.core.state import outcomes as o
+from streamlease.leader.core.state.fields import Number, Stream
 from streamlease.leader.core.state.operated import Acted, BorrowerLeft, DoneAct, Operated, RefusedAct
 from streamlease.leader.core.state.progress import SessionCuts, StreamProgress
 from streamlease.leader.core.state.records import (
@@ -43,26 +44,26 @@ class GroupState(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    term: int = 0
+    term: Number = 0
     lineage: str = ""
     """Of the data in which the newest term was issued."""
-    lineage_term: int = 0
+    lineage_term: Number = 0
     """The first term of that lineage that is known."""
-    lease_epoch_floor: int = 0
+    lease_epoch_floor: Number = 0
     """Lease epochs are issued above this one."""
-    lost_from: int | None = None
+    lost_from: Number | None = None
     """As of `StreamProgress`, for streams that are new to the group."""
-    streams: dict[str, StreamProgress] = Field(default_factory=dict)
+    streams: dict[Stream, StreamProgress] = Field(default_factory=dict)
     sessions: dict[str, SessionCuts] = Field(default_factory=dict)
-    expired_at: int | None = None
+    expired_at: Number | None = None
     """Since when (ms of the Redis clock) the group holds no data, because it was idle for too long."""
-    moves: int = 0
+    moves: Number = 0
     """How often a stream went from one session to another."""
-    longest_hand_over_ms: int = 0
+    longest_hand_over_ms: Number = 0
     """Longest clean hand-over between live borrowers."""
     operated: Operated = Field(default_factory=Operated)
     """What operators have set, and their newest acts."""
-    longest_take_over_ms: int = 0
+    longest_take_over_ms: Number = 0
     """Longest time from a lost owner's last sign of life to its successor's first word."""
 
     def apply(self, record: Record) -> None:

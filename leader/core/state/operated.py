@@ -14,6 +14,7 @@ from typing import Annotated, Literal, assert_never
 from pydantic import BaseModel, ConfigDict, Field
 
 from streamlease.leader.core.state import outcomes as o
+from streamlease.leader.core.state.fields import Number, Stream
 from streamlease.protocol.acts import LastingName
 
 ACTS_KEPT = 200
@@ -30,7 +31,7 @@ class Acted(BaseModel):
     """``user@host`` of the command; empty for what the leader does by itself."""
     request: str
     """Id of the command; the same id is never done twice."""
-    at: int
+    at: Number
     """When, in milliseconds since 1970; 0: not known."""
     outcome: o.OutcomeField
 
@@ -55,7 +56,7 @@ class RefusedAct(BaseModel):
     act: LastingName
     who: str
     request: str
-    at: int
+    at: Number
     what: str
     """What it was to be done to, for people."""
     error: str
@@ -80,7 +81,7 @@ class DoneAct(BaseModel):
     act: LastingName
     who: str
     request: str
-    at: int
+    at: Number
     what: str
     """What it was done to, for people."""
     body: str
@@ -95,9 +96,9 @@ class Pause(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    at: int
+    at: Number
     who: str
-    until: int | None = None
+    until: Number | None = None
     """Milliseconds since 1970; None: until it is resumed."""
     request: str = ""
 
@@ -108,9 +109,9 @@ class Operated(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     paused: Pause | None = None
-    drained: dict[str, int] = Field(default_factory=dict)
+    drained: dict[str, Number] = Field(default_factory=dict)
     """Name of a borrower that gets no streams -> since when."""
-    pins: dict[str, str] = Field(default_factory=dict)
+    pins: dict[Stream, str] = Field(default_factory=dict)
     """Stream -> name of the borrower that it was moved to."""
     acts: list[Annotated[KeptAct, Field(discriminator="type")]] = Field(default_factory=list)
     """Oldest first."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, assert_never
 from pydantic import BaseModel, ConfigDict, Field
 
 from streamlease.leader.core.planning.planner import Plan
+from streamlease.leader.core.state.fields import Number, Stream
 
 MOVES_KEPT = 100
 """Of how many streams the answer to a reset says from where to where they moved."""
@@ -33,14 +34,14 @@ class SteppedDown(_Outcome):
 
     act: Literal["step_down"] = "step_down"
     host: str
-    term: int
+    term: Number
 
 
 class GroupPaused(_Outcome):
     """All streams are asked back, and none is granted."""
 
     act: Literal["pause"] = "pause"
-    until: int | None
+    until: Number | None
     """When the group resumes by itself, in milliseconds since 1970; None: it does not."""
 
 
@@ -74,7 +75,7 @@ class Moved(_Outcome):
     """A stream goes to a borrower, and stays there."""
 
     act: Literal["move"] = "move"
-    stream: str
+    stream: Stream
     owner: str | None
     """Who had it."""
     borrower: str
@@ -85,9 +86,9 @@ class StreamTaken(_Outcome):
     """A stream was released: its owner has it no more."""
 
     act: Literal["release"] = "release"
-    stream: str
+    stream: Stream
     owner: str
-    lease_epoch: int
+    lease_epoch: Number
     """Of the lease that ended."""
 
 
@@ -95,25 +96,25 @@ class Retried(_Outcome):
     """The message at which a stream stopped is tried anew."""
 
     act: Literal["retry"] = "retry"
-    stream: str
-    offset: int
+    stream: Stream
+    offset: Number
 
 
 class SentToDeadLetters(_Outcome):
     """The message at which a stream stopped becomes a dead letter."""
 
     act: Literal["dead_letter"] = "dead_letter"
-    stream: str
-    offset: int
+    stream: Stream
+    offset: Number
 
 
 class Reset(_Outcome):
     """Streams go on from other offsets."""
 
     act: Literal["reset"] = "reset"
-    moves: dict[str, tuple[int, int]]
+    moves: dict[Stream, tuple[Number, Number]] = Field(min_length=1)
     """Of each stream, from where to where."""
-    behind: tuple[str, ...]
+    behind: tuple[Stream, ...]
     """Streams that must wait again, because one that they follow is not finished any more."""
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from streamlease.leader.core.state.fields import Number
 from streamlease.leader.core.state.records import Failed, Fate, Leased
 from streamlease.protocol.cuts import OpenRangesField
 
@@ -16,10 +17,10 @@ class Failure(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    offset: int
+    offset: Number
     failures: tuple[str, ...]
     """Identities of the failures that were counted."""
-    lease_epoch: int
+    lease_epoch: Number
     """That of the newest failure, like the fields below."""
     borrower: str
     cause: str
@@ -32,23 +33,23 @@ class StreamProgress:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    committed: int
-    lease_epoch: int = 0
+    committed: Number
+    lease_epoch: Number = 0
     """The newest lease epoch that is known."""
-    lost_from: int | None = None
+    lost_from: Number | None = None
     """Leases from this lease epoch up to the term of the lineage may be unknown; None: all are known."""
     owner: str | None = None
     """Name of the borrower that holds the lease."""
     session: str | None = None
-    held_since: int = 0
+    held_since: Number = 0
     """The lease epoch since which `session` has held the stream: nobody else had it in between."""
-    follows: int | None = None
+    follows: Number | None = None
     """The lease epoch before the newest one; None: not known."""
     last_session: str | None = None
     """The session of the newest lease, even after its end."""
-    truncated: int = 0
+    truncated: Number = 0
     """How many messages retention removed, or Redis lost, before they were consumed."""
-    pinned_end: int | None = None
+    pinned_end: Number | None = None
     """A former owner's cut was open up to here; the next cut must end here, to hold the same rows."""
     waiting: bool = False
     """Streams that it follows are not finished: nobody may read it yet."""
@@ -56,9 +57,9 @@ class StreamProgress:
     """It is sealed and consumed to its end: nobody gets it again."""
     failure: Failure | None = None
     """The message at `committed` failed so far."""
-    dead_letters: int = 0
+    dead_letters: Number = 0
     """How many of its messages are dead letters."""
-    session_timeout_ms: int = 10_000
+    session_timeout_ms: Number = 10_000
     """After so long a silence its owner is gone."""
 
     @property
@@ -129,7 +130,7 @@ class SessionCuts(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    finished: int = 0
-    cut: int = 0
+    finished: Number = 0
+    cut: Number = 0
     """Number of the open cut; 0 if none is open."""
     ranges: OpenRangesField = Field(default_factory=dict)

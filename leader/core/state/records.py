@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from streamlease.leader.core.state.fields import Number, Stream
 from streamlease.leader.core.state.operated import Acted, BorrowerLeft, RefusedAct
 from streamlease.protocol.cuts import RangesField
 
@@ -26,7 +27,7 @@ class TermStarted(_Record):
     """A leader began to act."""
 
     type: Literal["term"] = "term"
-    term: int
+    term: Number
     host: str
     lineage: str = ""
     """Of the data in which the term was issued (`registry/leadership.py`)."""
@@ -36,8 +37,8 @@ class StreamsAdded(_Record):
     """Streams now belong to the subscription, to be consumed from these offsets on."""
 
     type: Literal["streams"] = "streams"
-    starts: dict[str, int]
-    waiting: tuple[str, ...] = ()
+    starts: dict[Stream, Number]
+    waiting: tuple[Stream, ...] = ()
     """Those that may not be read before the streams that they follow are finished."""
 
 
@@ -45,48 +46,48 @@ class StreamsAdvanced(_Record):
     """Sealed streams are consumed to their end and nobody's; those that followed just them may be read."""
 
     type: Literal["advanced"] = "advanced"
-    finished: tuple[str, ...]
-    released: tuple[str, ...]
+    finished: tuple[Stream, ...]
+    released: tuple[Stream, ...]
 
 
 class StreamsForgotten(_Record):
     """Streams do not exist any more."""
 
     type: Literal["forgotten"] = "forgotten"
-    streams: tuple[str, ...]
+    streams: tuple[Stream, ...]
 
 
 class Leased(_Record):
     """A stream is leased to the borrower name `name` of `session`."""
 
     type: Literal["leased"] = "leased"
-    stream: str
-    lease_epoch: int
+    stream: Stream
+    lease_epoch: Number
     name: str
     session: str
-    session_timeout_ms: int = 10_000
+    session_timeout_ms: Number = 10_000
 
 
 class Released(_Record):
     """That lease is over. An open cut of its session keeps its end for the next owner."""
 
     type: Literal["released"] = "released"
-    stream: str
-    lease_epoch: int
+    stream: Stream
+    lease_epoch: Number
 
 
 class Committed(_Record):
     """Everything below these offsets is consumed."""
 
     type: Literal["committed"] = "committed"
-    offsets: dict[str, int]
+    offsets: dict[Stream, Number]
 
 
 class Attested(_Record):
     """What others have seen and the journal has lost: of each stream a lease epoch, and what is committed."""
 
     type: Literal["attested"] = "attested"
-    streams: dict[str, tuple[int, int]]
+    streams: dict[Stream, tuple[Number, Number]]
 
 
 class CutOpened(_Record):
@@ -94,7 +95,7 @@ class CutOpened(_Record):
 
     type: Literal["cut_opened"] = "cut_opened"
     session: str
-    cut: int
+    cut: Number
     ranges: RangesField
 
 
@@ -103,7 +104,7 @@ class CutClosed(_Record):
 
     type: Literal["cut_closed"] = "cut_closed"
     session: str
-    cut: int
+    cut: Number
 
 
 class SessionForgotten(_Record):
@@ -117,8 +118,8 @@ class HandedOver(_Record):
     """A stream reached its next owner. `clean`: the former one was alive and gave it up."""
 
     type: Literal["handed_over"] = "handed_over"
-    stream: str
-    milliseconds: int
+    stream: Stream
+    milliseconds: Number
     """From the `Revoke`, or from the last sign of life of a lost owner, to the new owner's first word."""
     clean: bool
 
@@ -127,9 +128,9 @@ class Expired(_Record):
     """The group was idle for so long that retention need not wait for it any more."""
 
     type: Literal["expired"] = "expired"
-    at: int
+    at: Number
     """Milliseconds of the Redis clock."""
-    idle_ms: int
+    idle_ms: Number
     host: str
 
 
@@ -143,16 +144,16 @@ class Truncated(_Record):
     """Retention removed, or Redis lost, what was not consumed: these streams go on from these offsets."""
 
     type: Literal["truncated"] = "truncated"
-    floors: dict[str, int]
+    floors: dict[Stream, Number]
 
 
 class Failed(_Record):
     """A message could not be processed, and this is what becomes of it."""
 
     type: Literal["failed"] = "failed"
-    stream: str
-    offset: int
-    lease_epoch: int
+    stream: Stream
+    offset: Number
+    lease_epoch: Number
     failure: str
     """Identity of this failure."""
     borrower: str
@@ -164,11 +165,11 @@ class DeadLettered(_Record):
     """A failed message stands durably among the dead letters: it is consumed."""
 
     type: Literal["dead_lettered"] = "dead_lettered"
-    stream: str
-    offset: int
+    stream: Stream
+    offset: Number
     into: str
     """The stream that holds the dead letter."""
-    at: int
+    at: Number
     """Its offset there."""
 
 
