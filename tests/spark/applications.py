@@ -40,9 +40,12 @@ def once_each(world: World) -> Counter[tuple[str, int]]:
     return Counter((stream, offset) for stream in world.streams for offset in range(world.published[stream]))
 
 
-def leases(world: World) -> dict[str, int]:
-    """The lease epoch of each stream: a rebalance would raise it."""
-    return {stream: progress.lease_epoch for stream, progress in world.state().streams.items()}
+def leases(world: World) -> dict[str, tuple[int, str | None, str | None]]:
+    """Lease epoch, session and borrower of each stream: a rebalance would raise the first."""
+    return {
+        stream: (progress.lease_epoch, progress.session, progress.owner)
+        for stream, progress in world.state().streams.items()
+    }
 
 
 class Application(Program):

@@ -46,7 +46,6 @@ def hold_in_the_middle(world: World, application: Application) -> dict[str, Any]
     world.publish({world.streams[0]: LARGE}, entry=LARGE)
     worker = application.held()
     told = [line for line in application.told() if line["pid"] == worker][-1]
-    assert told["attempt"] == 0
     assert told["last"] + 1 < told["end"], "it has not read all of its span"
     return told
 
@@ -57,7 +56,7 @@ def check_second_reading(application: Application, told: dict[str, Any]) -> None
     for line in application.told():
         if (line["cut"], line["slot"], line["stream"]) == (told["cut"], told["slot"], told["stream"]):
             attempts[line["attempt"]].append([line[name] for name in ("first", "last", "end", "rows")])
-    first = attempts.pop(0)
+    first = attempts.pop(told["attempt"])  # on a busy machine Spark may have started two of them already
     whole = [lines for lines in attempts.values() if lines[-1][1] + 1 == told["end"]]
     assert whole
     for lines in attempts.values():
