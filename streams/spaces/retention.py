@@ -233,8 +233,8 @@ class Kept(NamedTuple):
     @property
     def bytes_ever(self) -> int:
         """About how many bytes were ever appended, judged by the messages that are left."""
-        first, next = self.state.memory
-        left = next - first
+        next = self.state.next
+        left = next - self.state.floor
         return MOST if next and not left else self.state.bytes * next // max(1, left)
 
 
