@@ -116,6 +116,8 @@ def messages(watch: Watch, url: str, group: str) -> Walk:
         async def publish() -> None:
             await (await publisher.submit("walk/row", b""))
 
+        start = reader.initialOffset()
+
         def cut() -> bool:
             """One micro-batch; whether it had something to read."""
             nonlocal start
@@ -125,7 +127,6 @@ def messages(watch: Watch, url: str, group: str) -> Walk:
             start = end
             return found
 
-        start = reader.initialOffset()
         while len(walks) < REPETITIONS:
             cut()  # what was read before went through: that is not this message's way
             time.sleep(REST_SECONDS)
