@@ -99,7 +99,7 @@ class Forgetter:
     async def _of(self, space: Space, before: set[Spent]) -> list[Spent]:
         if not space.settled:
             log.info("a change of space %s was left half done and is finished now", space.name)
-            space = await self._spaces.settle(space.name)
+            space = await self._spaces.generations.settle(space.name)
         former = streams_of(space.name, space.generations[:-1])
         if not former:
             return []
@@ -111,7 +111,7 @@ class Forgetter:
             self._seen.add(one)
             if one not in before or await self._remembered(streams_of(space.name, [generation])):
                 break
-            await self._spaces.drop_generation(*one)
+            await self._spaces.generations.drop(*one)
             log.info("generation %d of space %s is consumed and empty, and was dropped", one[1], one[0])
             dropped.append(one)
         return dropped

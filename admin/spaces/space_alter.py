@@ -50,7 +50,9 @@ class _Streams:
 
     async def alter(self, client: Client, space: Space) -> Space:
         follows = space.newest.number if self.follows is None and self.rotate else self.follows
-        return await client.spaces.alter(space.name, streams=self.count, rotate=self.rotate, expected=follows)
+        return await client.spaces.generations.alter(
+            space.name, streams=self.count, rotate=self.rotate, expected=follows
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class _Changes:
         space = await client.spaces.get(name)
         if self.retention.anything or self.columns is not None:
             space = await client.spaces.change(name, self._redefined)
-            await client.spaces.tell_schemas(space)
+            await client.spaces.generations.tell_schemas(space)
         return await self.streams.alter(client, space) if self.streams.anything else space
 
     def _redefined(self, space: Space) -> Space:

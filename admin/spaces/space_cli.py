@@ -121,7 +121,7 @@ def seal(
         yes=yes,
         as_json=as_json,
     )
-    space = with_client(redis, lambda client: client.spaces.seal(name))
+    space = with_client(redis, lambda client: client.spaces.generations.seal(name))
     if as_json:
         space_view.definition(space)
     else:

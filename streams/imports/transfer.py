@@ -219,11 +219,11 @@ class Transfer:
         """The space as it is, with all former generations sealed, and the positions in its streams."""
         space = await self._spaces.get(name)
         if self._stuck or not space.settled:
-            space = await self._spaces.settle(name, again=self._stuck)
+            space = await self._spaces.generations.settle(name, again=self._stuck)
             self._stuck = False
         if space.ended:
             raise SpaceEnded(f"space {name} is sealed and takes no more messages: use another space")
-        await self._spaces.tell_schemas(space)
+        await self._spaces.generations.tell_schemas(space)
         self._positions.update(await self._log.positions(self._publisher, space.streams()))
         self._known[name] = space
         return space

@@ -338,10 +338,10 @@ class Delivery:
             )
 
     async def _settled(self, name: str, *, again: bool = False) -> Space:
-        space = await self._spaces.settle(name, again=again)
+        space = await self._spaces.generations.settle(name, again=again)
         if space.ended:
             raise StreamSealed(f"space {name} is sealed and takes no more messages: write to another space")
-        await self._spaces.tell_schemas(space)
+        await self._spaces.generations.tell_schemas(space)
         return space
 
     async def _there(self, batch: int, plan: BatchPlan) -> tuple[Sequence[bytes], bool]:

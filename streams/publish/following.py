@@ -58,7 +58,7 @@ class Following:
                 space = await self._spaces.get(name)
                 stuck = [one for one in held if one.stream.space == name and _is_stuck(one, space)]
                 if stuck or not space.settled:
-                    space = await self._spaces.settle(name, again=bool(stuck))
+                    space = await self._spaces.generations.settle(name, again=bool(stuck))
             except NotDurable as error:
                 raise StoreRefused(f"the streams of space {name} are not changed yet: {error}") from None
             except UnknownSpace:

@@ -104,7 +104,7 @@ class Routes:
         space = await self._spaces.for_topic(topic)
         if space.ended:
             if not space.settled:
-                await self._spaces.settle(space.name)
+                await self._spaces.generations.settle(space.name)
             raise StreamSealed(f"space {space.name} is sealed and takes no more messages: use another space")
         # What waits in the streams of a former generation must not be overtaken: see `Following`.
         current = self.current.get(space.name)

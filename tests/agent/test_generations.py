@@ -74,7 +74,7 @@ async def test_the_number_of_streams_changes_under_load(
     for size in SIZES:
         before = ledger.count
         await until(lambda before=before: ledger.count > before + 1000)  # type: ignore[misc]
-        await client.spaces.alter("a", streams=size)
+        await client.spaces.generations.alter("a", streams=size)
         first_stops.set()
     last = len(SIZES)
     await until(lambda: last in ledger.generations)
@@ -99,11 +99,11 @@ async def test_former_generations_are_finished_dropped_and_forgotten(client: Cli
         publisher = await stack.enter_async_context(client.publisher())
         for number in range(30):
             await publisher.send(f"a/{number}", b"0")
-        await client.spaces.alter("a", streams=2)
+        await client.spaces.generations.alter("a", streams=2)
         for number in range(30):
             await publisher.send(f"a/{number}", b"1")
         await until(lambda: ledger.count == 60)
-        await client.spaces.drop_generation("a", 0)
+        await client.spaces.generations.drop("a", 0)
         for number in range(30):
             await publisher.send(f"a/{number}", b"2")
         await until(lambda: ledger.count == 90)
@@ -117,7 +117,7 @@ async def test_a_sealed_space_is_read_to_its_end(client: Client) -> None:
     async with client.publisher() as publisher:
         for number in range(20):
             await publisher.submit(f"a/{number}", b"0")
-    space = await client.spaces.seal("a")
+    space = await client.spaces.generations.seal("a")
     async with client.subscribe(SUB, start="earliest") as reader:
         task = asyncio.create_task(ledger.consume(reader, stop))
         await until(lambda: ledger.count == 20)
@@ -142,9 +142,9 @@ async def test_plain_consumption_keeps_the_order_of_a_key_too(client: Client, st
                     sent[topic] = number + 1
 
     await publish(500)
-    await client.spaces.alter("a", streams=streams)
+    await client.spaces.generations.alter("a", streams=streams)
     await publish(300)
-    await client.spaces.alter("a", streams=4)
+    await client.spaces.generations.alter("a", streams=4)
     await publish(100)
     async with client.listen("a/#", start="earliest") as batches, asyncio.timeout(20):
         more = True
@@ -153,12 +153,12 @@ async def test_plain_consumption_keeps_the_order_of_a_key_too(client: Client, st
                 got[message.topic].append(int(message.payload))
             if more and len(got) == len(sent):
                 more = False
-                await client.spaces.alter("a", streams=2)
+                await client.spaces.generations.alter("a", streams=2)
                 await publish(100)
         assert got == {topic: list(range(count)) for topic, count in sent.items()}
         # What is dropped after it was read does not hold up the rest.
         for number in range(3):
-            await client.spaces.drop_generation("a", number)
+            await client.spaces.generations.drop("a", number)
         await publish(5)
         while sum(map(len, got.values())) < sum(sent.values()):
             for message in (await anext(batches)).messages:
@@ -175,8 +175,8 @@ async def test_a_generation_that_is_dropped_unread_is_no_silent_loss(client: Cli
         for number in range(5):
             await publisher.send("a/x", b"%d" % number)
         await anext(batches)
-        await client.spaces.alter("a", streams=2)
-        await client.spaces.drop_generation("a", 0)
+        await client.spaces.generations.alter("a", streams=2)
+        await client.spaces.generations.drop("a", 0)
         with pytest.raises(HistoryTruncated):
             async with asyncio.timeout(20):
                 while True:

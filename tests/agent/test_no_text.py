@@ -36,7 +36,7 @@ CALLS: dict[str, Call] = {
     "durability": lambda client: client.create_space("q", ["q/#"], durability=BAD),
     "get": lambda client: client.spaces.get(BAD),
     "delete": lambda client: client.spaces.delete(BAD),
-    "alter": lambda client: client.spaces.alter(BAD, streams=2),
+    "alter": lambda client: client.spaces.generations.alter(BAD, streams=2),
     "offsets": lambda client: client.next_offsets([StreamId(BAD, 0, 0)]),
     "group": lambda client: client.groups.get(SharedSubscription(BAD, "a/#")),
     "subscription": entered(lambda client: client.subscribe(BAD)),

@@ -153,7 +153,7 @@ async def test_spaces_that_come_later_are_listened_to_from_their_beginning(
 async def test_a_key_keeps_its_order_over_generations(client: Client) -> None:
     await client.create_space("s", ["a/#"], streams=2)
     await publish(client, range(400))
-    await client.spaces.alter("s", streams=5)
+    await client.spaces.generations.alter("s", streams=5)
     await publish(client, range(400, 800))
     got = await everything(client.history("a/#", max_batch=10))
     assert sorted(got) == list(range(800))

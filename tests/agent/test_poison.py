@@ -157,7 +157,7 @@ async def test_a_new_generation_of_the_dead_letters_adds_none_twice(client: Clie
     await client.create_space("dead", ["$dead/g/#"])
     await publish(client, range(10), topics=1)
     first = await DeadLetters(client.redis).write(poisoned(3))
-    await client.spaces.alter("dead", streams=3)
+    await client.spaces.generations.alter("dead", streams=3)
     assert await DeadLetters(client.redis).write(poisoned(3)) == first
     await DeadLetters(client.redis).write(poisoned(4))
     assert [letter.facts["offset"] for letter in await letters(client)] == ["3", "4"]

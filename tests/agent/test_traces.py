@@ -120,7 +120,7 @@ async def test_what_fails_is_an_error_of_its_span(embedded_redis_url: str, recor
         await client.create_space("s", ["a/#"])
         async with client.publisher() as publisher:
             await publisher.send("a/1", b"x")
-            await client.spaces.seal("s")
+            await client.spaces.generations.seal("s")
             with pytest.raises((StreamSealed, SchemaMismatch)):
                 await publisher.send("a/1", b"y")
     failed = recorder.named("send ?")[0]

@@ -23,8 +23,10 @@ from streamlease.streams.log.keys import stream_publishers
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.state import LogState
 from streamlease.streams.log.times import EPOCH, MICROSECOND, server_time
+from streamlease.streams.spaces.altering import Generations
 from streamlease.streams.spaces.retention import Retention
 from streamlease.streams.spaces.spaces import Generation, Space, SpaceStore
+from streamlease.streams.spaces.table import DefinitionTable
 from tests.conftest import MakeServer
 from tests.leader.test_retention import SHARED, SUB, Rig
 from tests.streams.test_generations import crash_after, states
@@ -59,7 +61,7 @@ async def rounds(rig: Rig, retainer: Retainer, most: int = 6) -> list[tuple[str,
 async def two_generations(rig: Rig, before: int = 6, after: int = 4) -> None:
     """A space whose generation 0 was consumed by a group and followed by generation 1."""
     await rig.space(LAST_ONE, before)
-    await rig.client.spaces.alter("s", streams=2)
+    await rig.client.spaces.generations.alter("s", streams=2)
     await rig.publish(after)
 
 
@@ -109,7 +111,7 @@ async def test_what_is_consumed_and_trimmed_leaves_and_stays_forgotten(rig: Rig)
 async def test_hosts_forget_by_themselves(rig: Rig) -> None:
     await rig.space(Retention(), 0)
     for _ in range(4):  # nothing was ever published: even a space that keeps everything needs none of them
-        await rig.client.spaces.alter("s", rotate=True)
+        await rig.client.spaces.generations.alter("s", rotate=True)
     host = LeaderHost(rig.client.redis, HostConfig(retention_interval=0.05, registered=False))
     await host.start()
     try:
@@ -142,7 +144,7 @@ async def test_a_group_that_is_behind_keeps_a_generation_and_an_expired_one_does
 
 async def test_a_space_that_keeps_everything_keeps_its_generations(rig: Rig) -> None:
     await rig.space(Retention(), 3)
-    await rig.client.spaces.alter("s", rotate=True)
+    await rig.client.spaces.generations.alter("s", rotate=True)
     await rig.publish(3)
     assert await rounds(rig, rig.retainer()) == []
     assert await generations(rig) == [0, 1]
@@ -153,7 +155,7 @@ async def test_what_a_named_publisher_may_repeat_is_remembered_for_a_week(rig: R
     transfer = Transfer(rig.client.redis, "import:night", space="s")
     items = [Item((1, number), "a/b", b"%d" % number) for number in range(5)]
     assert await transfer.put(items) == 5
-    await rig.client.spaces.alter("s", streams=2)
+    await rig.client.spaces.generations.alter("s", streams=2)
     await rig.publish(3)
     retainer = rig.retainer()
     assert await rounds(rig, retainer) == []
@@ -167,7 +169,7 @@ async def test_what_a_named_publisher_may_repeat_is_remembered_for_a_week(rig: R
 async def test_a_history_from_before_a_dropped_generation_is_truncated(rig: Rig) -> None:
     await rig.space(Retention(messages=2), 3)
     last = (await AsyncLog(rig.client.redis).states([OLD]))[OLD].last_append
-    await rig.client.spaces.alter("s", streams=2)
+    await rig.client.spaces.generations.alter("s", streams=2)
     await rig.publish(2)
     assert await rounds(rig, rig.retainer()) == [("s", 0)]
     for back in (1, 1_000_000):
@@ -189,7 +191,7 @@ async def test_a_leader_lives_through_the_end_of_a_stream_that_vanishes(rig: Rig
             batch = await anext(reader)
             got.append(int(batch.messages[0].payload))
             if len(got) == 3:
-                await rig.client.spaces.drop_generation("s", 0)  # as an operator may, at the worst moment
+                await rig.client.spaces.generations.drop("s", 0)  # as an operator may, at the worst moment
             await asyncio.gather(batch.commit(), return_exceptions=True)
         term = (await leadership.read(rig.client.redis, SHARED.id)).term
         for _ in range(2):
@@ -208,8 +210,8 @@ async def test_the_newest_finished_generation_is_not_replayed(make_redis_server:
     async with connect(server.url) as client:
         rig = Rig(client)
         await rig.space(Retention(), 5)
-        await client.spaces.alter("s", streams=2)
-        await client.spaces.alter("s", streams=3)
+        await client.spaces.generations.alter("s", streams=2)
+        await client.spaces.generations.alter("s", streams=3)
         assert await everything(rig, 5) == [0, 1, 2, 3, 4]
     for number in range(3):
         server.restart()
@@ -231,28 +233,28 @@ async def test_the_newest_finished_generation_is_not_replayed(make_redis_server:
 # -- races ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moment", ["_write", "_unmake"])
+@pytest.mark.parametrize(("part", "moment"), [(DefinitionTable, "write"), (Generations, "unmake")])
 async def test_a_group_that_arrives_while_a_generation_is_dropped(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, moment: str
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, part: type, moment: str
 ) -> None:
     await rig.space(LAST_ONE, 4)
-    await rig.client.spaces.alter("s", streams=2)
+    await rig.client.spaces.generations.alter("s", streams=2)
     await rig.publish(3)
     retainer = rig.retainer()
-    real = getattr(SpaceStore, moment)
+    real = getattr(part, moment)
     arrived: list[SharedSubscription] = []
 
-    async def interrupted(store: SpaceStore, *args: Any) -> Any:
+    async def interrupted(own: Any, *args: Any) -> Any:
         if not arrived:
             arrived.append(SHARED)
             await rig.client.groups.declare(SHARED, "earliest")
             listing = await rig.client.groups.starts(await rig.client.groups.get(SHARED))
             assert set(listing) >= {"s.1.0", "s.1.1"}
-        return await real(store, *args)
+        return await real(own, *args)
 
     await retainer.round()
     await retainer.round()
-    monkeypatch.setattr(SpaceStore, moment, interrupted)
+    monkeypatch.setattr(part, moment, interrupted)
     assert await rounds(rig, retainer) == [("s", 0)]
     assert arrived
     assert await everything(rig, 1) == [2]
@@ -296,9 +298,9 @@ async def test_a_group_that_returns_while_it_expires_is_told_what_is_gone(
 # -- crashes -------------------------------------------------------------------------------------------------
 
 ACTS = {
-    "alter": lambda spaces: spaces.alter("s", streams=5, expected=1),
-    "seal": lambda spaces: spaces.seal("s"),
-    "drop": lambda spaces: spaces.drop_generation("s", 0),
+    "alter": lambda spaces: spaces.generations.alter("s", streams=5, expected=1),
+    "seal": lambda spaces: spaces.generations.seal("s"),
+    "drop": lambda spaces: spaces.generations.drop("s", 0),
 }
 
 
@@ -313,7 +315,7 @@ async def test_a_round_finishes_what_a_crash_left_half_done(
             client.spaces.forget()
             rig = Rig(client)
             await rig.space(Retention(), 3)
-            await client.spaces.alter("s", streams=2)
+            await client.spaces.generations.alter("s", streams=2)
             await rig.publish(3)
             with crash_after(step, "all", monkeypatch) as done:
                 try:
@@ -347,7 +349,7 @@ async def test_a_space_deleted_in_the_middle_does_no_harm(rig: Rig, monkeypatch:
     async def gone(*_: Any) -> None:
         raise UnknownSpace("there is no space 's'")
 
-    monkeypatch.setattr(SpaceStore, "drop_generation", gone)
+    monkeypatch.setattr(Generations, "drop", gone)
     assert await rounds(rig, retainer) == []
 
 

@@ -99,7 +99,7 @@ async def test_damaged_data_are_looked_at_again_until_somebody_repairs_them(
         assert (status, body["ready"], body["troubles"]) == (503, False, host.troubles)
         assert (await _ask(embedded_redis_url, host, "/healthz"))[0] == 200
         damaged.clear()
-        await SpaceStore(redis).alter("a", streams=3)
+        await SpaceStore(redis).generations.alter("a", streams=3)
 
         async def seen() -> bool:
             facts = host._runners[GROUP].facts()

@@ -114,9 +114,9 @@ async def test_a_dead_hosts_claim_is_taken_over_when_there_is_no_memory(client: 
 
 async def test_a_space_is_deleted_and_a_generation_dropped_when_there_is_no_memory(client: Client) -> None:
     await filled(client)
-    await client.spaces.alter("s", rotate=True)
+    await client.spaces.generations.alter("s", rotate=True)
     with full(client.url):
-        await client.spaces.drop_generation("s", 0)
+        await client.spaces.generations.drop("s", 0)
         assert [one.number for one in (await client.spaces.get("s")).generations] == [1]
         await client.spaces.delete("s")
         assert await client.spaces.list() == []

@@ -19,6 +19,7 @@ from streamlease.registry import group_needs, keys, leadership
 from streamlease.registry.group_needs import GroupProgress, Holds
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.spaces.altering import Generations
 from streamlease.streams.spaces.retention import Retention, kept
 from streamlease.streams.spaces.spaces import Generation, Space, SpaceStore
 from tests.conftest import MakeServer
@@ -310,7 +311,7 @@ async def test_a_space_that_cannot_be_settled_stops_no_other(
 
     half_done = {"generations": (Generation(number=0, streams=1), Generation(number=1, streams=1))}
     await rig.client.spaces.change("t", lambda space: space.model_copy(update=half_done))
-    monkeypatch.setattr(SpaceStore, "settle", refused)
+    monkeypatch.setattr(Generations, "settle", refused)
     assert [one.floor for one in (await rig.retainer().round()).trimmed] == [8]
 
 

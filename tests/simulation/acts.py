@@ -142,19 +142,19 @@ class Acts:
         if len(space.generations) > 1 and all(s in truth and truth[s].finished for s in streams):
             self.sometimes["a generation is dropped"] += 1
             self.kernel.note("store", "drops", *streams)
-            self._as_admin(lambda: self._client.spaces.drop_generation(SPACE, oldest.number))
+            self._as_admin(lambda: self._client.spaces.generations.drop(SPACE, oldest.number))
         elif space.ended:
             return
         elif self.random.random() < 0.1:
             self.sometimes["a space is sealed"] += 1
             self.kernel.note("store", "the space is sealed")
-            self._as_admin(lambda: self._client.spaces.seal(SPACE))
+            self._as_admin(lambda: self._client.spaces.generations.seal(SPACE))
         else:
             size = self.random.randint(1, 5)
             if len(space.generations) < MOST_GENERATIONS and len(self.store.order) + size <= MOST_STREAMS:
                 self.sometimes["a generation follows another"] += 1
                 self.kernel.note("store", "a generation of", size, "streams follows")
-                self._as_admin(lambda: self._client.spaces.alter(SPACE, streams=size))
+                self._as_admin(lambda: self._client.spaces.generations.alter(SPACE, streams=size))
 
     def do_add_space(self) -> None:
         """Another space comes, of one stream."""

@@ -158,7 +158,7 @@ def test_what_a_killed_query_held_is_read_by_one_with_a_new_checkpoint(
 
 def alter(world: World, streams: int) -> None:
     """The space gets another generation, with so many streams."""
-    space = world._thread.call(world._client.spaces.alter("s", streams=streams))
+    space = world._thread.call(world._client.spaces.generations.alter("s", streams=streams))
     world.streams += [str(stream) for stream in space.streams() if str(stream) not in world.streams]
 
 

@@ -360,7 +360,7 @@ def test_other_slots_and_other_streams_between_runs_change_neither_the_set_nor_t
         world._thread.call(publish_numbers(world, counts, 9))
         job.run(application, slots=slots)
         world._thread.call(publish_numbers(world, counts, 5))  # the next run finds some in the old streams
-        world._thread.call(world._client.spaces.alter("s", streams=streams))
+        world._thread.call(world._client.spaces.generations.alter("s", streams=streams))
     job.run(application)
     rows = [row.message for row in job.table.deliveries()]
     for topic, count in counts.items():

@@ -45,7 +45,7 @@ async def content(url: str) -> Counter[str]:
 
 async def altered(url: str) -> None:
     async with connect(url) as redis:
-        await SpaceStore(redis).alter("t", streams=5)
+        await SpaceStore(redis).generations.alter("t", streams=5)
 
 
 def once(numbers: Sequence[int], space: str = "t") -> Counter[str]:

@@ -174,7 +174,7 @@ async def test_a_name_with_signs_of_a_pattern_deletes_nothing_else(
 
 async def test_a_damaged_counter_is_told_in_one_line(spaces: SpaceStore, redis: AsyncRedis) -> None:
     await redis.set(SPACE_VERSION, "many")
-    for change in (spaces.create("new", ["new/#"]), spaces.delete("good"), spaces.seal("good")):
+    for change in (spaces.create("new", ["new/#"]), spaces.delete("good"), spaces.generations.seal("good")):
         with pytest.raises(Unsupported, match="holds b'many', which is no number"):
             await change
     assert [space.name for space in (await spaces.look()).listed] == ["good"]  # who reads does not need it

@@ -68,7 +68,7 @@ async def test_an_older_batch_is_refused_or_skipped(embedded_redis_url: str) -> 
 async def test_a_space_altered_between_staging_and_commit(embedded_redis_url: str) -> None:
     async with rig(embedded_redis_url) as world:
         staged = world.stage(0, range(100), 2, "a")
-        await world.spaces.alter("t", streams=5)
+        await world.spaces.generations.alter("t", streams=5)
         assert (await world.delivery().deliver(0, staged)).rows == 100
         assert await world.numbers() == list(range(100))
         space = await world.spaces.get("t")
@@ -95,7 +95,7 @@ async def test_a_schema_that_got_a_column_between_staging_and_commit(embedded_re
 async def test_a_space_sealed_for_good_is_one_clear_error(embedded_redis_url: str) -> None:
     async with rig(embedded_redis_url) as world:
         staged = world.stage(0, range(10), 1, "a")
-        await world.spaces.seal("t")
+        await world.spaces.generations.seal("t")
         with pytest.raises(StreamSealed, match="space t is sealed"):
             await world.delivery().deliver(0, staged)
 

@@ -110,7 +110,7 @@ async def test_a_decision_of_which_nothing_is_there_gives_way_although_its_strea
         first = world.stage(0, range(100), 2, "a")
         await world.delivery()._decide(0, "", BatchPlan.of(first), False)
         await lose(world, first[1], slice(None))
-        world.space = await world.spaces.alter("t", streams=5)
+        world.space = await world.spaces.generations.alter("t", streams=5)
         done = await world.delivery().deliver(0, world.stage(0, range(100), 2, "b"))
         assert done.rows == 100
         assert await world.numbers() == list(range(100))
@@ -157,7 +157,7 @@ async def test_a_lost_decision_and_an_altered_space_is_one_clear_error(embedded_
         await world.delivery()._decide(0, "", plan, False)
         await world.delivery()._append(0, plan)
         await ask(world.redis, [("DEL", sink_state(SINK))])
-        world.space = await world.spaces.alter("t", streams=5)
+        world.space = await world.spaces.generations.alter("t", streams=5)
         for token in "bc":
             with pytest.raises(
                 Lost, match=r"has rows of batch 0 .* altered since: .* new checkpointLocation"
@@ -216,7 +216,7 @@ async def test_a_decision_whose_streams_are_gone_does_not_give_way(embedded_redi
         plan = BatchPlan.of(world.stage(0, range(100), 2, "a"))
         await world.delivery()._decide(0, "", plan, False)
         await world.delivery()._append(0, plan)
-        world.space = await world.spaces.alter("t", streams=5)
+        world.space = await world.spaces.generations.alter("t", streams=5)
         again = world.stage(0, range(100), 1, "b")
         for stream in plan.parts:
             await ask(world.redis, [("DEL", stream_meta(stream), stream_publishers(stream))])
@@ -320,7 +320,7 @@ async def attempted(world: Rig, choose: random.Random, batch: int, losses: bool,
 
     mine = staged()
     if choose.random() < 0.3 and not last:
-        world.space = await world.spaces.alter("t", streams=choose.randint(1, 5))
+        world.space = await world.spaces.generations.alter("t", streams=choose.randint(1, 5))
         mine = choose.choice([mine, staged()])
     if last:
         await world.delivery().deliver(batch, mine)
@@ -350,7 +350,7 @@ async def test_rows_lost_before_their_stream_was_sealed(
         await world.delivery()._decide(0, "", BatchPlan.of(first), False)
         await lose(world, first[0], slice(-1, None))
         again = world.stage(0, range(100), 3, "b")
-        await world.spaces.alter("t", streams=5)
+        await world.spaces.generations.alter("t", streams=5)
         assert (await world.delivery().deliver(0, again)).rows == 100
         assert await world.numbers() == list(range(100))
         assert await world.left() == []

@@ -315,11 +315,11 @@ async def test_a_change_of_a_space_is_as_durable_as_its_messages(
 
         async def change(spaces: SpaceStore) -> object:
             if act == "alter":
-                return await spaces.alter("s", streams=3)
+                return await spaces.generations.alter("s", streams=3)
             if act == "rotate":
-                return await spaces.alter("s", rotate=True, expected=0)
+                return await spaces.generations.alter("s", rotate=True, expected=0)
             if act == "seal":
-                return await spaces.seal("s")
+                return await spaces.generations.seal("s")
             keep = Retention(messages=5)
             return await spaces.change("s", lambda space: space.model_copy(update={"retention": keep}))
 

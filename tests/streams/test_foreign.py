@@ -127,7 +127,7 @@ async def test_an_entry_that_somebody_put_into_a_log_is_named_and_new_streams_ta
         if not removed:
             assert f"XDEL {log} {entry}" in str(raised.value)
             await redis.xdel(log, entry)
-        space = await spaces.alter("flights", rotate=True)
+        space = await spaces.generations.alter("flights", rotate=True)
         await publisher.send("flights/JFK", "four")
     found = [
         message.payload

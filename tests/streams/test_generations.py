@@ -81,7 +81,7 @@ def test_predecessors_are_exactly_the_streams_that_may_share_a_key(before: int, 
 
 async def test_altering_seals_the_streams_and_opens_others(spaces: SpaceStore, redis: AsyncRedis) -> None:
     await spaces.create("s", ["s/#"], streams=2)
-    space = await spaces.alter("s", streams=3)
+    space = await spaces.generations.alter("s", streams=3)
     assert space == await spaces.get("s")
     assert space.settled
     assert space.generations == (
@@ -90,27 +90,27 @@ async def test_altering_seals_the_streams_and_opens_others(spaces: SpaceStore, r
     )
     assert await states(redis, space) == {0: {"sealed"}, 1: {"open"}}
     assert space.stream_for("s/x").generation == 1
-    assert await spaces.alter("s", streams=3) == space
+    assert await spaces.generations.alter("s", streams=3) == space
 
 
 async def test_a_rotation_makes_a_new_generation_of_the_same_size_once(spaces: SpaceStore) -> None:
     await spaces.create("s", ["s/#"], streams=2)
-    space = await spaces.alter("s", rotate=True, expected=0)
+    space = await spaces.generations.alter("s", rotate=True, expected=0)
     assert [one.number for one in space.generations] == [0, 1]
-    assert await spaces.alter("s", rotate=True, expected=0) == space
-    space = await spaces.alter("s", rotate=True)
+    assert await spaces.generations.alter("s", rotate=True, expected=0) == space
+    space = await spaces.generations.alter("s", rotate=True)
     assert [(one.number, one.streams) for one in space.generations] == [(0, 2), (1, 2), (2, 2)]
     with pytest.raises(SpaceConflict, match="altered meanwhile: generation 2 has 2 streams"):
-        await spaces.alter("s", streams=5, expected=0)
+        await spaces.generations.alter("s", streams=5, expected=0)
 
 
 async def test_a_sealed_space_takes_no_more(spaces: SpaceStore, redis: AsyncRedis) -> None:
     await spaces.create("s", ["s/#"], streams=2)
     async with Publisher(redis) as publisher:
         await publisher.send("s/1", b"0")
-        space = await spaces.seal("s")
+        space = await spaces.generations.seal("s")
         assert (space.ended, space.settled) == (True, True)
-        assert await spaces.seal("s") == space
+        assert await spaces.generations.seal("s") == space
         for _ in range(2):
             with pytest.raises(StreamSealed):
                 await publisher.send("s/1", b"1")
@@ -118,7 +118,7 @@ async def test_a_sealed_space_takes_no_more(spaces: SpaceStore, redis: AsyncRedi
         with pytest.raises(StreamSealed, match="space s is sealed"):
             await publisher.send("s/2", b"1")
     with pytest.raises(StreamSealed, match="space s is sealed"):
-        await spaces.alter("s", streams=4)
+        await spaces.generations.alter("s", streams=4)
     assert await states(redis, space) == {0: {"sealed"}}
     assert {t: numbered(found) for t, found in (await in_order(redis, space)).items()} == {"s/1": [0]}
 
@@ -126,30 +126,30 @@ async def test_a_sealed_space_takes_no_more(spaces: SpaceStore, redis: AsyncRedi
 async def test_only_sealed_former_generations_can_be_dropped(spaces: SpaceStore, redis: AsyncRedis) -> None:
     await spaces.create("s", ["s/#"], streams=2)
     with pytest.raises(SpaceConflict, match="generation 0 of space s is in use"):
-        await spaces.drop_generation("s", 0)
+        await spaces.generations.drop("s", 0)
     async with Publisher(redis) as publisher:
         await publisher.send("s/1", b"0")
-        await spaces.alter("s", streams=3)
-        space = await spaces.drop_generation("s", 0)
+        await spaces.generations.alter("s", streams=3)
+        space = await spaces.generations.drop("s", 0)
         assert [one.number for one in space.generations] == [1]
         assert await redis.keys("sl:{s.0.*") == []
-        assert await spaces.drop_generation("s", 0) == space
+        assert await spaces.generations.drop("s", 0) == space
         # This publisher never heard of the change; the stream that it knows is gone.
         stream, offset = await publisher.send("s/1", b"1")
         assert (stream.generation, offset) == (1, 0)
-    await spaces.seal("s")
+    await spaces.generations.seal("s")
     with pytest.raises(SpaceConflict):
-        await spaces.drop_generation("s", 1)
+        await spaces.generations.drop("s", 1)
 
 
 async def test_nonsense_and_unknown_spaces_are_refused(spaces: SpaceStore) -> None:
     with pytest.raises(InvalidOption, match="cannot have 0 streams"):
-        await spaces.alter("s", streams=0)
+        await spaces.generations.alter("s", streams=0)
     for asking in (
-        spaces.alter("s", streams=1),
-        spaces.seal("s"),
-        spaces.drop_generation("s", 0),
-        spaces.settle("s"),
+        spaces.generations.alter("s", streams=1),
+        spaces.generations.seal("s"),
+        spaces.generations.drop("s", 0),
+        spaces.generations.settle("s"),
     ):
         with pytest.raises(UnknownSpace):
             await asking
@@ -219,10 +219,10 @@ def crash_after(
 
 
 ACTS = {
-    "alter": lambda spaces: spaces.alter("s", streams=5, expected=1),
-    "rotate": lambda spaces: spaces.alter("s", rotate=True, expected=1),
-    "seal": lambda spaces: spaces.seal("s"),
-    "drop": lambda spaces: spaces.drop_generation("s", 0),
+    "alter": lambda spaces: spaces.generations.alter("s", streams=5, expected=1),
+    "rotate": lambda spaces: spaces.generations.alter("s", rotate=True, expected=1),
+    "seal": lambda spaces: spaces.generations.seal("s"),
+    "drop": lambda spaces: spaces.generations.drop("s", 0),
 }
 
 
@@ -238,7 +238,7 @@ async def test_a_crash_at_every_step_is_repaired(
         await redis.flushall()
         spaces = SpaceStore(redis)
         await spaces.create("s", ["s/#"], streams=2)
-        await spaces.alter("s", streams=3)
+        await spaces.generations.alter("s", streams=3)
         expected: dict[str, list[int]] = {topic: [] for topic in TOPICS}
         async with Publisher(redis) as old:
             await publish(old, expected)
@@ -299,7 +299,9 @@ async def test_of_rivals_one_wins_and_the_others_hear_of_it(redis_url: str) -> N
 
     async def alter(number: int) -> Space | SpaceConflict:
         try:
-            return await SpaceStore(clients[number]).alter("s", streams=3 + number // 2, expected=0)
+            return await SpaceStore(clients[number]).generations.alter(
+                "s", streams=3 + number // 2, expected=0
+            )
         except SpaceConflict as conflict:
             return conflict
 
@@ -320,7 +322,9 @@ async def test_of_rivals_one_wins_and_the_others_hear_of_it(redis_url: str) -> N
 async def test_two_rotations_at_once_make_one_generation_or_two(redis_url: str) -> None:
     clients = [connect(redis_url) for _ in range(4)]
     await SpaceStore(clients[0]).create("s", ["s/#"], streams=2)
-    await asyncio.gather(*(SpaceStore(one).alter("s", rotate=True, expected=0) for one in clients))
+    await asyncio.gather(
+        *(SpaceStore(one).generations.alter("s", rotate=True, expected=0) for one in clients)
+    )
     space = await SpaceStore(clients[0]).get("s")
     assert [one.number for one in space.generations] == [0, 1]
     await asyncio.gather(*(client.aclose() for client in clients))
@@ -344,7 +348,7 @@ async def altering(redis_url: str, sizes: Sequence[int]) -> AsyncIterator[asynci
             before = await written()
             while await written() < before + 300:  # noqa: ASYNC110 (a condition in Redis)
                 await asyncio.sleep(0)
-            await spaces.alter("s", streams=size, rotate=True)
+            await spaces.generations.alter("s", streams=size, rotate=True)
 
     task = asyncio.create_task(work())
     try:
@@ -405,7 +409,7 @@ async def test_a_batch_that_waited_is_split_anew(redis: AsyncRedis, monkeypatch:
     await spaces.create("s", ["s/#"], streams=1)
     async with Publisher(redis) as publisher:
         await publisher.send("s/0", b"warm")
-        await spaces.alter("s", streams=6)
+        await spaces.generations.alter("s", streams=6)
         batch = pa.record_batch({"topic": [TOPICS[n % 12] for n in range(60)], "payload": [b"x"] * 60})
         (whole,) = await publisher.submit_batch("topic", batch)
         single = await publisher.submit("s/0", b"behind")
@@ -425,7 +429,7 @@ async def test_a_publisher_waits_for_a_settlement_that_redis_refuses(
     await spaces.create("s", ["s/#"], streams=2)
     async with Publisher(redis, delivery_timeout=0.3) as publisher:
         await publisher.send("s/0", b"0")
-        await spaces.alter("s", streams=3)
+        await spaces.generations.alter("s", streams=3)
         real, asked = SpaceStore.get, 0
 
         async def get(self: SpaceStore, name: str) -> Space:
@@ -441,7 +445,7 @@ async def test_a_publisher_waits_for_a_settlement_that_redis_refuses(
             assert (await first)[0].generation == 1
             await second
             asked = -10_000
-            await spaces.alter("s", streams=4)
+            await spaces.generations.alter("s", streams=4)
             lost = await publisher.submit("s/0", b"lost")
             await until(lost.done)
             assert isinstance(lost.exception(), StoreUnavailable)

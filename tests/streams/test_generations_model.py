@@ -88,7 +88,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(streams=st.integers(1, 6))
     def alter(self, streams: int) -> None:
-        self.run(self.spaces.alter("s", streams=streams, rotate=True))
+        self.run(self.spaces.generations.alter("s", streams=streams, rotate=True))
 
     @rule(
         streams=st.integers(1, 6),
@@ -99,7 +99,7 @@ class Model(RuleBasedStateMachine):
         async def work() -> None:
             with pytest.MonkeyPatch.context() as patch, crash_after(exchanges, how, patch, self.redis):
                 try:
-                    await SpaceStore(self.redis).alter("s", streams=streams, rotate=True)
+                    await SpaceStore(self.redis).generations.alter("s", streams=streams, rotate=True)
                 except (StoreUnavailable, Indefinite):
                     return
 
@@ -109,7 +109,8 @@ class Model(RuleBasedStateMachine):
     def rivals(self, two: tuple[int, int]) -> None:
         async def work() -> None:
             both = [
-                SpaceStore(client).alter("s", streams=n) for client, n in zip(self.clients, two, strict=False)
+                SpaceStore(client).generations.alter("s", streams=n)
+                for client, n in zip(self.clients, two, strict=False)
             ]
             await asyncio.gather(*both, return_exceptions=True)
 

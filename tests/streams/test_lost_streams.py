@@ -13,6 +13,7 @@ from streamlease.streams.log.keys import stream_log, stream_meta, stream_publish
 from streamlease.streams.log.log import AsyncLog, StreamPending
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.altering import Generations
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.streams.delivering import rig
 
@@ -24,7 +25,7 @@ async def altered(redis: AsyncRedis) -> Space:
     """A settled space whose newest stream has lost its begin, and the former one its seal."""
     spaces = SpaceStore(redis)
     await spaces.create("t", ["t/#"])
-    space = await spaces.alter("t", rotate=True)
+    space = await spaces.generations.alter("t", rotate=True)
     await lose(redis, space)
     return space
 
@@ -62,13 +63,13 @@ async def test_a_transfer_seals_and_begins_again(redis: AsyncRedis, altered: Spa
 
 async def test_an_operator_seals_and_begins_again(redis: AsyncRedis, altered: Space) -> None:
     """The remedy that the error of such a stream names."""
-    assert await SpaceStore(redis).alter("t") == altered
+    assert await SpaceStore(redis).generations.alter("t") == altered
     assert await mended(redis, altered)
 
 
 async def test_a_sink_seals_and_begins_again(embedded_redis_url: str) -> None:
     async with rig(embedded_redis_url) as world, connect(embedded_redis_url) as redis:
-        world.space = await world.spaces.alter("t", rotate=True)
+        world.space = await world.spaces.generations.alter("t", rotate=True)
         await lose(redis, world.space)
         staged = world.stage(0, range(30), 2, "a")
         assert (await world.delivery().deliver(0, staged)).rows == 30
@@ -80,12 +81,12 @@ async def test_a_stream_that_stays_pending_is_tried_with_pauses_and_not_for_ever
 ) -> None:
     settled = 0
 
-    async def in_vain(self: SpaceStore, name: str, *, again: bool = False) -> Space:
+    async def in_vain(_: Generations, name: str, *, again: bool = False) -> Space:
         nonlocal settled
         settled += 1
-        return await self.get(name)
+        return await SpaceStore(redis).get(name)
 
-    monkeypatch.setattr(SpaceStore, "settle", in_vain)
+    monkeypatch.setattr(Generations, "settle", in_vain)
     async with asyncio.timeout(SECONDS), Publisher(redis, delivery_timeout=1.0) as publisher:
         with pytest.raises(StreamPending, match="repeat 'streamlease space alter t'"):
             await publisher.send("t/1", "x")
@@ -99,5 +100,5 @@ async def test_a_stream_that_was_lost_is_named_and_new_streams_take_its_place(re
     async with asyncio.timeout(SECONDS), Publisher(redis) as publisher:
         with pytest.raises(UnknownSpace, match=f"space t has no stream {stream} any more.*alter t --rotate"):
             await publisher.send("t/1", "x")
-        await spaces.alter("t", rotate=True)
+        await spaces.generations.alter("t", rotate=True)
         assert await publisher.send("t/1", "x") == (StreamId("t", 1, 0), 0)

@@ -119,7 +119,7 @@ class Sources(RuleBasedStateMachine):
 
     @rule(streams=st.integers(1, 4), kill=STEPS)
     def alter(self, streams: int, kill: int | None) -> None:
-        self.run(SpaceStore(self.redis).alter("s", streams=streams), kill)
+        self.run(SpaceStore(self.redis).generations.alter("s", streams=streams), kill)
 
     @precondition(lambda self: not self.wide)
     @rule(kill=STEPS)

@@ -83,7 +83,7 @@ async def test_an_unknown_space_says_what_to_do(spaces: SpaceStore) -> None:
 
 async def test_an_unknown_space_names_the_nearest_ones(spaces: SpaceStore) -> None:
     await spaces.create("flights", ["flights/#"], streams=1)
-    for asking in (spaces.get("flihgts"), spaces.alter("flihgts", streams=2)):
+    for asking in (spaces.get("flihgts"), spaces.generations.alter("flihgts", streams=2)):
         with pytest.raises(UnknownSpace, match=r"there is no space 'flihgts'; nearest: flights; "):
             await asking
 

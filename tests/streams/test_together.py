@@ -76,14 +76,14 @@ async def test_five_thousand_first_sends_are_written_in_order_over_few_connectio
 async def test_first_sends_to_many_topics_look_together(fresh: AsyncRedis, other: AsyncRedis) -> None:
     looked = 0
     spaces = SpaceStore(fresh)
-    whole = spaces._read_all
+    whole = spaces._table.read_all
 
     async def counted() -> Any:
         nonlocal looked
         looked += 1
         return await whole()
 
-    spaces._read_all = counted  # type: ignore[method-assign]
+    spaces._table.read_all = counted  # type: ignore[method-assign]
     async with Publisher(fresh, spaces=spaces) as publisher:
         await asyncio.gather(*(publisher.send(f"a/{number}", b"1") for number in range(1000)))
     assert 1 <= looked <= 2
@@ -115,17 +115,17 @@ async def test_who_comes_while_others_wait_for_the_look_up_goes_behind_them(
     fresh: AsyncRedis, other: AsyncRedis
 ) -> None:
     spaces = SpaceStore(fresh)
-    whole, go_on = spaces._read_all, asyncio.Event()
+    whole, go_on = spaces._table.read_all, asyncio.Event()
 
     async def held() -> Any:
         found = await whole()
         await go_on.wait()
         return found
 
-    spaces._read_all = held  # type: ignore[method-assign]
+    spaces._table.read_all = held  # type: ignore[method-assign]
     async with Publisher(fresh, spaces=spaces) as publisher:
         first = [asyncio.create_task(publisher.send("a/x", str(number))) for number in range(5)]
-        await until(lambda: spaces._reading is not None)
+        await until(lambda: spaces._table._reading is not None)
         # These begin in the very turn of the event loop in which the look-up ends.
         asyncio.get_running_loop().call_soon(go_on.set)
         later = []
@@ -140,16 +140,16 @@ async def test_a_call_that_is_given_up_leaves_the_others_their_turns(
     fresh: AsyncRedis, other: AsyncRedis
 ) -> None:
     spaces = SpaceStore(fresh)
-    whole, go_on = spaces._read_all, asyncio.Event()
+    whole, go_on = spaces._table.read_all, asyncio.Event()
 
     async def held() -> Any:
         await go_on.wait()
         return await whole()
 
-    spaces._read_all = held  # type: ignore[method-assign]
+    spaces._table.read_all = held  # type: ignore[method-assign]
     async with Publisher(fresh, spaces=spaces) as publisher:
         calls = [asyncio.create_task(publisher.send("a/x", str(number))) for number in range(6)]
-        await until(lambda: spaces._reading is not None)
+        await until(lambda: spaces._table._reading is not None)
         for given_up in (calls[0], calls[3]):  # the one that reads, and one that waits for it
             given_up.cancel()
         await asyncio.wait([calls[0], calls[3]])
@@ -181,7 +181,7 @@ async def test_a_message_that_is_refused_leaves_the_others_their_turns(
 
 def failing(spaces: SpaceStore, error: Exception, times: int) -> None:
     """The next reads of the definitions fail."""
-    whole = spaces._read_all
+    whole = spaces._table.read_all
     left = times
 
     async def fails() -> Any:
@@ -191,7 +191,7 @@ def failing(spaces: SpaceStore, error: Exception, times: int) -> None:
             raise error
         return await whole()
 
-    spaces._read_all = fails  # type: ignore[method-assign]
+    spaces._table.read_all = fails  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreRefused("LOADING")])
@@ -226,7 +226,7 @@ async def test_a_look_up_that_nobody_answers_ends_too(
     async def silent() -> Any:
         await asyncio.Event().wait()
 
-    spaces._read_all = silent  # type: ignore[method-assign]
+    spaces._table.read_all = silent  # type: ignore[method-assign]
     async with Publisher(fresh, spaces=spaces, delivery_timeout=0.3) as publisher:
         found = await asyncio.gather(*(publisher.send("a/x", b"") for _ in range(50)), return_exceptions=True)
     assert {type(one) for one in found} == {StoreUnavailable}
@@ -237,16 +237,16 @@ async def test_a_space_that_was_made_while_others_looked_is_found(
     fresh: AsyncRedis, other: AsyncRedis
 ) -> None:
     spaces = SpaceStore(fresh)
-    whole, go_on = spaces._read_all, asyncio.Event()
+    whole, go_on = spaces._table.read_all, asyncio.Event()
 
     async def held() -> Any:
         found = await whole()
         await go_on.wait()
         return found
 
-    spaces._read_all = held  # type: ignore[method-assign]
+    spaces._table.read_all = held  # type: ignore[method-assign]
     before = asyncio.create_task(spaces.for_topic("b/x"))
-    await until(lambda: spaces._table is not None)
+    await until(lambda: spaces._table.fresh() is not None)
     spaces.forget()
     await SpaceStore(other).create("t", ["b/#"])
     after = asyncio.create_task(spaces.for_topic("b/x"))

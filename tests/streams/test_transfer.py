@@ -119,7 +119,7 @@ async def test_the_number_of_streams_changes_under_a_transfer_that_is_cut_off(
             await asyncio.sleep(0)
         if dice.random() < 0.5:
             number = dice.choice([one for one in (1, 2, 3, 5) if one != number])
-            await store.alter("s", streams=number)
+            await store.generations.alter("s", streams=number)
         for _ in range(dice.randint(0, 60)):
             await asyncio.sleep(0)
         task.cancel()
@@ -167,7 +167,7 @@ async def test_a_sealed_space_ends_a_transfer_at_once(redis: AsyncRedis) -> None
     await store.create("s", ["s/#"])
     transfer = Transfer(redis, "file")
     await transfer.put(items(1, 5))
-    await store.seal("s")
+    await store.generations.seal("s")
     async with asyncio.timeout(10):
         with pytest.raises(StreamSealed):
             await transfer.put(items(6, 9))
@@ -188,7 +188,7 @@ async def test_a_source_is_recognised_and_goes_on(redis: AsyncRedis) -> None:
     assert (again.done, again.complete) == ((1, 100), True)
     with pytest.raises(InvalidOption, match="begun with size 5, and now it is 6"):
         await Resume.open(redis, "file:x", {"size": 6, "topic": "t"}, spaces)
-    await store.alter("s", streams=3)
+    await store.generations.alter("s", streams=3)
     altered = await Resume.open(redis, "file:x", {"size": 5, "topic": "t"}, {"s": await store.get("s")})
     assert altered.complete
     await store.delete("s")

@@ -159,7 +159,7 @@ async def test_a_stream_that_was_not_told_of_the_schema_is_told_by_a_publisher(r
 async def test_an_older_definition_does_not_take_a_stream_back(redis: AsyncRedis, log: AsyncLog) -> None:
     space = await create(redis)
     altered = await SpaceStore(redis).alter_schema("f", NEW)
-    await SpaceStore(redis).tell_schemas(space)
+    await SpaceStore(redis).generations.tell_schemas(space)
     (stream,) = altered.streams()
     assert await redis.hget(stream_meta(stream), "schema") == Schema.of(NEW).fingerprint.encode()  # type: ignore[misc]
 

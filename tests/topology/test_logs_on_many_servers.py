@@ -73,7 +73,7 @@ async def test_a_cluster_moves_imports_retains_and_forgets(make_redis_server: Ma
 
         # A new generation under a group that has read nothing yet: it gets all of the old one first.
         await client.groups.declare(SharedSubscription.parse(SUB), "earliest")
-        await client.spaces.alter("s", streams=4)
+        await client.spaces.generations.alter("s", streams=4)
         await fill_inbox(redis, range(200, 300))
         assert await InboxMover(redis, "one").round() == 100
         assert await import_all(redis, "plain") == 0
@@ -129,7 +129,7 @@ async def test_what_was_moved_trimmed_and_sealed_stays_so_over_a_failover(
                         break
                     await asyncio.sleep(0.05)
             await host.close()
-            space = await client.spaces.alter("s", rotate=True, expected=0)
+            space = await client.spaces.generations.alter("s", rotate=True, expected=0)
             before = await AsyncLog(redis).states(space.streams())
             sentinels.primary.kill()
             await asyncio.to_thread(sentinels.wait_for_failover)
