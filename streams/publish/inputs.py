@@ -9,10 +9,17 @@ from typing import Any
 import pyarrow as pa
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch
-from streamlease.streams.entries.entries import HEADERS, HeadersInput, as_bytes, pack_headers
+from streamlease.streams.entries.entries import (
+    HEADERS,
+    HeadersInput,
+    Row,
+    as_bytes,
+    check_payload,
+    pack_headers,
+)
 from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, beyond, check_beside, check_times
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.entries.typed import columns_of
+from streamlease.streams.entries.typed import check_size, columns_of
 from streamlease.streams.entries.values import Values, check_values
 from streamlease.streams.spaces.spaces import Space
 
@@ -37,6 +44,32 @@ def typed_values(space: Space, payload: Payload) -> Values:
             f"not {type(payload).__name__}"
         )
     return check_values(space.newest_schema, payload)
+
+
+def row_of(
+    space: Space,
+    topic: str,
+    payload: Payload,
+    key: bytes | str | None,
+    headers: HeadersInput | None,
+    timestamp: datetime | int | None,
+) -> Row:
+    """A message for `space`, checked.
+
+    Raises:
+        InvalidInput, MessageTooLarge, SchemaMismatch: it cannot be published.
+    """
+    values = None
+    if space.newest_schema is None and (isinstance(payload, bytes | str) or not isinstance(payload, Mapping)):
+        content = as_bytes("the payload", payload)
+        check_payload(content)
+    else:
+        values, content = typed_values(space, payload), b""
+        check_size(values)
+    name = None if key is None else as_bytes("the key", key)
+    packed = pack_headers(headers) if headers else None
+    check_beside(name, packed)
+    return Row(topic, content, name, packed, None if timestamp is None else event_time(timestamp), values)
 
 
 def event_time(timestamp: datetime | int) -> int:

@@ -59,6 +59,7 @@ class Part:
         "_first",
         "_moved",
         "_moved_rows",
+        "_origin",
         "_stream",
         "_waiting",
         "batch",
@@ -111,6 +112,8 @@ class Part:
         self._done: asyncio.Future[None] | None = None
         self._moved: list[Part] = []
         self._moved_rows: list[tuple[Part, int]] = []
+        self._origin: Part | None = None
+        """The record batch of which it is a piece."""
 
     @classmethod
     def of_batch(
@@ -219,6 +222,7 @@ class Part:
         if self.whole is not None and not self.whole.done():
             self.whole.set_result([(stream, OffsetRange(first, first + self.count))])
         self._finish()
+        self._tell_origin()
 
     def fail(self, error: StreamleaseError) -> None:
         """Tell everybody that it went wrong, each with an error of their own."""
@@ -227,14 +231,34 @@ class Part:
             self.whole.set_exception(copy.copy(error))
             self.whole.exception()  # whoever dropped the future learns it from flush()
         self._finish()
+        self._tell_origin()
 
     def moved(self, parts: Sequence[Part], rows: Sequence[tuple[Part, int]] = ()) -> None:
         """Its messages go on in `parts`: that of each place at a place of another one, or all pieces."""
         self._moved = [*parts]
         self._moved_rows = [*rows]
         if self.whole is not None:
-            _join(self.whole, [part.whole for part in parts if part.whole is not None])
+            for part in parts:
+                part._origin = self
+            self._join()
         self._finish()
+
+    def _tell_origin(self) -> None:
+        if self._origin is not None:
+            self._origin._join()
+
+    def _join(self) -> None:
+        """Once all pieces ended: have the places of all of them, or the first error among them."""
+        pieces = [part.whole for part in self._moved if part.whole is not None]
+        if self.whole is None or self.whole.done() or not all(piece.done() for piece in pieces):
+            return
+        error = next((found for piece in pieces if (found := piece.exception()) is not None), None)
+        if error is not None:
+            self.whole.set_exception(error)
+            self.whole.exception()  # as in `fail`
+        else:
+            self.whole.set_result([place for piece in pieces for place in piece.result()])
+        self._tell_origin()
 
     def outcome(self, place: int) -> Placed | StreamleaseError | None:
         """Where the message at `place` stands, or why it does not; None while that is open."""
@@ -353,20 +377,3 @@ def _row(values: dict[str, Any], schema: Schema | None) -> Row:
         values.get("timestamp"),
         None if schema is None else {column.name: values[column.name] for column in schema.columns},
     )
-
-
-def _join(whole: asyncio.Future[list[PlacedRange]], pieces: list[asyncio.Future[list[PlacedRange]]]) -> None:
-    """Let `whole` have the result of all `pieces`, or the first error among them."""
-
-    def one_is_done(_: object) -> None:
-        if whole.done() or not all(piece.done() for piece in pieces):
-            return
-        error = next((found for piece in pieces if (found := piece.exception()) is not None), None)
-        if error is not None:
-            whole.set_exception(error)
-            whole.exception()  # as in `Part.fail`
-        else:
-            whole.set_result([place for piece in pieces for place in piece.result()])
-
-    for piece in pieces:
-        piece.add_done_callback(one_is_done)

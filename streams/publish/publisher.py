@@ -7,7 +7,8 @@ What is held is bounded (``buffer``): beyond the bound, ``submit`` waits. When a
 what waits goes to its new streams (``following``).
 
 Messages of one topic are written in the order in which they were sent or submitted, also by calls that wait
-side by side (``turns``). Not promised: after a part failed, the later ones still go out.
+side by side (``turns``). Many messages at once stay columns (``columns``). Not promised: after a part failed,
+the later ones still go out.
 
 ``submit`` is called once per message, so the usual case, a payload of bytes for a topic that is known,
 touches nothing but the open part of its lane; everything else takes the way through ``_place``.
@@ -17,51 +18,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.protocol.errors import (
-    InvalidInput,
     InvalidOption,
-    SchemaMismatch,
     StreamleaseError,
     StreamSealed,
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId, Token, random_token
 from streamlease.protocol.topics import check_topic
-from streamlease.streams.entries.entries import (
-    CODECS,
-    MAX_MESSAGE_BYTES,
-    Codec,
-    HeadersInput,
-    Row,
-    as_bytes,
-    check_payload,
-    normalized,
-    pack_headers,
-)
-from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, check_beside, topics_of
-from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.entries.splitting import split
-from streamlease.streams.entries.typed import check_size, normalized_typed
+from streamlease.streams.entries.entries import CODECS, MAX_MESSAGE_BYTES, Codec, HeadersInput
+from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish import metrics, traces
-from streamlease.streams.publish.buffer import ROW_BYTES, Buffer, size_of
+from streamlease.streams.publish.buffer import ROW_BYTES, Buffer, Gate, size_of
+from streamlease.streams.publish.columns import Columns
 from streamlease.streams.publish.following import Following
-from streamlease.streams.publish.inputs import Payload, batch_of, event_time, typed_values
+from streamlease.streams.publish.inputs import Payload, row_of
 from streamlease.streams.publish.lanes import Lane, Lanes
 from streamlease.streams.publish.parts import Part, Placed, PlacedRange, Receipt
-from streamlease.streams.publish.routes import Route, Routes
+from streamlease.streams.publish.routes import Routes
 from streamlease.streams.publish.sender import Sender
-from streamlease.streams.publish.turns import Turn, Turns
+from streamlease.streams.publish.turns import Turns
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.spaces.spaces import Space, SpaceStore
+from streamlease.streams.spaces.spaces import SpaceStore
 
 __all__ = ["Payload", "Placed", "PlacedRange", "Publisher", "Receipt", "check_batching"]
 
@@ -71,9 +56,6 @@ MAX_BATCH_BYTES = 256 * 1024 * 1024
 
 NO_ROOM = 2**63
 """More than any part has room for."""
-
-MANY = 16_384
-"""So many messages of a list become columns at once."""
 
 
 def check_batching(linger_ms: float, max_batch_bytes: int, compression: str) -> None:
@@ -140,7 +122,6 @@ class Publisher:
         self._turns = Turns()
         self._busy = self._turns.queues
         self._first_error: StreamleaseError | None = None
-        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._sender = Sender(
             self._log,
@@ -152,6 +133,7 @@ class Publisher:
             round_bytes=self._buffer.round_bytes,
             linger=linger_ms / 1000,
         )
+        self._gate = Gate(self._buffer, self._sender)
         self._lanes = Lanes(
             self._sender.offer,
             self._loop.time,
@@ -161,10 +143,13 @@ class Publisher:
         )
         self._routes = Routes(self._spaces, self._lanes)
         self._traces = traces.active()
-        # Who traces takes the way through `_place`, which costs others nothing.
+        # With tracing on, every message goes through `_place`; with tracing off, it costs nothing.
         self._quick = self._routes.quick if self._traces is None else {}
         self._following = Following(
             self._log, self._spaces, self._routes, self._lanes, self._buffer, self._sender
+        )
+        self._columns = Columns(
+            self._gate, self._turns, self._routes, self._lanes, self._following, self._traces, self._timeout
         )
 
     async def __aenter__(self) -> Publisher:
@@ -277,20 +262,18 @@ class Publisher:
         sent: bool,
     ) -> tuple[Part, int]:
         """Put a message into a part, whatever it is; the part, and the place in it."""
-        self._check_open()
+        self._gate.check_open()
         if self._traces is not None:
             headers = self._traces.carried(headers)
         if type(topic) is not str:
             topic = check_topic(topic)
         with self._turns.draw((topic,)) as turn:
             route = await self._routes.of(topic, self._loop.time() + self._timeout)
-            row = _row_of(route.space, topic, payload, key, headers, timestamp)
+            row = row_of(route.space, topic, payload, key, headers, timestamp)
             await turn.come()
-            self._check_open()
+            self._gate.check_open()
             size = size_of(row)
-            if self._buffer.is_full_for(size):
-                await self._wait_for_space(size)
-            self._buffer.held += size
+            await self._gate.reserve(size)
             lane = self._routes.lane_of(route, topic, row.key)
             schema = route.space.newest_schema
             if lane.queue and not self._lanes.has_room(lane, size, schema):
@@ -304,7 +287,7 @@ class Publisher:
     async def _let_sender_run(self, reserved: int) -> None:
         try:
             await asyncio.sleep(0)
-            self._check_open()
+            self._gate.check_open()
         except BaseException:
             self._buffer.release(reserved)
             raise
@@ -333,7 +316,7 @@ class Publisher:
         Raises:
             As ``send``, for the first piece that failed; others may have been written.
         """
-        return await _all(await self._enqueue_many(topics, payloads, keys, headers, timestamps, True))
+        return await _all(await self._columns.take_many(topics, payloads, keys, headers, timestamps, True))
 
     async def submit_many(
         self,
@@ -348,44 +331,7 @@ class Publisher:
 
         Each future gives one place, or several if the space got a new generation meanwhile.
         """
-        return await self._enqueue_many(topics, payloads, keys, headers, timestamps, False)
-
-    async def _enqueue_many(
-        self,
-        topics: str | Sequence[str],
-        payloads: Sequence[Payload],
-        keys: Sequence[bytes | str | None] | None,
-        headers: Sequence[HeadersInput | None] | None,
-        timestamps: Sequence[datetime | int | None] | None,
-        watched: bool,
-    ) -> list[asyncio.Future[list[PlacedRange]]]:
-        rows = len(payloads)
-        columns: dict[str, Any] = {"keys": keys, "headers": headers, "timestamps": timestamps}
-        if not isinstance(topics, str):
-            columns["topics"] = topics
-        for name, column in columns.items():
-            if column is not None and len(column) != rows:
-                raise InvalidInput(f"there are {len(column)} {name} for {rows} payloads: give one for each")
-        self._check_open()
-        names = dict.fromkeys([topics] if isinstance(topics, str) else topics)
-        with self._turns.draw(names) as turn:
-            routes = await self._routes_of(names)
-            schema = _one_schema(routes.values())
-            spaces = {name: route.space for name, route in routes.items()}
-            futures = []
-            for first in range(0, rows, MANY):
-                part = slice(first, first + MANY)
-                batch = batch_of(
-                    topics if isinstance(topics, str) else topics[part],
-                    payloads[part],
-                    keys and keys[part],
-                    headers and headers[part],
-                    timestamps and timestamps[part],
-                    schema,
-                    spaces,
-                )
-                futures += await self._enqueue_rows(batch, routes, watched, turn)
-        return futures
+        return await self._columns.take_many(topics, payloads, keys, headers, timestamps, False)
 
     async def send_batch(self, topic: str, batch: pa.RecordBatch) -> list[PlacedRange]:
         """Publish all rows of an Arrow record batch and wait until they are written.
@@ -401,7 +347,7 @@ class Publisher:
         Raises:
             As ``send``, for the first piece that failed; others may have been written.
         """
-        return await _all(await self._enqueue_batch(topic, batch, True))
+        return await _all(await self._columns.take_batch(topic, batch, True))
 
     async def submit_batch(
         self, topic: str, batch: pa.RecordBatch
@@ -410,62 +356,7 @@ class Publisher:
 
         Each future gives one place, or several if the space got a new generation meanwhile.
         """
-        return await self._enqueue_batch(topic, batch, False)
-
-    async def _enqueue_batch(
-        self, topic: str, batch: pa.RecordBatch, watched: bool
-    ) -> list[asyncio.Future[list[PlacedRange]]]:
-        self._check_open()
-        if topic in batch.schema.names:
-            names = ["topic" if name == topic else name for name in batch.schema.names]
-            titled = pa.RecordBatch.from_arrays(batch.columns, names=names)
-        elif "topic" in batch.schema.names:
-            raise InvalidInput("the batch has a column topic: name it as the topic, or leave it out")
-        else:
-            titled = batch.append_column("topic", pa.repeat(topic, batch.num_rows))
-        names = pc.unique(topics_of(titled)).to_pylist()
-        with self._turns.draw(names) as turn:
-            return await self._enqueue_rows(titled, await self._routes_of(names), watched, turn)
-
-    async def _routes_of(self, topics: Iterable[str]) -> dict[str, Route]:
-        deadline = self._loop.time() + self._timeout
-        return {name: await self._routes.of(name, deadline) for name in topics}
-
-    async def _enqueue_rows(
-        self, batch: pa.RecordBatch, routes: Mapping[str, Route], watched: bool, turn: Turn
-    ) -> list[asyncio.Future[list[PlacedRange]]]:
-        if self._traces is not None:
-            batch = self._traces.carried_rows(batch)
-        by_key = any(route.lane is None for route in routes.values())
-        schema = _one_schema(routes.values())
-        rows = normalized(batch) if schema is None else normalized_typed(batch, schema)
-        homes: dict[StreamId, Space] = {}
-        await turn.come()
-        self._check_open()
-
-        def place(name: str, key: bytes | None) -> StreamId:
-            space = routes[name].space
-            stream = space.stream_for(name, key)
-            homes[stream] = space
-            return stream
-
-        futures = []
-        for stream, piece in split(rows, place, by_key, self._lanes.max_bytes):
-            size = piece.nbytes + ROW_BYTES
-            if self._buffer.is_full_for(size):
-                await self._wait_for_space(size)
-            self._buffer.held += size
-            lane = self._lanes.get(homes[stream], stream)
-            part = self._lanes.add_batch(lane, piece, size, schema)
-            part.watched_batch = watched
-            if self._traces is not None:
-                self._traces.join(part)
-            assert part.whole is not None
-            futures.append(part.whole)
-            space = self._routes.current.get(stream.space)
-            if space is not None and stream.generation < space.newest.number:
-                self._following.move(lane, space)  # split before the space got another generation
-        return futures
+        return await self._columns.take_batch(topic, batch, False)
 
     # ------------------------------------------------------------------------- what the sender calls back
 
@@ -491,18 +382,6 @@ class Publisher:
     async def _mend(self, stream: StreamId, part: Part) -> bool:
         return await self._following.mend(stream, part)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidInput("the publisher is closed: make a new one")
-        if self._sender.error is not None:
-            raise self._sender.error
-
-    async def _wait_for_space(self, size: int) -> None:
-        with self._sender.hurried():
-            while self._buffer.is_full_for(size):
-                await self._buffer.freed()
-                self._check_open()
-
     # --------------------------------------------------------------------------------------- finishing
 
     async def flush(self) -> None:
@@ -527,9 +406,9 @@ class Publisher:
         Raises:
             StreamleaseError: as ``flush``.
         """
-        if self._closed:
+        if self._gate.closed:
             return
-        self._closed = True
+        self._gate.closed = True
         self._routes.forget()  # so that `submit` looks whether it is closed
         self._buffer.wake()
         try:
@@ -538,48 +417,6 @@ class Publisher:
             await self._sender.close()
         with contextlib.suppress(StreamleaseError):  # the server forgets by itself, only later
             await self._log.forget(self.id, self._lanes.left.union(self._lanes.by_stream))
-
-
-def _row_of(
-    space: Space,
-    topic: str,
-    payload: Payload,
-    key: bytes | str | None,
-    headers: HeadersInput | None,
-    timestamp: datetime | int | None,
-) -> Row:
-    """A message for `space`, checked.
-
-    Raises:
-        InvalidInput, MessageTooLarge, SchemaMismatch: it cannot be published.
-    """
-    values = None
-    if space.newest_schema is None and (isinstance(payload, bytes | str) or not isinstance(payload, Mapping)):
-        content = as_bytes("the payload", payload)
-        check_payload(content)
-    else:
-        values, content = typed_values(space, payload), b""
-        check_size(values)
-    name = None if key is None else as_bytes("the key", key)
-    packed = pack_headers(headers) if headers else None
-    check_beside(name, packed)
-    return Row(topic, content, name, packed, None if timestamp is None else event_time(timestamp), values)
-
-
-def _one_schema(routes: Iterable[Route]) -> Schema | None:
-    """The schema that all these routes have.
-
-    Raises:
-        SchemaMismatch: they have different ones.
-    """
-    found = {schema.fingerprint if schema else "": schema for schema in _schemas(routes)}
-    if len(found) > 1:
-        raise SchemaMismatch("the rows of a batch belong to spaces of different schemas: send them apart")
-    return next(iter(found.values()), None)
-
-
-def _schemas(routes: Iterable[Route]) -> list[Schema | None]:
-    return [route.space.newest_schema for route in routes]
 
 
 async def _all(futures: Sequence[asyncio.Future[list[PlacedRange]]]) -> list[PlacedRange]:
