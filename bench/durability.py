@@ -13,7 +13,8 @@ import redis
 from bench.frame import Frame, Table, clear, latencies
 from bench.latency import BASE, send, xadd
 from bench.messages import PAYLOAD_BYTES, Messages
-from streamlease.admin.redis.embedded import HOST, EmbeddedRedis
+from streamlease.admin.redis.embedded import EmbeddedRedis
+from streamlease.admin.redis.server_process import HOST
 
 MOST_MESSAGES = 200
 REPLICA_SECONDS = 30.0

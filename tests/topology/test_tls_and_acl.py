@@ -15,7 +15,7 @@ import trustme
 
 import streamlease
 from streamlease.admin.doctor.roles import CLIENT, Role
-from streamlease.admin.redis import embedded
+from streamlease.admin.redis import server_process
 from streamlease.protocol.errors import StoreRefused, StoreUnavailable, StreamleaseError, Unsupported
 from streamlease.registry import spawn
 from streamlease.registry.leadership import NOBODY
@@ -56,7 +56,7 @@ def certificates(tmp_path: Path) -> Certificates:
 @pytest.fixture
 def tls(make_redis_server: MakeServer, certificates: Certificates) -> Iterator[tuple[RedisServer, int]]:
     """A server of Redis 7 (the embedded one has no TLS) that wants a client certificate, and its port."""
-    port = embedded.free_port()
+    port = server_process.free_port()
     server = make_redis_server(
         "redis7",
         settings={
