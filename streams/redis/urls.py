@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import redis
@@ -65,44 +65,56 @@ def connect(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> AsyncServer 
     Raises:
         InvalidOption: `url` is malformed.
     """
-    options = {**_options(answer_seconds), "retry": AsyncRetry(NoBackoff(), 0)}
-    parts = take_apart(url)
-    if parts.kind == "cluster":
-        return AsyncCluster(
-            parts.hosts,
-            lambda at: _leaving(redis.asyncio.Redis.from_url(_at(parts, at), **options)),
-            parts.shown,
-        )
-    if parts.kind == "sentinel":
-        own = {**_sentinel_options(parts), "retry": AsyncRetry(NoBackoff(), 0)}
-        manager = _AsyncSentinels(list(parts.hosts), sentinel_kwargs=own)
-        client: AsyncServer = manager.master_for(
-            parts.service, redis_class=AsyncPrimary, **_plain(parts), **options
-        )
-        for sentinel in manager.sentinels:
-            _leaving(sentinel)
-        return _leaving(client)
-    return _leaving(redis.asyncio.Redis.from_url(url, **options))
+    made: AsyncServer | AsyncCluster = _made(url, answer_seconds, _ASYNC)
+    return made
 
 
 def connect_blocking(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> BlockingServer | BlockingCluster:
     """The blocking twin of :func:`connect`."""
-    options = {**_options(answer_seconds), "retry": Retry(NoBackoff(), 0)}
+    made: BlockingServer | BlockingCluster = _made(url, answer_seconds, _BLOCKING)
+    return made
+
+
+def _made(url: str, answer_seconds: float, kind: _Kind) -> Any:
+    options = {**_options(answer_seconds), "retry": kind.retry(NoBackoff(), 0)}
     parts = take_apart(url)
     if parts.kind == "cluster":
-        return BlockingCluster(
-            parts.hosts, lambda at: _ready(redis.Redis.from_url(_at(parts, at), **options)), parts.shown
+        return kind.cluster(
+            parts.hosts, lambda at: _over(kind, kind.server.from_url(_at(parts, at), **options)), parts.shown
         )
     if parts.kind == "sentinel":
-        own = {**_sentinel_options(parts), "retry": Retry(NoBackoff(), 0)}
-        manager = _Sentinels(list(parts.hosts), sentinel_kwargs=own)
-        client: BlockingServer = manager.master_for(  # type: ignore[no-untyped-call]
-            parts.service, redis_class=BlockingPrimary, **_plain(parts), **options
+        own = {**_sentinel_options(parts), "retry": kind.retry(NoBackoff(), 0)}
+        manager = kind.sentinels(list(parts.hosts), sentinel_kwargs=own)
+        manager.sentinels = _Asked([_over(kind, sentinel) for sentinel in manager.sentinels])
+        return _over(
+            kind,
+            manager.master_for(parts.service, redis_class=kind.primary, **_plain(parts), **options),
         )
-        for sentinel in manager.sentinels:
-            _ready(sentinel)
-        return _ready(client)
-    return _ready(redis.Redis.from_url(url, **options))
+    return _over(kind, kind.server.from_url(url, **options))
+
+
+def _over(kind: _Kind, client: Any) -> Any:
+    """`client`, whose connections over TLS are of our own class."""
+    pool = client.connection_pool
+    if issubclass(pool.connection_class, kind.tls.__bases__):
+        pool.connection_class = type(kind.tls.__name__, (kind.tls, pool.connection_class), {})
+    return client
+
+
+class _Asked(list[Any]):
+    """Sentinels in the order in which they are asked: the one that answered last comes first.
+
+    redis-py exchanges it with the first one by their places. Two tasks or threads that do so at once would
+    lose one of them, with its connections; so it is moved to the front, and the other half of the exchange is
+    dropped.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((*super().__iter__(),))
+
+    def __setitem__(self, place: Any, sentinel: Any) -> None:
+        if place == 0:
+            super().__setitem__(slice(None), sorted(self, key=lambda one: one is not sentinel))
 
 
 class _Leaving(SSLConnection):
@@ -125,14 +137,6 @@ class _Leaving(SSLConnection):
             writer.transport.abort()
 
 
-def _leaving(client: AsyncServer) -> AsyncServer:
-    """`client`, whose connections over TLS are closed in time."""
-    pool: Any = client.connection_pool
-    if issubclass(pool.connection_class, SSLConnection):
-        pool.connection_class = type("Leaving", (_Leaving, pool.connection_class), {})
-    return client
-
-
 class _Ready(BlockingSSLConnection):
     """A blocking connection over TLS that has read what the server sends behind the handshake.
 
@@ -146,41 +150,6 @@ class _Ready(BlockingSSLConnection):
         self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]
         with contextlib.suppress(ResponseError):  # who may not ask that has read the tickets all the same
             self.read_response()
-
-
-def _ready(client: BlockingServer) -> BlockingServer:
-    """`client`, whose connections over TLS are ready once they are made."""
-    pool: Any = client.connection_pool
-    if issubclass(pool.connection_class, BlockingSSLConnection):
-        pool.connection_class = type("Ready", (_Ready, pool.connection_class), {})
-    return client
-
-
-class _AsyncSentinels(AsyncSentinel):
-    """Asked by one task at a time: redis-py puts the Sentinel that answered first in its list, and two tasks
-    that do so at once lose one of them, with its connections."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
-        self._one = asyncio.Lock()
-
-    async def discover_master(self, service_name: str) -> Any:
-        """The address of the primary."""
-        async with self._one:
-            return await super().discover_master(service_name)
-
-
-class _Sentinels(Sentinel):
-    """The same for threads."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
-        self._one = threading.Lock()
-
-    def discover_master(self, service_name: str) -> Any:
-        """The address of the primary."""
-        with self._one:
-            return super().discover_master(service_name)  # type: ignore[no-untyped-call]
 
 
 class AsyncPrimary(redis.asyncio.Redis):
@@ -203,6 +172,21 @@ class BlockingPrimary(redis.Redis):
         pool: Any = self.connection_pool
         for sentinel in pool.sentinel_manager.sentinels:
             sentinel.close()
+
+
+class _Kind(NamedTuple):
+    """What redis-py has twice: for asyncio, and blocking."""
+
+    server: Any
+    primary: Any
+    sentinels: Any
+    retry: Any
+    cluster: Any
+    tls: Any
+
+
+_ASYNC = _Kind(redis.asyncio.Redis, AsyncPrimary, AsyncSentinel, AsyncRetry, AsyncCluster, _Leaving)
+_BLOCKING = _Kind(redis.Redis, BlockingPrimary, Sentinel, Retry, BlockingCluster, _Ready)
 
 
 def _at(parts: UrlParts, address: Address) -> str:
