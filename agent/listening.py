@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
@@ -31,6 +31,7 @@ from streamlease.protocol.errors import (
     InvalidOption,
     StoreRefused,
     StoreUnavailable,
+    StreamleaseError,
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
@@ -39,7 +40,8 @@ from streamlease.streams.entries.delivered import Messages
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import MissingOffsets, in_pieces
+from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Outcome, Reading
+from streamlease.streams.log.ranges import MissingOffsets, RangeReader, in_pieces
 from streamlease.streams.log.state import LogState
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
@@ -58,7 +60,8 @@ mapping from stream to offset says; streams that it leaves out begin at the earl
 LOOK_SECONDS = 1.0
 """How often new spaces and generations are looked for; what another reader of the client saw since serves."""
 
-RETRY_SECONDS = 0.2
+AT_ONCE = 64
+"""So many streams are read at once, and of each no more than its share of what is read of one alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,7 @@ class PlainSubscription:
         self._newest: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._tails = tails.watch(lambda stream, next: self._changed.set())
+        self._reading = Reading(redis, f"listening to {filter}", self._changed.set)
         self._batches: AsyncGenerator[PlainBatch] | None = None
 
     async def __aenter__(self) -> PlainSubscription:
@@ -201,6 +205,7 @@ class PlainSubscription:
     ) -> None:
         if self._batches is not None:
             await self._batches.aclose()
+        await self._reading.close()
         self._tails.close()
 
     def __aiter__(self) -> AsyncIterator[PlainBatch]:
@@ -279,18 +284,14 @@ class PlainSubscription:
         while True:
             self._changed.clear()
             found = False
-            for stream in self._ready():
-                try:
-                    for batch in await self._next_of(stream):
+            for streams in _split(self._ready()):
+                await self._read_some(streams)
+                while (came := self._reading.take()) is not None:
+                    for batch in await self._took(*came):
                         found = True
-                        self._places[stream].delivered = batch.end
+                        self._places[batch.stream].delivered = batch.end
                         if len(batch):
                             yield batch
-                except UnknownSpace:
-                    await self._gone(stream)
-                except (StoreUnavailable, StoreRefused) as error:
-                    log.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
-                    await asyncio.sleep(RETRY_SECONDS)
             if not self._follow:
                 if all(place.position >= (place.end or 0) for place in self._places.values()):
                     return
@@ -336,22 +337,53 @@ class PlainSubscription:
                 unfinished[stream.space] = stream.generation
         return ready
 
-    async def _next_of(self, stream: StreamId) -> list[PlainBatch]:
-        place = self._places[stream]
-        try:
-            read = await self._log.read(
-                stream, place.position, place.end, enough=self._max_batch, schema=self._schema
+    async def _read_some(self, streams: Sequence[StreamId]) -> None:
+        readers = [
+            RangeReader(
+                stream,
+                self._places[stream].position,
+                self._places[stream].end,
+                enough=self._max_batch,
+                max_bytes=READ_BYTES // len(streams),
+                schema=self._schema,
             )
-        except HistoryTruncated as error:
-            if not place.sliding or isinstance(error, MissingOffsets):
-                raise
-            place.position = place.delivered = (
-                error.oldest
-            )  # retention moved the earliest before anything of it was read
+            for stream in streams
+            if stream in self._places
+        ]
+        try:
+            await self._reading.turn(readers)
+        except StoreUnavailable as error:
+            log.warning("reading: %s", error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _took(self, stream: StreamId, outcome: Outcome) -> list[PlainBatch]:
+        place = self._places.get(stream)
+        if place is None:
+            return []  # it went meanwhile
+        if isinstance(outcome, UnknownSpace):
+            await self._gone(stream)
             return []
+        if isinstance(outcome, StoreUnavailable | StoreRefused):
+            log.warning("reading %s: %s", stream, outcome, extra={"stream": str(stream)})
+            return []
+        if (
+            isinstance(outcome, HistoryTruncated)
+            and place.sliding
+            and not isinstance(outcome, MissingOffsets)
+        ):
+            # Retention moved the earliest before anything of it was read.
+            place.position = place.delivered = outcome.oldest
+            return []
+        if isinstance(outcome, StreamleaseError):
+            raise outcome
         batches: list[PlainBatch] = []
-        for data in in_pieces(read, self._max_batch):
+        for data in in_pieces(outcome, self._max_batch):
             end = place.position + data.num_rows
             batches.append(PlainBatch(stream, place.position, end, filter_batch(data, self._filter)))
             place.position, place.sliding = end, False
         return batches
+
+
+def _split(streams: Sequence[StreamId]) -> Iterator[Sequence[StreamId]]:
+    for begin in range(0, len(streams), AT_ONCE):
+        yield streams[begin : begin + AT_ONCE]

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
+from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.ranges import RangeReader, gather
-from streamlease.streams.redis.connection import Redis, exchange_behind, good, silent
+from streamlease.streams.redis.connection import AsyncRedis, Redis, exchange_behind, good, silent
+from streamlease.streams.redis.per_server import PerServer
+from streamlease.streams.tasks import Supervisor
 
 READ_BYTES = 32 * 1024 * 1024
 """Most bytes, as expanded, that are read of a stream at once, but for one entry that is larger."""
+
+RETRY_SECONDS = 0.2
+"""How long a server that could not be read is left alone."""
+
+PATIENCE_SECONDS = 0.25
+"""How long a turn waits for the slowest server of a cluster before it leaves that to itself."""
 
 Outcome = list[pa.RecordBatch] | StreamleaseError
 
@@ -41,3 +53,78 @@ async def read_all(redis: Redis, readers: Sequence[RangeReader]) -> list[Outcome
                 errors[place] = error
         going = [place for place in going if place not in errors and not readers[place].done]
     return [errors.get(place) or gather(found, last=True)[0] for place, found in enumerate(batches)]
+
+
+class Reading:
+    """Reads for somebody who takes what comes: all servers of a cluster at once, each in one exchange.
+
+    A server that is slow holds up its own streams only. A stream is not read again before what came of it was
+    taken.
+
+    Args:
+        reader: who reads, for people.
+        arrived: called when something came of a server that a turn did not wait for.
+    """
+
+    def __init__(self, redis: AsyncRedis, reader: str, arrived: Callable[[], None]) -> None:
+        self._redis = redis
+        self._arrived = arrived
+        self._came: deque[tuple[StreamId, Outcome]] = deque()
+        self._under_way: set[StreamId] = set()
+        self._in_turn = False
+        self._error: StreamleaseError | None = None
+        self._tasks = Supervisor(reader, self._failed)
+        self._servers = PerServer(redis, self._tasks, _meta_of, self._read, PATIENCE_SECONDS)
+
+    async def turn(self, readers: Sequence[RangeReader]) -> None:
+        """Read; returns when all servers answered, or one takes longer.
+
+        Raises:
+            StoreUnavailable: no node of a cluster says which server has what.
+        """
+        wanted = [one for one in readers if one.stream not in self._under_way]
+        streams = {one.stream for one in wanted}
+        self._under_way |= streams
+        self._in_turn = True
+        try:
+            left = await self._servers.turn(wanted)
+        except StoreUnavailable:
+            self._under_way -= streams
+            raise
+        finally:
+            self._in_turn = False
+        self._under_way.difference_update(one.stream for one in left)
+
+    def take(self) -> tuple[StreamId, Outcome] | None:
+        """What came of one stream; None if nothing else is there.
+
+        Raises:
+            TaskFailed: reading ended by a defect.
+        """
+        if self._error is not None:
+            raise self._error
+        if not self._came:
+            return None
+        stream, outcome = self._came.popleft()
+        self._under_way.discard(stream)
+        return stream, outcome
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await self._tasks.close()
+
+    async def _read(self, readers: Sequence[RangeReader]) -> None:
+        outcomes = await read_all(self._redis, readers)
+        self._came += [(one.stream, outcome) for one, outcome in zip(readers, outcomes, strict=True)]
+        if not self._in_turn:
+            self._arrived()
+        if any(isinstance(outcome, StoreUnavailable | StoreRefused) for outcome in outcomes):
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _failed(self, task: str, error: StreamleaseError) -> None:
+        self._error = error
+        self._arrived()
+
+
+def _meta_of(reader: RangeReader) -> str:
+    return stream_meta(reader.stream)

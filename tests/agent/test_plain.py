@@ -14,6 +14,7 @@ from streamlease.agent.client import Client
 from streamlease.agent.listening import PlainSubscription
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, InvalidTopic, UnknownSpace
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.log import many
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.agent.helpers import SECONDS, in_order, publish
 
@@ -41,6 +42,25 @@ async def test_history_is_what_is_there_and_then_ends(client: Client) -> None:
     assert in_order(got)
     assert await everything(client.history("a/3")) == list(range(3, 500, 8))
     assert await everything(client.history("a/none")) == []
+
+
+async def test_many_streams_are_read_in_few_exchanges(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_space("s", ["a/#"], streams=80)
+    await publish(client, range(800))
+    exchanges, whole = 0, many.exchange_behind
+
+    async def counted(*args: Any) -> Any:
+        nonlocal exchanges
+        exchanges += 1
+        return await whole(*args)
+
+    monkeypatch.setattr(many, "exchange_behind", counted)
+    got = await everything(client.history("a/#"))
+    assert sorted(got) == list(range(800))
+    assert in_order(got)
+    assert exchanges <= 8
 
 
 async def test_history_since_a_moment_has_what_came_after_it(client: Client) -> None:

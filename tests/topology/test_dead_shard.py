@@ -144,3 +144,43 @@ async def test_streams_of_healthy_shards_are_published_and_consumed_when_one_is_
         await until(lambda: len(seen) == 2 * len(topics))
         consumer.cancel()
         await asyncio.wait([consumer])
+
+
+async def test_a_listener_goes_on_with_the_streams_of_healthy_shards(
+    cluster: Cluster, dying: RedisServer
+) -> None:
+    got: list[tuple[str, bytes]] = []
+
+    async def listen(client: streamlease.Client) -> None:
+        async with client.listen("s/#", start="earliest") as batches:
+            async for batch in batches:
+                got.extend((message.topic, message.payload) for message in batch.messages)
+
+    async with streamlease.connect(cluster.url, embedded=False) as client, client.publisher() as publisher:
+        space = await client.create_space("s", ["s/#"], streams=12)
+        topics = [f"s/{number}" for number in range(60)]
+        healthy = [
+            topic
+            for topic in topics
+            if cluster.owner(slot_of_key(stream_log(space.stream_for(topic)))) is not dying
+        ]
+        assert 0 < len(healthy) < len(topics)
+        await asyncio.gather(*(publisher.send(topic, b"0") for topic in topics))
+        listening = asyncio.create_task(listen(client))
+        await until(lambda: len(got) == len(topics))
+        late = [topic for topic in topics if topic not in healthy]
+        await asyncio.gather(*(publisher.send(topic, b"1") for topic in late))
+        dying.pause()  # perhaps in the middle of reading what is new there
+        began = asyncio.get_running_loop().time()
+        for number in range(2, 12):
+            await asyncio.gather(*(publisher.send(topic, b"%d" % number) for topic in healthy))
+            await until(lambda number=number: {(t, b"%d" % number) for t in healthy} <= {*got})  # type: ignore[misc]
+        assert asyncio.get_running_loop().time() - began < 8.0  # one reply may take 10 s
+        dying.resume()
+        await until(lambda: {(topic, b"1") for topic in late} <= {*got})
+        assert len(got) == len({*got}), "each message once"
+        for topic in topics:
+            numbers = [int(payload) for of, payload in got if of == topic]
+            assert numbers == sorted(numbers)
+        listening.cancel()
+        await asyncio.wait([listening])
