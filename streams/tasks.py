@@ -99,7 +99,7 @@ def task_failed(owner: str, name: str, error: BaseException) -> TaskFailed:
     return failed
 
 
-async def first_of(*works: Coroutine[Any, Any, None]) -> None:
+async def first_of(*works: Coroutine[Any, Any, object]) -> None:
     """Run `works` side by side until one of them ends; the others are stopped, and its error is raised.
 
     As a ``TaskGroup`` that ends with its first task; but an error is raised as it is, and what is stopped

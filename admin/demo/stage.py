@@ -20,8 +20,7 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import hosts, leadership
 from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.tasks import first_of, stop
 
 STREAMS = 12
 SPACE = "flights"
@@ -125,11 +125,8 @@ class Stage:
         self.progress.total = len(self.flights)
         await self._until("two leader hosts", self._two_hosts)
         self._start_query("first")
-        async with self._watching():
-            await self._publish()
-            self._say("all flights are published; waiting until both queries have drained them")
-            await self._until("all flights to be consumed", self._drained)
-            last = await self._describe()
+        await first_of(self._watch(), self._play())
+        last = await self._describe()
         for query in self.queries.values():
             await asyncio.to_thread(query.stop)
         self._say("asking Spark what arrived")
@@ -144,6 +141,11 @@ class Stage:
             leader_seconds=self.leader_seconds,
             seconds=time.monotonic() - began,
         )
+
+    async def _play(self) -> None:
+        await self._publish()
+        self._say("all flights are published; waiting until both queries have drained them")
+        await self._until("all flights to be consumed", self._drained)
 
     def _say(self, event: str) -> None:
         self.progress.say(event)
@@ -237,25 +239,29 @@ class Stage:
         total = len(self.flights)
         acting: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
-        async with self.client.publisher() as publisher:
-            next_step = loop.time()
-            for batch in self.flights.batches(rows):
-                due = bool(acts) and self.progress.published >= acts[0].share * total
-                if due and self.progress.published >= HELD_BACK * total:
-                    if acting is not None:
-                        await acting
-                    await self._until(acts[0].what, acts[0].ready)
-                if due and (acting is None or acting.done()) and await self._holds(acts[0].ready):
-                    acting = asyncio.create_task(acts.pop(0).play())
-                    due = False
-                if acting is not None and acting.done():
-                    acting.result()
-                await self._publish_batch(publisher, batch)
-                next_step = max(next_step + STEP_SECONDS * (SLOWER if due else 1), loop.time())
-                await asyncio.sleep(next_step - loop.time())
-            await publisher.flush()
-        if acting is not None:
-            await acting
+        try:
+            async with self.client.publisher() as publisher:
+                next_step = loop.time()
+                for batch in self.flights.batches(rows):
+                    due = bool(acts) and self.progress.published >= acts[0].share * total
+                    if due and self.progress.published >= HELD_BACK * total:
+                        if acting is not None:
+                            await acting
+                        await self._until(acts[0].what, acts[0].ready)
+                    if due and (acting is None or acting.done()) and await self._holds(acts[0].ready):
+                        acting = asyncio.create_task(acts.pop(0).play())
+                        due = False
+                    if acting is not None and acting.done():
+                        acting.result()
+                    await self._publish_batch(publisher, batch)
+                    next_step = max(next_step + STEP_SECONDS * (SLOWER if due else 1), loop.time())
+                    await asyncio.sleep(next_step - loop.time())
+                await publisher.flush()
+            if acting is not None:
+                await acting
+        finally:
+            if acting is not None:
+                await stop([acting])
 
     async def _publish_batch(self, publisher: Publisher, batch: list[dict[str, Any]]) -> None:
         for flight in batch:
@@ -268,15 +274,6 @@ class Stage:
         self.progress.published += len(batch)
 
     # ------------------------------------------------------------ watching
-
-    @asynccontextmanager
-    async def _watching(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._watch())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _watch(self) -> None:
         while True:

@@ -28,6 +28,7 @@ from streamlease.admin.messages.sources import plain
 from streamlease.admin.output import iso, note, printable
 from streamlease.protocol.errors import InvalidOption, UnknownGroup
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription, check_filter
+from streamlease.streams.tasks import first_of
 
 if TYPE_CHECKING:
     from streamlease.admin.answers import Base64
@@ -68,15 +69,13 @@ class Printer:
 
     async def until_stopped(self, awaited: Awaitable[T]) -> T | None:
         """What `awaited` gives, or None once the program is to stop."""
-        task = asyncio.ensure_future(awaited)
-        stopping = asyncio.create_task(self.stop.wait())
-        try:
-            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return None if self.stop.is_set() else await task
-        finally:
-            for waiting in (task, stopping):
-                waiting.cancel()
-            await asyncio.gather(task, stopping, return_exceptions=True)
+        found: list[T] = []
+
+        async def take() -> None:
+            found.append(await awaited)
+
+        await first_of(take(), self.stop.wait())
+        return None if self.stop.is_set() else found[0]
 
 
 def consume(

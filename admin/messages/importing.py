@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,7 +130,7 @@ class Importer:
             UnknownSpace: there is no such space, or a topic does not belong to it.
         """
         from streamlease.streams.imports.redis_streams import PlainReader
-        from streamlease.streams.tasks import stop
+        from streamlease.streams.tasks import first_of
 
         await self._client.spaces.get(self._space)
         readers = [PlainReader(self._client.redis, key, (-1, -1)) for key in keys]
@@ -139,11 +138,7 @@ class Importer:
             await reader.check(may_be_missing=self._follow)
             self._total += await reader.length()
         if self._follow:
-            tasks = [asyncio.create_task(self._import(reader)) for reader in readers]
-            try:
-                await asyncio.gather(*tasks)
-            finally:
-                await stop(tasks)
+            await first_of(*(self._import(reader) for reader in readers))  # none ends but by an error
         else:
             for reader in readers:
                 await self._import(reader)
