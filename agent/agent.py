@@ -109,7 +109,8 @@ class Agent:
         self._embedded = embedded
         self._mailbox = Mailbox(redis, self.id)
         self._receivers: dict[str, Receive] = {}
-        self._tickers: set[Callable[[int], None]] = set()
+        self._tickers: dict[Callable[[int], None], None] = {}
+        """In the order in which they came."""
         self.error: StreamleaseError | None = None
         """Why the agent is over, unless it was closed."""
         self._tasks = Supervisor(f"agent {self.id}", self._ended)
@@ -175,11 +176,11 @@ class Agent:
 
     def add_ticker(self, tick: Callable[[int], None]) -> None:
         """Call `tick(now in ms)` on a fixed schedule."""
-        self._tickers.add(tick)
+        self._tickers[tick] = None
 
     def remove_ticker(self, tick: Callable[[int], None]) -> None:
         """Stop calling `tick`."""
-        self._tickers.discard(tick)
+        self._tickers.pop(tick, None)
 
     def add_session(self, group: str, end: End) -> None:
         """Call `end(why)` if the agent can do nothing more for the sessions of `group`."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from streamlease.agent import blocking
+from streamlease.agent import agent, blocking
+from streamlease.agent.agent import Agent
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import Indefinite, TaskFailed
 from streamlease.protocol.ids import StreamId
@@ -18,6 +19,8 @@ from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.publish.sender import Sender
+from streamlease.testing.memory_connection import connect_redis
+from streamlease.testing.memory_server import MemoryServer
 from tests.agent.helpers import until
 from tests.streams.helpers import append, rows
 
@@ -124,3 +127,26 @@ async def test_commits_that_end_by_a_defect_hold_nobody_up() -> None:
                 await asyncio.sleep(0)
     async with asyncio.timeout(10):
         await commits.finish()
+
+
+class Ticked:
+    """Counts nothing; says that it was called."""
+
+    def __init__(self, calls: list[int], number: int) -> None:
+        self._calls = calls
+        self._number = number
+
+    def tick(self, now: int) -> None:
+        self._calls.append(self._number)
+
+
+async def test_sessions_are_ticked_in_the_order_in_which_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in one that depends on where they lie in memory: the simulation repeats a run exactly."""
+    monkeypatch.setattr(agent, "TICK_SECONDS", 0)
+    one, calls = Agent(connect_redis(MemoryServer()), "redis://memory"), list[int]()
+    sessions = [Ticked(calls, number) for number in range(100)]
+    for session in sessions:
+        one.add_ticker(session.tick)
+    one.remove_ticker(sessions[0].tick)
+    await one._tick()
+    assert calls == list(range(1, 100))
