@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import ParamSpec, assert_never
 
 from streamlease.hosts.hand_out import UNANSWERED, HandOut
 from streamlease.hosts.trimming import INTERVAL_SECONDS, Retainer
@@ -75,6 +75,8 @@ from streamlease.registry.postbox import Postbox
 from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor, stop
+
+P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
 
@@ -413,11 +415,11 @@ class LeaderHost:
                 if runner is not None:
                     runner.post(Received(letter.sender, message))
             case SpawnWanted(placed=False) as wanted if self._place is not None:
-                self._errand(self._have_placed(self._place, wanted))
+                self._errand(self._have_placed, self._place, wanted)
             case SpawnWanted() as wanted:
                 self.lead(wanted.group, wanted.above)
             case DrainHost() as drain:
-                self._errand(self._hand_out.take(letter.sender, drain))
+                self._errand(self._hand_out.take, letter.sender, drain)
             case (
                 LeaderConnectResponse()
                 | NotLeader()
@@ -440,12 +442,12 @@ class LeaderHost:
             case _:
                 assert_never(letter.message)
 
-    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
+    def _errand(self, work: Callable[P, Awaitable[None]], *args: P.args, **options: P.kwargs) -> None:
         """Do something beside the loops; a Redis that does not answer ends it."""
 
         async def done() -> None:
             try:
-                await work
+                await work(*args, **options)
             except (StoreUnavailable, StoreRefused, Indefinite) as error:
                 log.warning("host %s: %s", self.id, error)
 

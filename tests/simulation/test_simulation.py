@@ -8,12 +8,15 @@ faults that the seed drew, and then without faults until all is well. See docs/r
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.simulation.bugs import PLANTED, RARE
 from tests.simulation.judge import Violation
-from tests.simulation.world import run
+from tests.simulation.watching import watched
+from tests.simulation.world import World, run
 
 SEEDS = range(1, 61)
 
@@ -101,6 +104,20 @@ def test_every_seed_keeps_the_invariants_and_heals() -> None:
         if seed % 20 == 0:
             assert run(seed).kernel.digest() == world.kernel.digest(), f"seed {seed} is not deterministic"
     assert [name for name in MUST_HAPPEN if not sometimes[name]] == []
+
+
+def test_a_coroutine_that_nobody_awaits_is_a_defect() -> None:
+    async def work() -> None:
+        return None
+
+    def forget(make: Callable[[], Any]) -> None:
+        make()
+
+    world = World(1)
+    with watched(world):
+        forget(work)
+    world.timeline.end()
+    assert [defect for defect in world.defects if "was never awaited" in defect] != []
 
 
 @pytest.mark.parametrize("bug", sorted(PLANTED.keys() - RARE))

@@ -9,6 +9,8 @@ import asyncio
 import logging
 import random
 import secrets
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -69,6 +71,9 @@ def watched(world: World) -> Iterator[None]:
         _watch_hosts(world, enter)
         _watch_readers(world, enter)
         _watch_queries(world, enter)
+        enter(warnings.catch_warnings())
+        warnings.simplefilter("error")
+        enter(mock.patch.object(sys, "unraisablehook", lambda raised: _note_unraisable(world, raised)))
         handler = _Defects(world)
         logger = logging.getLogger("streamlease")
         level, propagate = logger.level, logger.propagate
@@ -79,6 +84,11 @@ def watched(world: World) -> Iterator[None]:
         stack.callback(setattr, logger, "propagate", propagate)
         stack.callback(logger.setLevel, level)
         yield
+
+
+def _note_unraisable(world: World, raised: Any) -> None:
+    """What Python can tell nobody is a defect: a coroutine that was never awaited, say."""
+    world.defects.append(f"{raised.err_msg or 'nobody can be told'}: {raised.exc_value!r}")
 
 
 class _Defects(logging.Handler):

@@ -213,6 +213,8 @@ class World:
                 finally:
                     self.over = True
                     self.timeline.end()
+                if self.defects:
+                    raise Violation(self.defects[0])
         finally:
             gc.enable()
 
