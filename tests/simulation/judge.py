@@ -272,7 +272,8 @@ class Judge:
                 self.demand(_same(before, machine), "a refused event has changed the leader:", message)
         for stream, state in stale.items():
             progress = machine.durable.streams.get(stream)
-            after = (progress.committed, progress.lease_epoch) if progress is not None else None
+            granted = state[1] is None
+            after = progress and (progress.committed, None if granted else progress.lease_epoch)
             self.demand(state == after, "a word about an ended lease of", stream, "has changed it:", message)
             self.sometimes["a word about an ended lease is refused"] += 1
         for effect in effects:
@@ -287,8 +288,12 @@ class Judge:
         return effects
 
     @staticmethod
-    def _stale(machine: Leader, message: Any) -> dict[str, tuple[int, int]]:
-        """The streams of which a message speaks under a lease that is not, or not any more, its sender's."""
+    def _stale(machine: Leader, message: Any) -> dict[str, tuple[int, int | None]]:
+        """The streams of which a message speaks under a lease that is not, or not any more, its sender's.
+
+        Each with its progress and its lease epoch; None instead of that for a stream that nobody holds, which
+        the leader may grant in the step that takes the message.
+        """
         about: list[tuple[str, int]] = []
         name = None
         if isinstance(message, UpdateProgress | Disconnect):
@@ -297,7 +302,7 @@ class Judge:
         elif isinstance(message, RevokeFinished):
             about = [(message.stream, message.lease_epoch)]
             name = machine.peers.names.get(message.borrower)
-        found: dict[str, tuple[int, int]] = {}
+        found: dict[str, tuple[int, int | None]] = {}
         for stream, lease_epoch in about:
             progress = machine.durable.streams.get(stream)
             lease = machine.leases.get(stream)
@@ -305,7 +310,7 @@ class Judge:
                 continue
             mine = lease is not None and (lease.name, lease.lease_epoch) == (name, lease_epoch)
             if not mine and not (isinstance(message, Disconnect) and name is not None):
-                found[stream] = (progress.committed, progress.lease_epoch)
+                found[stream] = (progress.committed, None if lease is None else progress.lease_epoch)
         return found
 
     def _broken(self, machine: Leader, event: e.Event, records: tuple[Record, ...]) -> None:
