@@ -216,7 +216,7 @@ class Groups:
         A group that is deleted in between is not declared again as it was: it is looked at anew.
         """
         group = subscription.id
-        own = [keys.definition(group), keys.progress(group), keys.arrivals(group)]
+        own = [keys.definition(group), keys.progress(group), keys.arrivals(group), keys.leader(group)]
         while True:
             (held,) = await ask(self._redis, [("GET", own[0])])
             declaration = await make() if held is None else self._parse(group, held)

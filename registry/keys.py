@@ -4,7 +4,9 @@ All keys of one shared subscription carry the same hash tag, so that Redis Clust
 a script may touch them together::
 
     sl:{g:GROUP/FILTER}:def        string  JSON declaration
-    sl:{g:GROUP/FILTER}:leader     hash    term, host, mailbox, renewed_at (ms), ttl (ms)
+    sl:{g:GROUP/FILTER}:leader     hash    term, host, mailbox, renewed_at (ms), ttl (ms), lineage of the data
+                                           in which the term was issued; declared: lineage in which the
+                                           group was declared
     sl:{g:GROUP/FILTER}:journal    stream  fields r: JSON array of records, t: term, n: number in it
     sl:{g:GROUP/FILTER}:snapshot   hash    id, t, n (of the last journal entry in it), state (JSON)
     sl:{g:GROUP/FILTER}:arrivals   string  counter of sessions

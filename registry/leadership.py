@@ -17,7 +17,9 @@ So the record names the id under which its term was issued, and a claim that fin
 of a higher term than the record has, does not add 1 but a *leap*: a random number from 2^20 up to 2^36.
 Between two leaps the numbers are dense; so a term that was lost is not issued again even if nobody alive has
 seen it, unless two lineages draw almost the same number. Every write of a leader compares the id; one that
-finds itself in another lineage heals the journal from its memory and gives up its term. Lease epochs begin
+finds itself in another lineage heals the journal from its memory and gives up its term. The record keeps the
+lineage of the declaration too: a group without any term leaps if that is another one, for its first term may
+be what was lost. Lease epochs begin
 above the term of their lineage (`streamlease.leader.core.healing`), so the same holds for them. A server that
 does not tell its replication id (none of those that are supported) gives plain terms: then only what somebody
 has seen is not issued again.

@@ -8,16 +8,6 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The lineage of the data that this server has, and whether it was a replica before; '' if it does not tell.
-local function lineage_here()
-  local info = redis.pcall('INFO', 'replication')
-  if type(info) ~= 'string' then
-    return '', false
-  end
-  local promoted = string.find(string.match(info, 'master_replid2:(%x+)') or '', '[^0]') ~= nil
-  return string.match(info, 'master_replid:(%x+)') or '', promoted
-end
-
 -- Lead with the term after `term`, or by `step` above all that was issued if some of it may be `lost`.
 local function lead(term, lost, step, now, lineage)
   local floor = tonumber(ARGV[4])

@@ -12,7 +12,9 @@ from streamlease.leader.core.state.records import TermStarted
 from streamlease.leader.journal import Journal, recover
 from streamlease.protocol.errors import Fenced, InvalidOption, StoreUnavailable
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
+from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership
+from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import (
     NOBODY,
     Candidacy,
@@ -21,6 +23,7 @@ from streamlease.registry.leadership import (
     LineageChanged,
 )
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
+from streamlease.streams.spaces.spaces import SpaceStore
 from tests.servers import RedisServer
 
 GROUP = "g/a/#"
@@ -287,6 +290,37 @@ async def test_a_restarted_redis_gives_terms_far_away_from_those_before(
         assert await claim(redis, "h3") == term + 1  # the same lineage: no leap
     finally:
         await redis.aclose()
+
+
+@pytest.mark.parametrize("kind", ["embedded", "redis7"])
+async def test_a_first_term_that_was_lost_before_a_restart_is_not_issued_again(
+    make_redis_server: Callable[..., RedisServer], kind: str
+) -> None:
+    """The server tells nothing of its past, and no record of a term is left: but the declaration is older."""
+    server = make_redis_server(kind, persistent=True)
+    redis = connect(server.url)
+    try:
+        await SpaceStore(redis).create("a", ["a/#"], streams=1)
+        await Groups(redis).declare(SharedSubscription.parse(f"$shared/{GROUP}"))
+        assert await claim(redis, "h1") == 1
+        await ask(
+            redis, [("HDEL", keys.leader(GROUP), "term", "host", "mailbox", "renewed_at", "ttl", "lineage")]
+        )
+        assert await leadership.read(redis, GROUP) == NOBODY
+        server.restart()
+        await _until_it_answers(redis)
+        await Groups(redis).declare(SharedSubscription.parse(f"$shared/{GROUP}"))
+        term = await claim(redis, "h2")
+        assert term is not None
+        assert LEAST_LEAP <= term < LONGEST_LEAP
+    finally:
+        await redis.aclose()
+
+
+async def test_a_group_that_was_declared_in_this_lineage_begins_with_term_1(redis: AsyncRedis) -> None:
+    await SpaceStore(redis).create("a", ["a/#"], streams=1)
+    await Groups(redis).declare(SharedSubscription.parse(f"$shared/{GROUP}"))
+    assert await claim(redis, "h1") == 1
 
 
 async def _until_it_answers(redis: AsyncRedis) -> None:
