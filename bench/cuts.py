@@ -109,26 +109,26 @@ def measure(frame: Frame) -> Iterator[Table]:
     """One query with two slots holds all streams; cuts with news in all of them, and in few."""
     table = Table(
         f"One cut on the driver, median of {frame.runs}",
-        ("streams, with news", "latestOffset ms", "partitions ms", "offset bytes"),
+        ("streams, with news", "latestOffset ms", "processor ms", "partitions ms", "offset bytes"),
     )
     for size in SIZES:
         with holding(frame, size) as query:
             for news in dict.fromkeys((min(FEW, size), size)):
                 figures = _cuts(query, news, frame.runs)
-                cuts, plans = (f"{statistics.median(one) * 1000:.1f}" for one in figures[:2])
-                table.rows.append((f"{size:,}, {news:,}", cuts, plans, f"{max(figures[2]):,}"))
+                cells = (f"{statistics.median(one) * 1000:.1f}" for one in figures[:3])
+                table.rows.append((f"{size:,}, {news:,}", *cells, f"{max(figures[3]):,}"))
     yield table
 
 
-def _cuts(query: Holding, news: int, runs: int) -> tuple[list[float], list[float], list[int]]:
-    """Seconds of `latestOffset` and of `partitions`, and bytes of the offset."""
+def _cuts(query: Holding, news: int, runs: int) -> tuple[list[float], list[float], list[float], list[int]]:
+    """Seconds of `latestOffset`, its processor seconds, those of `partitions`, and bytes of the offset."""
     reader = query.reader
-    cuts, plans, sizes = [], [], []
+    cuts, processor, plans, sizes = [], [], [], []
     for run in range(runs + 1):
         query.publish(news)
-        began = time.perf_counter()
+        began, burnt = time.perf_counter(), time.process_time()
         end = reader.latestOffset(query.at, reader.getDefaultReadLimit())
-        fixed = time.perf_counter()
+        fixed, burnt = time.perf_counter(), time.process_time() - burnt
         if end == query.at:
             raise SystemExit("no cut was fixed in time")
         reader.partitions(query.at, end)
@@ -137,5 +137,6 @@ def _cuts(query: Holding, news: int, runs: int) -> tuple[list[float], list[float
         if run:  # the first one finished a cut of the size before
             plans.append(planned - fixed)
             cuts.append(fixed - began)
+            processor.append(burnt)
             sizes.append(len(json.dumps(end)))
-    return cuts, plans, sizes
+    return cuts, processor, plans, sizes

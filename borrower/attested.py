@@ -7,12 +7,16 @@ leader knows which. See ``docs/decisions/0073-an-offset-stands-for-its-lease.md`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+import operator
+from collections.abc import Iterator, Sequence
 
 from streamlease.protocol.messages import Progress
 
 MOST_ATTESTED = 4
 """How many leases of one stream are remembered: each but the newest began above where a later one began."""
+
+_Columns = tuple[Sequence[str], Sequence[int], Sequence[int]]
+"""Streams, and the lease epoch and the offset of each."""
 
 
 class Attestations:
@@ -23,13 +27,16 @@ class Attestations:
     """
 
     def __init__(self, slots: int) -> None:
-        self._last = slots - 1
+        self._slots = slots
         self._known: dict[str, tuple[int, ...]] = {}
         """Stream -> the slot that had it last; lease epochs, each with an offset. In one flat tuple, so that
         Python's garbage collector need not walk through 10,000 of them."""
+        self._cut: _Columns | None = None
+        """What the newest cut says, not taken down yet."""
 
     def slot_of(self, stream: str) -> int:
         """The slot that had the stream last, as far as it is known."""
+        self._take_down()
         return self._known.get(stream, (0,))[0]
 
     def add(self, slot: int, stream: str, lease_epoch: int, offset: int) -> None:
@@ -37,27 +44,50 @@ class Attestations:
 
         An older word is dropped once a newer lease has come as far.
         """
-        self.add_all([(slot, stream, lease_epoch, offset)])
+        self._take_down()
+        self._add(slot, stream, lease_epoch, offset)
 
-    def add_all(self, entries: Iterable[tuple[int, str, int, int]]) -> None:
-        """The same for many: slot, stream, lease epoch and offset of each."""
-        known, last = self._known, self._last
-        for named, stream, lease_epoch, offset in entries:
-            former = known.get(stream)
-            slot = named if named <= last else last  # of a checkpoint: there may have been more
-            if former is None or (len(former) == 3 and former[1] == lease_epoch and former[2] <= offset):
-                known[stream] = (slot, lease_epoch, offset)
-            else:
-                known[stream] = (slot, *_newest(_leases(former), (lease_epoch, offset)))
+    def add_cut(self, streams: Sequence[str], lease_epochs: Sequence[int], offsets: Sequence[int]) -> None:
+        """The same for the streams of a cut, which stay with the slots that had them last.
+
+        A query says this with every cut, and hardly anybody asks. So a cut is taken down only when somebody
+        asks, or when the next one is not of the same leases.
+        """
+        new = streams, lease_epochs, offsets
+        if self._cut is not None and not _covers(new, self._cut):
+            self._take_down()
+        self._cut = new
+
+    def _take_down(self) -> None:
+        cut, self._cut = self._cut, None
+        if cut is None:
+            return
+        slots, known = self._slots, self._known
+        for place, (stream, lease_epoch, offset) in enumerate(zip(*cut, strict=True)):
+            former = known.get(stream)  # None: of a checkpoint, and not granted yet
+            self._add(place % slots if former is None else former[0], stream, lease_epoch, offset)
+
+    def _add(self, slot: int, stream: str, lease_epoch: int, offset: int) -> None:
+        former = self._known.get(stream)
+        if former is None or (len(former) == 3 and former[1] == lease_epoch and former[2] <= offset):
+            self._known[stream] = (slot, lease_epoch, offset)
+        else:
+            self._known[stream] = (slot, *_newest(_leases(former), (lease_epoch, offset)))
 
     def of(self, slot: int) -> tuple[Progress, ...]:
         """What is attested of the streams that the slot had last."""
+        self._take_down()
         return tuple(
             Progress(stream=stream, lease_epoch=lease_epoch, offset=offset)
             for stream, known in self._known.items()
             if known[0] == slot
             for lease_epoch, offset in _leases(known)
         )
+
+
+def _covers(new: _Columns, old: _Columns) -> bool:
+    """Whether `new` says all that `old` says: it is of the same leases, and nowhere behind."""
+    return new[:2] == old[:2] and all(map(operator.le, old[2], new[2]))
 
 
 def _leases(known: tuple[int, ...]) -> list[tuple[int, int]]:

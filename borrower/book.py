@@ -103,7 +103,7 @@ class Held:
     @property
     def lease_epoch(self) -> int:
         """That of the newest lease."""
-        return self.lease.lease_epoch
+        return self.lease.told.lease_epoch
 
     @property
     def is_granted(self) -> bool:
@@ -158,7 +158,7 @@ class Held:
     def advance(self, end: int) -> None:
         """Everything below `end` is done, and what is skipped right behind it."""
         self.committed = max(self.committed, end)
-        while (skipped := self.skips.pop(self.committed, None)) is not None:
+        while self.skips and (skipped := self.skips.pop(self.committed, None)) is not None:
             self.committed = skipped
         self.delivered = max(self.delivered, self.committed)
         if self.pinned_end is not None and self.committed >= self.pinned_end:

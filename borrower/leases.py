@@ -49,6 +49,8 @@ class BorrowedStreams:
     held: dict[str, Borrowed] = field(default_factory=dict)
     over: dict[str, int] = field(default_factory=dict)
     """Stream -> highest lease epoch that this borrower had and has no more; late copies are refused."""
+    unanswered: dict[str, None] = field(default_factory=dict)
+    """All streams of which the leader has not answered all, and some of which it has."""
 
     # ------------------------------------------------------------ from the leader
 
@@ -66,7 +68,7 @@ class BorrowedStreams:
         if lease is not None:
             effects.append(self._drop(stream, lease, StreamEvent.REPLACED))
         lease = self.held[stream] = Borrowed.begin(stream, lease_epoch, message.progress)
-        lease.report_at = self._resend_at(now)
+        self._expect(lease, now)
         granted = StreamGranted(
             stream,
             lease_epoch,
@@ -158,7 +160,7 @@ class BorrowedStreams:
             final=event.final,
             holes=event.holes,
         )
-        lease.report_at = self._resend_at(now)
+        self._expect(lease, now)
         return [self.link.report(lease.told)]
 
     def failed(self, event: Failed, now: int) -> list[Effect] | None:
@@ -168,7 +170,7 @@ class BorrowedStreams:
             return None
         if event.offset > lease.told.offset:
             lease.told = lease.told.model_copy(update={"offset": event.offset})
-        lease.report_at = self._resend_at(now)
+        self._expect(lease, now)
         who = self.link.identity
         lease.failed = MessageFailed(
             group=who.group,
@@ -199,8 +201,11 @@ class BorrowedStreams:
     def repeat(self, now: int) -> list[Effect]:
         """Tell again what is due and not answered."""
         effects: list[Effect] = []
-        for lease in self.held.values():
-            if now >= lease.report_at and not lease.is_answered:
+        for stream in list(self.unanswered):
+            lease = self.held.get(stream)
+            if lease is None or lease.is_answered:
+                del self.unanswered[stream]
+            elif now >= lease.report_at:
                 lease.report_at = self._resend_at(now)
                 failed = lease.failed
                 effects.append(self.link.report(lease.told) if failed is None else self.link.send(failed))
@@ -225,6 +230,11 @@ class BorrowedStreams:
         del self.held[stream]
         self.over[stream] = lease.lease_epoch
         return StreamGone(stream, lease.lease_epoch)
+
+    def _expect(self, lease: Borrowed, now: int) -> None:
+        """The leader is to answer what it is told now."""
+        self.unanswered[lease.told.stream] = None
+        lease.report_at = self._resend_at(now)
 
     def _resend_at(self, now: int) -> int:
         """When what is said now is said again: later with many streams, or answers are crowded out."""

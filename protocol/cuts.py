@@ -63,6 +63,11 @@ class Ranges(Sequence[CutRange]):
         """Those of these streams."""
         return Ranges.of(part for part in self if part.stream in streams)
 
+    def at(self, places: Sequence[int]) -> Ranges:
+        """Those at these places."""
+        found: list[Any] = [[column[place] for place in places] for column in self.columns]
+        return Ranges(*found)
+
     def __len__(self) -> int:
         return len(self.columns[0])
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from streamlease.borrower.reading import SlotWork
+from streamlease.borrower.reading import Pieces, SlotWork
 from streamlease.protocol.cuts import NO_RANGES
 from streamlease.spark.batch_read import BatchReader, batch_reader
 from streamlease.spark.core.checkpoint import CutOffset
@@ -189,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SlotPartition(
                 SlotWork(cut.group, cut.session, query.agent_id, cut.cut, slot, pieces), first=first
             )
-            for slot, pieces in work or ([(0, ())] if first else [])
+            for slot, pieces in work or ([(0, Pieces())] if first else [])
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

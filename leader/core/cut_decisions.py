@@ -122,6 +122,7 @@ def _progress_of(
 def _valid(state: GroupState, leases: Leases, message: FixCut) -> Ranges:
     """The ranges that may stand in a cut of the session, as they may stand there."""
     streams, session = state.streams, message.session
+    readable = (LeaseState.GRANTED, LeaseState.GRANTING)
     bad: set[str] = set()
     until: dict[str, int] = {}
     for stream, lease_epoch, start, asked in zip(*message.ranges.columns, strict=True):
@@ -132,7 +133,7 @@ def _valid(state: GroupState, leases: Leases, message: FixCut) -> Ranges:
             or progress.session != session
             or lease.lease_epoch != lease_epoch
             or start != progress.committed
-            or (lease.state is not LeaseState.GRANTED and lease.state is not LeaseState.GRANTING)
+            or lease.state not in readable
         ):
             bad.add(stream)
             continue

@@ -34,7 +34,6 @@ class NextCuts:
 
     Args:
         fresh: the session of a query that begins without a checkpoint, if that is this process.
-        slots: how many borrowers the session has.
         fail_on_data_loss: whether the query is to fail where retention removed messages that it has not read.
     """
 
@@ -46,7 +45,6 @@ class NextCuts:
         available: AvailableNow,
         *,
         fresh: str,
-        slots: int,
         fail_on_data_loss: bool,
     ) -> None:
         self._desk = desk
@@ -54,7 +52,6 @@ class NextCuts:
         self._losses = losses
         self._available = available
         self._fresh = fresh
-        self._slots = slots
         self._fail_on_data_loss = fail_on_data_loss
         self.confirm_at = 0.0
         """When the leader is told again of a cut that it has not confirmed."""
@@ -116,18 +113,8 @@ class NextCuts:
 
     def attest(self, cut: CutOffset, *, finished: bool) -> None:
         """Keep for a leader that has lost it how far the cut's streams are consumed."""
-        held, slots = self._cuts.held, self._slots
-        rows = tuple(
-            (
-                one.slot if (one := held.get(stream)) is not None else place % slots,
-                stream,
-                lease_epoch,
-                end if finished else start,
-            )
-            for place, (stream, lease_epoch, start, end) in enumerate(zip(*cut.ranges.columns, strict=True))
-        )
-        if rows:
-            self._desk.do(q.Attest(rows))
+        if cut.ranges:
+            self._desk.do(q.Attest(cut.ranges, finished))
 
     def _behind(self, done: CutOffset, finished: int) -> None:
         """The leader knows of finished cuts behind `done`, where the checkpoint ends."""

@@ -7,48 +7,45 @@ order of the partitions, as in Spark's Kafka source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 
-from streamlease.borrower.reading import Piece
+from streamlease.borrower.reading import Piece, Pieces
 from streamlease.protocol.cuts import CutRange, Ranges
 
 
-def by_slot(ranges: Ranges, slots: int, slot_of: Mapping[str, int]) -> dict[int, list[Piece]]:
+def by_slot(ranges: Ranges, slots: int, slot_of: Mapping[str, int]) -> dict[int, Ranges]:
     """What each slot reads, in the order of the slots.
 
     Args:
         slots: how many there are.
         slot_of: the slot that holds each stream; others, as after a restart, are spread.
     """
-    found: dict[int, list[Piece]] = {}
-    for place, part in enumerate(ranges):
-        found.setdefault(slot_of.get(part.stream, place % slots), []).append(Piece(part, part))
-    return dict(sorted(found.items()))
+    places: defaultdict[int, list[int]] = defaultdict(list)
+    for place, stream in enumerate(ranges.streams):
+        places[slot_of.get(stream, place % slots)].append(place)
+    return {slot: ranges.at(places[slot]) for slot in sorted(places)}
 
 
 def divided(
-    slots: Mapping[int, list[Piece]], least: int | None = None, most_rows: int | None = None
-) -> list[tuple[int, tuple[Piece, ...]]]:
+    slots: Mapping[int, Ranges], least: int | None = None, most_rows: int | None = None
+) -> list[tuple[int, Pieces]]:
     """Slot and pieces of each partition; together they are all of them, each message once.
 
     Args:
         least: at least so many partitions, if there are as many messages.
         most_rows: at most so many messages in one.
     """
-    rows = sum(_rows(pieces) for pieces in slots.values())
+    rows = sum(ranges.messages for ranges in slots.values())
     wanted = len(slots)
     if most_rows is not None:
         wanted = max(wanted, -(-rows // most_rows))
     if least is not None:
         wanted = max(wanted, min(least, rows))
     if wanted == len(slots) and most_rows is None:
-        return [(slot, tuple(pieces)) for slot, pieces in slots.items()]
-    counts = _counts({slot: _rows(pieces) for slot, pieces in slots.items()}, wanted, most_rows)
-    return [(slot, some) for slot, pieces in slots.items() for some in _divided(pieces, counts[slot])]
-
-
-def _rows(pieces: Iterable[Piece]) -> int:
-    return sum(part.end - part.start for part, _ in pieces)
+        return [(slot, Pieces(ranges, ranges)) for slot, ranges in slots.items()]
+    counts = _counts({slot: ranges.messages for slot, ranges in slots.items()}, wanted, most_rows)
+    return [(slot, some) for slot, ranges in slots.items() for some in _divided(ranges, counts[slot])]
 
 
 def _counts(rows: Mapping[int, int], wanted: int, most_rows: int | None) -> dict[int, int]:
@@ -60,9 +57,9 @@ def _counts(rows: Mapping[int, int], wanted: int, most_rows: int | None) -> dict
     return counts
 
 
-def _divided(pieces: list[Piece], count: int) -> list[tuple[Piece, ...]]:
-    total, cut, found = _rows(pieces), 0, []
-    rest = list(pieces)
+def _divided(ranges: Ranges, count: int) -> list[Pieces]:
+    total, cut, found = ranges.messages, 0, []
+    rest = [Piece(part, part) for part in ranges]
     for number in range(1, count + 1):
         room = total * number // count - cut
         cut += room
@@ -76,7 +73,7 @@ def _divided(pieces: list[Piece], count: int) -> list[tuple[Piece, ...]]:
             taken.append(Piece(part, whole))
             room -= size
         if taken:
-            found.append(tuple(taken))
+            found.append(Pieces.of(taken))
     return found
 
 

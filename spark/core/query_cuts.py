@@ -55,6 +55,8 @@ class QueryCuts:
         self.settled = False
         """Whether it is known what became of the cut that was open when the query was stopped."""
         self._report = report
+        self._asked_back: dict[str, None] = {}
+        """All streams that are revoking, and some that are not any more."""
         self._proposals = 0
         self._names: tuple[int, set[str]] = (0, set())
         """The newest proposal of which somebody asked, and its streams."""
@@ -92,7 +94,8 @@ class QueryCuts:
         """Let the stream go as soon as no cut holds it; False for a late word."""
         if self.book.revoking(revoking) is None:
             return False
-        self.release_revoked((revoking.stream,))
+        self._asked_back[revoking.stream] = None
+        self._release((revoking.stream,))
         return True
 
     def gone(self, gone: StreamGone) -> bool:
@@ -109,22 +112,24 @@ class QueryCuts:
             self.settled = True
             self.release_revoked()
 
-    def release_revoked(self, among: Iterable[str] | None = None) -> None:
+    def release_revoked(self) -> None:
         """Report final progress of revoked streams that no open or proposed cut holds.
 
         Not before it is known what became of the last cut of an earlier process: to give one of its
         streams back would have its rows read again, although they may have gone through the sink.
-
-        Args:
-            among: those that may be revoked and were not before; None: all.
         """
+        self._release(list(self._asked_back))
+
+    def _release(self, streams: Iterable[str]) -> None:
         if not self.settled:
             return
-        names = among if among is not None else [name for name, held in self.held.items() if held.revoking]
-        for stream in names:
-            held = self.held[stream]
-            if held.revoking and not self._is_busy(stream):
+        for stream in streams:
+            held = self.held.get(stream)
+            if held is None or not held.revoking:
+                del self._asked_back[stream]
+            elif not self._is_busy(stream):
                 self._report(held.slot, held.progress())
+                del self._asked_back[stream]
 
     def _is_busy(self, stream: str) -> bool:
         """Whether the open or the proposed cut holds the stream."""
@@ -172,7 +177,7 @@ class QueryCuts:
     def fix_cut(self, ends: Mapping[str, int]) -> FixCut:
         """The next cut: each stream from where it is committed to its end."""
         self._proposals += 1
-        held = self.held
+        held = [self.held[stream] for stream in ends]
         return FixCut(
             group=self.group,
             session=self.session,
@@ -181,8 +186,8 @@ class QueryCuts:
             finished=self.finished,
             ranges=Ranges(
                 [*ends],
-                [held[stream].lease_epoch for stream in ends],
-                [held[stream].committed for stream in ends],
+                [one.lease_epoch for one in held],
+                [one.committed for one in held],
                 [*ends.values()],
             ),
             proposal=self._proposals,

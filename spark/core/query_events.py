@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamlease.borrower.events import Progressed, StreamGone, StreamGranted, StreamRevoking
+from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.messages import CutRead, LeaderToSession, SessionToLeader
 from streamlease.spark.core.checkpoint import CutOffset
@@ -259,9 +260,11 @@ class ReportProgress:
 
 @dataclass(frozen=True, slots=True)
 class Attest:
-    """Keep for a leader that has lost it: slot, stream, lease epoch and offset of what is consumed."""
+    """Keep for a leader that has lost it how far the streams of a cut are consumed."""
 
-    rows: tuple[tuple[int, str, int, int], ...]
+    ranges: Ranges
+    finished: bool
+    """Whether that is up to the ends of the ranges, or only to their starts."""
 
 
 @dataclass(frozen=True, slots=True)

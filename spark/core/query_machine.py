@@ -82,7 +82,6 @@ class QueryMachine:
             self._losses,
             self.available,
             fresh=config.fresh,
-            slots=config.slots,
             fail_on_data_loss=config.fail_on_data_loss,
         )
         self._resuming = Resuming(self._desk, self.cuts, self._losses, config.subscription)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from streamlease.borrower.book import Held
+from streamlease.borrower.lease import StreamState
 
 
 class UnreadMessages:
@@ -59,7 +60,7 @@ class UnreadMessages:
         Args:
             targets: the offsets beyond which nothing is to be read; None: the ends.
         """
-        held, ends = self._held, self._ends
+        held, ends, granted = self._held, self._ends, StreamState.GRANTED
         most = ends if targets is None else targets
         found: dict[str, int] = {}
         nothing = []
@@ -68,7 +69,7 @@ class UnreadMessages:
             if one is None:
                 nothing.append(stream)
             elif (count := most.get(stream, 0) - one.committed) > 0:
-                if one.is_granted and one.pinned_end is None:
+                if one.lease.state is granted and one.pinned_end is None:
                     found[stream] = count
             elif targets is None or ends.get(stream, 0) <= one.committed:
                 nothing.append(stream)

@@ -289,7 +289,8 @@ class QueryLoop:
             case q.ReportProgress():
                 self._its_session.progressed(effect.slot, effect.progress)
             case q.Attest():
-                self._its_session.attested.add_all(effect.rows)
+                streams, lease_epochs, starts, ends = effect.ranges.columns
+                self._its_session.attested.add_cut(streams, lease_epochs, ends if effect.finished else starts)
             case q.WatchEnds():
                 if self._watching is None:
                     loop = asyncio.get_running_loop()

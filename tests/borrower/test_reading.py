@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from streamlease.borrower.reading import (
     READING_TRANSITIONS,
-    Piece,
+    Pieces,
     Reading,
     ReadingEvent,
     ReadingState,
     SlotWork,
 )
-from streamlease.protocol.cuts import CutRange
+from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError
 
 S, E = ReadingState, ReadingEvent
@@ -28,7 +28,7 @@ A, B = "s.0.0", "s.0.1"
 
 
 def work(*parts: CutRange) -> SlotWork:
-    return SlotWork("g/t", "q-1", "agent-1", 7, 0, tuple(Piece(part, part) for part in parts))
+    return SlotWork("g/t", "q-1", "agent-1", 7, 0, Pieces(Ranges.of(parts), Ranges.of(parts)))
 
 
 def reading() -> Reading:

@@ -52,7 +52,7 @@ class TellingReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlotPartition)
         work, task = partition.work, TaskContext.get()
-        ends = {part.stream: part.end for part, _ in work.pieces}
+        ends = {part.stream: part.end for part in work.pieces.parts}
         for batch in super().read(partition):
             (number,) = run_blocking(ask(connection(self._options.redis), [("CLIENT", "ID")]))
             offsets = batch.column("offset").to_pylist()

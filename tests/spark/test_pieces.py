@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlease.borrower.reading import Piece
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.spark.core.pieces import by_slot, divided
 
@@ -25,16 +24,12 @@ asked = st.one_of(st.none(), st.integers(1, 60))
 slots_of = st.dictionaries(st.integers(0, 30).map(lambda shard: f"s.0.{shard}"), st.integers(0, SLOTS - 1))
 
 
-def rows(pieces: tuple[Piece, ...]) -> int:
-    return sum(part.end - part.start for part, _ in pieces)
-
-
 @given(parts, slots_of, asked, asked)
 def test_the_pieces_are_the_whole_and_as_many_as_asked_for(
     ranges: list[CutRange], slot_of: dict[str, int], least: int | None, most: int | None
 ) -> None:
     slots = by_slot(Ranges.of(ranges), SLOTS, slot_of)
-    assert {whole for pieces in slots.values() for _, whole in pieces} == set(ranges)
+    assert {part for parts in slots.values() for part in parts} == set(ranges)
     found = divided(slots, least, most)
     ends: dict[str, int] = {}
     for slot, pieces in found:
@@ -49,7 +44,7 @@ def test_the_pieces_are_the_whole_and_as_many_as_asked_for(
     if least is not None:
         assert len(found) >= min(least, total)
     if most is not None:
-        assert all(rows(pieces) <= most for _, pieces in found)
+        assert all(pieces.parts.messages <= most for _, pieces in found)
     if least is None and most is None:
         assert len(found) == len(slots)
 

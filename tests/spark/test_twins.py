@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from streamlease.borrower.reading import Pieces
 from streamlease.protocol.errors import InvalidOption
 from streamlease.spark import task
 from streamlease.spark.core import available
@@ -87,7 +88,7 @@ def test_only_the_first_micro_batch_of_a_reader_has_a_task_without_messages(
     start, end = first_batch(one)
     for _ in range(2):  # a frame in a union with itself is read twice
         (partition,) = one.reader.partitions(start, end)
-        assert (partition.first, partition.work.pieces) == (True, ())  # type: ignore[attr-defined]
+        assert (partition.first, partition.work.pieces) == (True, Pieces())  # type: ignore[attr-defined]
     world.lead()
     world.publish(3)
     held_all(one, world)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar, overload
 
 from streamlease.leader.core.events import Effect, Persist, Send, Stop
@@ -130,7 +131,7 @@ class Table(Mapping[str, _Row]):
     @overload
     def get(self, name: str, default: _Row | _Default, /) -> _Row | _Default: ...
     def get(self, name: str, default: _Default | None = None, /) -> _Row | _Default | None:
-        """The row of that name, or `default`; a cut asks for each of its streams."""
+        """The row of that name, or `default`."""
         return self._rows.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
@@ -141,6 +142,11 @@ class Table(Mapping[str, _Row]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._rows
+
+    @property
+    def view(self) -> Mapping[str, _Row]:
+        """The same rows, for whoever asks for thousands of them at once: no call of Python for each."""
+        return MappingProxyType(self._rows)
 
     def items(self) -> ItemsView[str, _Row]:
         """Pairs of a name and its row."""

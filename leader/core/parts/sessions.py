@@ -58,18 +58,17 @@ class Sessions:
         if cut_decisions.is_late(durable, message):
             self.ledger.refuse()
         elif self.peers.hears_session(message.session) and durable.operated.paused is None:
-            opened = cut_decisions.opened(durable, self.leases, message)
+            opened = cut_decisions.opened(durable, self.leases.view, message)
             if opened is not None:
                 self.ledger.record(opened)
                 self.cut_since[message.session] = now
-        self.ledger.send(sender, cut_decisions.fixed(durable, self.leases, self.ledger.term, message))
+        self.ledger.send(sender, cut_decisions.fixed(durable, self.leases.view, self.ledger.term, message))
 
     def finish(self, sender: str, message: FinishCut) -> None:
         """A cut went through its sink."""
         self._close(message.session, message.finished)
-        self.ledger.send(
-            sender, cut_decisions.finished(self.ledger.durable, self.leases, self.ledger.term, message)
-        )
+        durable, leases = self.ledger.durable, self.leases.view
+        self.ledger.send(sender, cut_decisions.finished(durable, leases, self.ledger.term, message))
 
     def resume(self, sender: str, message: ResumeCut) -> None:
         """A session that was restarted comes back to its cut."""
