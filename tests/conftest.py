@@ -114,6 +114,16 @@ def _turn(item: pytest.Item) -> int:
     return 1 if item.path.parent.name in LONG_SUITES else 2
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """What all Javas of the tests start with is made before a test's time runs, and only where one starts."""
+    if item.get_closest_marker("spark"):
+        from tests.spark.classes import java_options
+
+        java_options()
+    return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -20,11 +20,16 @@ CONSUMER = Path(__file__).with_name("consumer.py")
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """What `condition` gives once that is true; the test fails after `seconds`."""
+    """What `condition` gives once that is true; the test fails after `seconds`.
+
+    A look that runs a command is taken less often than one that reads a list.
+    """
     deadline = time.monotonic() + seconds
+    looked = time.monotonic()
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
+        time.sleep(min(0.02 + 2 * (time.monotonic() - looked), 0.5))
+        looked = time.monotonic()
     return found
 
 

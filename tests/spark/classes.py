@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 
@@ -116,12 +117,12 @@ def _work(archive: str) -> None:
         writer = sink.option("checkpointLocation", f"checkpoint-{number}").option("path", f"rows-{number}")
         query = writer.trigger(processingTime="0 seconds").start()
         while query.lastProgress is None or query.lastProgress["batchId"] < 2:
-            query.awaitTermination(0.05)
+            query.awaitTermination(0.05)  # type: ignore[arg-type]  # parts of a second are fine
         query.stop()
     read = spark.read.parquet("rows-1")
     read.join(spark.range(3).withColumnRenamed("id", "n"), "n").orderBy("n").collect()
     spark.stop()
-    gateway = spark.sparkContext._gateway
+    gateway: Any = spark.sparkContext._gateway
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()

@@ -11,20 +11,9 @@ import pytest
 from streamlease.spark.core import resuming
 from tests.conftest import MakeServer
 from tests.spark.applications import Application
-from tests.spark.classes import java_options
 from tests.spark.drivers import Driver
 from tests.spark.durable import Durable
 from tests.spark.world import World
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> None:
-    """What all Javas of the tests start with is made before a test's time runs."""
-    if (
-        any(item.get_closest_marker("spark") for item in session.items)
-        and not session.config.option.collectonly
-    ):
-        java_options()
 
 
 @pytest.fixture

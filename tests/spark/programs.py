@@ -78,13 +78,18 @@ class Program:
             )
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-        """Wait until the condition holds, while the program runs."""
+        """Wait until the condition holds, while the program runs.
+
+        What takes long to look at, such as all processes or the whole sink, is looked at less often.
+        """
         deadline = time.monotonic() + seconds
+        looked = time.monotonic()
         while not condition():
             code = self.process.poll()
             assert code is None, f"the program ended with {code}: {self.log.read_text()[-4000:]}"
             assert time.monotonic() < deadline, f"not within {seconds} s: {self.log.read_text()[-4000:]}"
-            time.sleep(0.02)
+            time.sleep(min(0.02 + 4 * (time.monotonic() - looked), 0.5))
+            looked = time.monotonic()
 
     def kill(self) -> None:
         """SIGKILL for the driver, its Java and all Python workers, none of which may notice it first."""
