@@ -49,8 +49,11 @@ SLOWER = 10
 HELD_BACK = 0.97
 """Share of the flights of which the rest is published only once every act has begun."""
 
-ACT_SECONDS = 90.0
+ACT_SECONDS = 180.0
 """How long one act may take before the demo gives up."""
+
+JUDGE_SECONDS = 300.0
+"""How long Spark may take to say what arrived: 15 s, and many times that on a machine with other work."""
 
 Condition = Callable[[], Awaitable[Any]]
 
@@ -360,7 +363,7 @@ class Stage:
 
     def _judge(self) -> dict[str, Any]:
         judge = self._start("judge", "streamlease.admin.demo.judge", str(self.directory / "flights"))
-        lines = judge.wait(120.0).strip().splitlines()
+        lines = judge.wait(JUDGE_SECONDS).strip().splitlines()
         judged: dict[str, Any] = json.loads(lines[-1])
         return judged
 

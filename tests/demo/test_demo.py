@@ -1,4 +1,8 @@
-"""The demo as a user runs it: as a process, with real Spark, real kills and the real flights."""
+"""The demo as a user runs it: as a process, with real Spark, real kills and the real flights.
+
+Its Javas map the archive of Spark's classes, as all Javas of the tests do. It runs on one kind of server: it
+asks nothing of Redis that other tests do not ask of each kind.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,17 @@ from contextlib import suppress
 import pytest
 import redis
 
+from tests.spark.classes import java_options
 from tests.spark.programs import descendants
 
-SECONDS = 400.0
+SECONDS = 800.0
 
 
-def _demo(*options: str, url: str | None = None) -> subprocess.CompletedProcess[str]:
-    arguments: Sequence[str] = [sys.executable, "-m", "streamlease.admin", "demo", *options]
-    if url is not None:
-        arguments = [*arguments, "--redis", url]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+def _demo(url: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    arguments: Sequence[str] = [sys.executable, "-m", "streamlease.admin", "demo", *options, "--redis", url]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    ) as demo:
         try:
             out, err = demo.communicate(timeout=SECONDS)
         except BaseException:
@@ -38,9 +43,9 @@ def _demo(*options: str, url: str | None = None) -> subprocess.CompletedProcess[
 
 @pytest.mark.demo
 @pytest.mark.spark
-@pytest.mark.timeout(420)
-def test_every_flight_arrives_once_though_a_query_and_a_leader_are_killed(real_redis_url: str) -> None:
-    done = _demo("--json", url=real_redis_url)
+@pytest.mark.timeout(900)
+def test_every_flight_arrives_once_though_a_query_and_a_leader_are_killed(embedded_redis_url: str) -> None:
+    done = _demo(embedded_redis_url, "--json", JAVA_TOOL_OPTIONS=java_options())
     assert done.returncode == 0, done.stderr[-3000:]
     outcome = json.loads(done.stdout)
     assert outcome["published"] == outcome["delivered"] == 336_776
@@ -51,7 +56,7 @@ def test_every_flight_arrives_once_though_a_query_and_a_leader_are_killed(real_r
     assert outcome["leader_replaced_seconds"] is not None
     assert len(outcome["mean_arrival_delay"]) == 16
     assert all(means["spark"] == means["file"] for means in outcome["mean_arrival_delay"].values())
-    with redis.Redis.from_url(real_redis_url) as client:
+    with redis.Redis.from_url(embedded_redis_url) as client:
         left = {key for key in client.scan_iter("sl:*") if b"flights" in key or b"{g:" in key}
     assert not left, "the demo leaves nothing of its own in a Redis that it was given"
 
@@ -68,7 +73,7 @@ def test_a_redis_that_has_the_space_already_is_left_alone(embedded_redis_url: st
     )  # fmt: skip
     with redis.Redis.from_url(embedded_redis_url) as client:
         before = client.dbsize()
-        done = _demo(url=embedded_redis_url)
+        done = _demo(embedded_redis_url)
         assert done.returncode == 2
         assert "space 'flights' exists in this Redis already" in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
@@ -76,7 +81,7 @@ def test_a_redis_that_has_the_space_already_is_left_alone(embedded_redis_url: st
 
 
 def test_an_unreachable_redis_is_one_line() -> None:
-    done = _demo(url="redis://127.0.0.1:1")
+    done = _demo("redis://127.0.0.1:1")
     assert done.returncode == 1
     assert "Redis at 127.0.0.1:1 does not answer" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
