@@ -25,10 +25,9 @@ USAGE = """\
 usage: python3 run.py COMMAND [ARGUMENT...]
 
   demo [argument...]         run the demo ('demo --help' lists its arguments)
-  test                       run all tests, one at a time
-  test --side-by-side        run all tests, several at a time, and then those that need quiet
+  test                       run all tests, several at a time, and then those that need quiet
   test --fast                the same with only those that start no Java, browser, cluster or Helm
-  test pytest argument...    run pytest with these arguments, one test at a time
+  test pytest argument...    run pytest with these arguments, one test at a time ('test tests': all of them)
   check [--no-tests]         format, lint and types, then the tests
   setup                      only set up
 """
@@ -283,9 +282,13 @@ def taking_turns() -> Iterator[None]:
 
 
 def environment() -> dict[str, str]:
-    """The environment of all that is run: the programs of .venv come first, and modules are compiled once."""
+    """The environment of all that is run: the programs of .venv come first, and modules are compiled once.
+
+    Strings hash alike in all processes: the workers of a run collect the same tests, and a seed of the
+    simulation is the same run tomorrow.
+    """
     path = f"{PYTHON.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    ours = {**os.environ, "VIRTUAL_ENV": str(VENV), "PATH": path}
+    ours = {"PYTHONHASHSEED": "0", **os.environ, "VIRTUAL_ENV": str(VENV), "PATH": path}
     ours.pop("PYTHONDONTWRITEBYTECODE", None)  # each of many processes would compile all modules anew
     return ours
 
@@ -375,12 +378,11 @@ def main(arguments: Sequence[str]) -> int:
             provide_browser()
     if command == "demo":
         become("streamlease", "demo", *rest)
-    together = rest in (["--fast"], ["--side-by-side"])
-    if command == "test" and not together:
+    if command == "test" and rest not in ([], ["--fast"]):
         become("python", "-m", "pytest", *rest)
     failed = check_sources() if command == "check" else 0
     if with_tests:
-        failed = (run_tests(fast=rest == ["--fast"]) if together else run_tool("pytest")) or failed
+        failed = run_tests(fast=rest == ["--fast"]) or failed
     return failed
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import tomllib
 from collections.abc import Iterator
 from types import ModuleType
+from typing import NoReturn
 
 import pytest
 
@@ -79,20 +80,35 @@ def test_the_fast_suite_leaves_out_every_marker_but_quiet(
         assert all(f" and not {suite}" in marks for suite in run_py.SLOW_SUITES)
 
 
-def test_arguments_go_to_pytest_as_they_are(run_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_go_to_pytest_as_they_are_and_without_them_tests_run_side_by_side(
+    run_py: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     became: list[tuple[str, ...]] = []
-    monkeypatch.setattr(run_py, "become", lambda *command: became.append(command))
+
+    def become(*command: str) -> NoReturn:
+        became.append(command)
+        raise SystemExit
+
+    monkeypatch.setattr(run_py, "become", become)
     monkeypatch.setattr(run_py, "set_up", lambda _profile: None)
     monkeypatch.setattr(run_py, "provide_redis7", lambda: "redis-server")
     monkeypatch.setattr(run_py, "provide_browser", lambda: None)
-    monkeypatch.setattr(run_py, "run_tests", lambda **_: 0)
-    monkeypatch.setattr(run_py, "run_tool", lambda *_: 0)
+    side_by_side: list[bool] = []
+
+    def run_tests(*, fast: bool) -> int:
+        side_by_side.append(fast)
+        return 0
+
+    monkeypatch.setattr(run_py, "run_tests", run_tests)
+    monkeypatch.setattr(run_py, "check_sources", lambda: 0)
     monkeypatch.setenv(run_py.REDIS_VARIABLE, "")
-    run_py.main(["test", "tests/leader", "-k", "poison"])
+    with pytest.raises(SystemExit):
+        run_py.main(["test", "tests/leader", "-k", "poison"])
     assert became == [("python", "-m", "pytest", "tests/leader", "-k", "poison")]
-    became.clear()
-    assert run_py.main(["test", "--side-by-side"]) == run_py.main(["test", "--fast"]) == 0
-    assert became == []
+    for words in (["test"], ["test", "--fast"], ["check"], ["check", "--no-tests"]):
+        assert run_py.main(words) == 0
+    assert side_by_side == [False, True, False]
+    assert len(became) == 1
 
 
 def test_what_it_runs_keeps_compiled_modules(run_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,3 +117,8 @@ def test_what_it_runs_keeps_compiled_modules(run_py: ModuleType, monkeypatch: py
     environment = run_py.environment()
     assert "PYTHONDONTWRITEBYTECODE" not in environment
     assert environment["PYTHONHASHSEED"] == "7"
+
+
+def test_strings_hash_alike_in_all_workers(run_py: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    assert run_py.environment()["PYTHONHASHSEED"] == "0"
