@@ -272,7 +272,7 @@ class PlainSubscription:
                 place = _Place(start[str(stream)], place.end, sliding=False)
                 after_offset(stream, place.position - 1, state)
             if not place.sliding:
-                state.check_left(stream, place.position)
+                state.check_exists(stream, place.position)
             self._places[stream] = place
         for stream, offset in (await offsets_after(self._redis, moments)).items():
             self._places[stream] = _Place(offset, self._places[stream].end, sliding=False)

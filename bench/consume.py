@@ -13,7 +13,7 @@ from bench.publish import publish
 from streamlease.agent.client import connect
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.read_ahead import read_range
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import connect_blocking, run_blocking
 
 BASE = "redis-py XREADGROUP + XACK"

@@ -38,7 +38,7 @@ from streamlease.spark.schema import (
 )
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.read_ahead import read_range
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.state import LogState
 from streamlease.streams.log.times import offsets_after
 from streamlease.streams.redis.connection import BlockingRedis, run_blocking
@@ -295,7 +295,7 @@ def _kept(
     wanted = {stream: offset for stream, offset in given.items() if stream in states}
     for stream, offset in wanted.items():
         try:
-            states[stream].check_left(stream, offset)
+            states[stream].check_exists(stream, offset)
         except HistoryTruncated as truncated:
             if fail:
                 raise

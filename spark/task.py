@@ -43,7 +43,7 @@ from streamlease.spark.connections import connection
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import FrameColumns
 from streamlease.streams.entries.message_rows import filter_batch
-from streamlease.streams.log.read_ahead import read_range
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 
 log = logging.getLogger(__name__)

@@ -95,7 +95,7 @@ def at_offsets(
             )
         try:
             if offset > LATEST:
-                state.check_left(StreamId.parse(stream), offset)
+                state.check_exists(StreamId.parse(stream), offset)
         except HistoryTruncated as truncated:
             if fail_on_data_loss:
                 raise

@@ -6,6 +6,7 @@ key                       type    what
 ========================= ======= =================================================================
 ``sl:{flights.0.3}:log``  stream  the entries; an id is ``<last offset>-<count>``
 ``sl:{flights.0.3}:meta`` hash    next, state (pending, open, sealed), floor, last_append (us), bytes;
+                                  exists (see ``state``; nothing of this version writes it);
                                   of retention: trimmed_at, trim_term, held_by, held_since
 ``sl:{flights.0.3}:pubs`` hash    publisher id -> ``incarnation sequence first count append_us``; of a
                                   sink with two words more: tag of the decision, rows of the batch

@@ -41,6 +41,7 @@ from streamlease.streams.log.appends import (
 from streamlease.streams.log.keys import stream_meta, stream_news, stream_publishers
 from streamlease.streams.log.many import READ_BYTES, read_all
 from streamlease.streams.log.ranges import RangeReader
+from streamlease.streams.log.segments import Segment
 from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.log.times import after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import (
@@ -107,10 +108,15 @@ def _newer(appends: Sequence[Append], late: Sequence[int], replies: Sequence[Any
 
 
 class AsyncLog:
-    """The streams behind one client of Redis. The coroutines of a blocking one are for ``run_blocking``."""
+    """The streams behind one client of Redis. The coroutines of a blocking one are for ``run_blocking``.
 
-    def __init__(self, redis: Redis) -> None:
+    Args:
+        older: what holds messages that are not in memory any more, newest first; read in threads.
+    """
+
+    def __init__(self, redis: Redis, older: Sequence[Segment] = ()) -> None:
         self._redis = redis
+        self._older = older
 
     async def open(
         self,
@@ -315,7 +321,7 @@ class AsyncLog:
         return {stream: state.next for stream, state in _states(wanted, replies, damaged).items()}
 
     async def floors(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
-        """The lowest offset that is left of each stream; unknown streams are left out."""
+        """The lowest offset of each stream that exists; unknown streams are left out."""
         return {stream: state.floor for stream, state in (await self.states(streams)).items()}
 
     async def since(self, stream: StreamId, point: int | datetime) -> int:
@@ -361,7 +367,7 @@ class AsyncLog:
             UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
         """
         reader = RangeReader(stream, start, end, enough=enough, max_bytes=max_bytes, schema=schema)
-        (outcome,) = await read_all(self._redis, [reader])
+        (outcome,) = await read_all(self._redis, [reader], self._older)
         if isinstance(outcome, StreamleaseError):
             raise outcome
         return outcome

@@ -85,6 +85,18 @@ class Taken(NamedTuple):
     """The size of each entry, expanded."""
 
 
+class Wanted(NamedTuple):
+    """What a reader wants of a stream: all of ``start <= offset < end``."""
+
+    stream: StreamId
+    start: int
+    end: int
+    schema: Schema | None = None
+    """The typed columns, in a space with a schema; None for all."""
+    columns: frozenset[str] | None = None
+    """The columns of every message; see ``decode_entries``; None for all."""
+
+
 class RangeReader:
     """Reads ``start <= offset < end`` of one stream: send :attr:`commands`, :meth:`feed` the replies.
 
@@ -164,7 +176,7 @@ class RangeReader:
 
         Raises:
             UnknownSpace: there is no such stream.
-            HistoryTruncated: retention removed the offset asked for.
+            HistoryTruncated: the offset asked for is below what is in memory.
             MissingOffsets: offsets are missing for another reason.
             SchemaMismatch: the space has other columns than the reader wants.
         """
@@ -173,7 +185,7 @@ class RangeReader:
         if state is None:
             raise no_stream(self.stream)
         self.state = state
-        state.check_left(self.stream, self.position)
+        state.check_in_memory(self.stream, self.position)
         self._look_at_schema(meta[-1])
         entries: list[Entry] = [(entry[0], entry[1]) for entry in found if entry[1] is not None]
         begin = self.position
@@ -222,6 +234,18 @@ class RangeReader:
             return self._first_count
         wanted = -(-messages * entries // rows)
         return max(1, min(MOST_FIRST_COUNT, wanted, CHUNK_BYTES * entries // max(1, size)))
+
+    def wanted_below(self, memory: int) -> Wanted:
+        """What this reader wants of what lies below the offset `memory`, and so in another segment."""
+        end = memory if self._end is None else min(self._end, memory)
+        return Wanted(self.stream, self.position, end, self._schema, self._columns)
+
+    def pass_over(self, batch: pa.RecordBatch) -> None:
+        """Go on behind a batch that another segment had."""
+        self.position += batch.num_rows
+        if self._bytes_left is not None:
+            self._bytes_left -= batch.nbytes
+        self.done = self._has_enough()
 
     def _has_enough(self) -> bool:
         if self.position == self._end:

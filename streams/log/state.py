@@ -1,4 +1,16 @@
-"""What there is of a stream. Pure."""
+"""What there is of a stream, and what of it is in memory. Pure.
+
+The history of a stream is made of segments, each held by one source (``segments``). The newest is the memory
+of Redis. So there are two floors, and who asks for one says which:
+
+* ``LogState.floor``: the lowest offset that *exists*. Whoever wants something below it gets
+  ``HistoryTruncated`` (``check_exists``).
+* ``LogState.memory.first``: the lowest offset *in memory*. Only who sends commands to Redis asks for it
+  (``check_in_memory``).
+
+Where another source holds what is below the memory, the field ``exists`` of the meta has its lowest offset.
+Without that field, what exists is what is in memory.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +22,45 @@ from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.connection import Command
 
 
-class LogState(NamedTuple):
-    """What Redis holds of a stream: the offsets ``floor <= offset < next``, without a hole; whether `next` is
-    its end, the time of the last append in microseconds, whether it waits for its predecessors to be
-    sealed, and its size."""
+class Extent(NamedTuple):
+    """What one source holds of a stream: the offsets ``first <= offset < next``, without a hole."""
 
-    floor: int
+    first: int
     next: int
+
+
+class LogState(NamedTuple):
+    """What is known about a stream: what Redis holds, whether ``next`` is its end, the time of the last
+    append in microseconds, whether it waits for its predecessors to be sealed, and its size."""
+
+    memory: Extent
     sealed: bool
     last_append: int
     pending: bool = False
     bytes: int = 0
-    """Of all that is left, as stored."""
+    """Of all that is in memory, as stored."""
+    exists: int | None = None
+    """The lowest offset that another source holds; None if there is none."""
+
+    @property
+    def next(self) -> int:
+        """The offset that the next message will get."""
+        return self.memory.next
+
+    @property
+    def floor(self) -> int:
+        """The lowest offset that exists."""
+        first = self.memory.first
+        return first if self.exists is None else min(first, self.exists)
 
     @property
     def mean_bytes(self) -> float:
-        """Stored size of a message that is left; 0 if there is none."""
-        return self.bytes / (self.next - self.floor) if self.next > self.floor else 0.0
+        """Stored size of a message in memory; 0 if there is none."""
+        first, next = self.memory
+        return self.bytes / (next - first) if next > first else 0.0
 
-    def check_left(self, stream: StreamId, offset: int) -> None:
-        """Whether all from `offset` on is left.
+    def check_exists(self, stream: StreamId, offset: int) -> None:
+        """Whether the history from `offset` on is whole.
 
         Raises:
             HistoryTruncated: retention removed that offset.
@@ -37,10 +68,19 @@ class LogState(NamedTuple):
         if offset < self.floor:
             raise HistoryTruncated(str(stream), offset, self.floor)
 
+    def check_in_memory(self, stream: StreamId, offset: int) -> None:
+        """Whether Redis has all from `offset` on.
+
+        Raises:
+            HistoryTruncated: `offset` is below what is in memory.
+        """
+        if offset < self.memory.first:
+            raise HistoryTruncated(str(stream), offset, self.memory.first)
+
 
 def meta_command(stream: StreamId) -> Command:
     """Asks for what :func:`parse_meta` reads."""
-    return ("HMGET", stream_meta(stream), "next", "floor", "state", "last_append", "bytes")
+    return ("HMGET", stream_meta(stream), "next", "floor", "state", "last_append", "bytes", "exists")
 
 
 def parse_meta(stream: StreamId, reply: Any) -> LogState | None:
@@ -51,14 +91,16 @@ def parse_meta(stream: StreamId, reply: Any) -> LogState | None:
     """
     if reply[0] is None:
         return None
-    next, floor, state, last_append, size = reply[:5]
+    next, floor, state, last_append, size, exists = reply[:6]
     try:
         end, first, appended, bytes = int(next), int(floor or 0), int(last_append or 0), int(size or 0)
+        oldest = None if exists is None else int(exists)
     except ValueError:
         raise damaged_stream(stream) from None
-    if end < 0 or first < 0 or appended < 0 or bytes < 0:
+    if end < 0 or first < 0 or appended < 0 or bytes < 0 or (oldest or 0) < 0:
         raise damaged_stream(stream)
-    return LogState(first, end, state == b"sealed", appended, state == b"pending", bytes)
+    memory = Extent(first, end)
+    return LogState(memory, state == b"sealed", appended, state == b"pending", bytes, oldest)
 
 
 def damaged_stream(stream: StreamId) -> StreamleaseError:

@@ -27,7 +27,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
+from streamlease.streams.log.state import Extent, LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import (
     AsyncRedis,
     Command,
@@ -65,14 +65,14 @@ def _meta(stream: StreamId) -> Command:
     return (*meta_command(stream), "trimmed_at")
 
 
-def _searched(stream: StreamId, reply: Any, moment: int) -> LogState:
-    """The state of a stream that still has everything after `moment`."""
+def _searched(stream: StreamId, reply: Any, moment: int) -> Extent:
+    """Where to search a stream that still has everything after `moment`."""
     state, trimmed_at = parse_meta(stream, reply), reply[-1]
     if state is None:
         raise no_stream(stream)
     if trimmed_at is not None and moment < int(trimmed_at):
-        raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, state.floor)
-    return state
+        raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, state.memory.first)
+    return state.memory
 
 
 def first_after(moments: Mapping[StreamId, int]) -> Steps:
@@ -85,8 +85,7 @@ def first_after(moments: Mapping[StreamId, int]) -> Steps:
     high: dict[StreamId, int] = {}
     streams = list(moments)
     for stream, reply in zip(streams, (yield [_meta(stream) for stream in streams]), strict=True):
-        state = _searched(stream, reply, moments[stream])
-        low[stream], high[stream] = state.floor, state.next
+        low[stream], high[stream] = _searched(stream, reply, moments[stream])
     while middle := {
         stream: (low[stream] + high[stream]) // 2 for stream in streams if low[stream] < high[stream]
     }:
@@ -105,7 +104,7 @@ def first_after(moments: Mapping[StreamId, int]) -> Steps:
             else:
                 low[stream] = held.end
     for stream, reply in zip(streams, (yield [_meta(stream) for stream in streams]), strict=True):
-        low[stream] = max(low[stream], _searched(stream, reply, moments[stream]).floor)
+        low[stream] = max(low[stream], _searched(stream, reply, moments[stream]).first)
     return low
 
 
@@ -152,7 +151,7 @@ def after_offset(stream: StreamId, offset: int, state: LogState) -> int:
             f"stream {stream} never had offset {offset}, its next one is {state.next}: "
             f"the offset is of another stream, or Redis lost writes; start from an offset that is there"
         )
-    state.check_left(stream, offset + 1)
+    state.check_exists(stream, offset + 1)
     return offset + 1
 
 
@@ -184,9 +183,10 @@ class WaitingMessage(NamedTuple):
 
     next: int
     floor: int
-    """The lowest offset that is left."""
+    """The lowest offset that exists."""
     since: int | None
-    """Append time in microseconds; None if there is no message at the offset, or its time is not known."""
+    """Append time in microseconds; None if there is no message at the offset, or its time is not known, as
+    that of a message that is not in memory."""
 
 
 async def waiting(

@@ -233,8 +233,8 @@ class Kept(NamedTuple):
     @property
     def bytes_ever(self) -> int:
         """About how many bytes were ever appended, judged by the messages that are left."""
-        next = self.state.next
-        left = next - self.state.floor
+        first, next = self.state.memory
+        left = next - first
         return MOST if next and not left else self.state.bytes * next // max(1, left)
 
 

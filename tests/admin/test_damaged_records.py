@@ -78,6 +78,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "append time below 0": (put("sl:{bad.0.0}:meta", "last_append", b"-5"), "key sl:{bad.0.0}:meta"),
     "time of a trim below 0": (put("sl:{bad.0.0}:meta", "trimmed_at", b"-5"), ""),
     "time of a hold": (put("sl:{bad.0.0}:meta", "held_since", b"x"), ""),
+    "oldest that exists": (put("sl:{bad.0.0}:meta", "exists", b"x"), "key sl:{bad.0.0}:meta"),
     "term below 0": (put(keys.leader(BAD.id), "term", b"-5"), f"key {keys.leader(BAD.id)}"),
     "progress below 0": (put(keys.progress(BAD.id), "bad.0.0", b"-5"), f"key {keys.progress(BAD.id)}"),
     "pause": (put(keys.progress(BAD.id), "@paused", b"x"), f"key {keys.progress(BAD.id)}"),

@@ -21,7 +21,7 @@ from streamlease.registry.group_needs import GroupProgress
 from streamlease.streams.imports.transfer import Item, Transfer
 from streamlease.streams.log.keys import stream_publishers
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.state import LogState
+from streamlease.streams.log.state import Extent, LogState
 from streamlease.streams.log.times import EPOCH, MICROSECOND, server_time
 from streamlease.streams.spaces.altering import Generations
 from streamlease.streams.spaces.retention import Retention
@@ -363,7 +363,7 @@ def space(*sizes: int) -> Space:
 
 
 def stream_state(next: int, floor: int, sealed: bool = True) -> LogState:
-    return LogState(floor, next, sealed, 0)
+    return LogState(Extent(floor, next), sealed, 0)
 
 
 def group(need: int, *, expired: bool = False, begun: bool = True) -> GroupProgress:

@@ -16,7 +16,7 @@ from streamlease.spark.schema import message_fields, stream_columns
 from streamlease.streams.entries.entries import Row, encode_rows
 from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA
 from streamlease.streams.log.log import Append, AsyncLog
-from streamlease.streams.log.read_ahead import read_range
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import connect, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 

@@ -28,7 +28,7 @@ from streamlease.streams.log import ranges
 from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
 from streamlease.streams.log.log import Append, Appended, AsyncLog, OutOfSequence
 from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.log.read_ahead import read_range
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import (
     AsyncRedis,
     BlockingRedis,
@@ -123,7 +123,7 @@ async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_ou
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
-    monkeypatch.setattr("streamlease.streams.log.read_ahead.ENOUGH_ROWS", 1)
+    monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
     asked = 0
 
@@ -133,7 +133,7 @@ async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_ou
             asked += 1
             super().__init__(*arguments)
 
-    monkeypatch.setattr("streamlease.streams.log.read_ahead.PendingAnswer", Counted)
+    monkeypatch.setattr("streamlease.streams.log.segments.PendingAnswer", Counted)
     reading = read_range(blocking, stream, 0, total)
     assert offsets([next(reading)]) == [0, 1, 2]
     assert asked == 2
@@ -144,7 +144,7 @@ async def test_a_reader_that_is_left_early_leaves_no_reply_behind(
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
-    monkeypatch.setattr("streamlease.streams.log.read_ahead.ENOUGH_ROWS", 1)
+    monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
     for left_after in range(4):
         reading = read_range(blocking, stream, 0, total)
@@ -157,7 +157,7 @@ async def test_a_connection_lost_with_a_question_on_its_way_is_an_outage_and_the
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "CHUNK_BYTES", 1)
-    monkeypatch.setattr("streamlease.streams.log.read_ahead.ENOUGH_ROWS", 1)
+    monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 1)
     total = await fill(log, stream, [3] * 40)
     reading = read_range(blocking, stream, 0, total)
     first = offsets([next(reading)])
@@ -174,7 +174,7 @@ async def test_what_is_large_enough_is_handed_out_as_it_is(
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "BATCH_ROWS", 64)
-    monkeypatch.setattr("streamlease.streams.log.read_ahead.ENOUGH_ROWS", 10)
+    monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 10)
     total = await fill(log, stream, [4, 5, 6, 3, 10, 2, 70, 1, 1])
     batches = [*read_range(blocking, stream, 0, total)]
     assert [batch.num_rows for batch in batches] == [15, 3, 10, 2, 64, 8]

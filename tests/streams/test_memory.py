@@ -14,7 +14,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import encode_batch
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.ranges import BATCH_BYTES, BATCH_ROWS, ENOUGH_BYTES, ENOUGH_ROWS, gather
-from streamlease.streams.log.read_ahead import read_range
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import ask, connect_blocking, run_blocking
 
 STREAM = StreamId("s", 0, 0)

@@ -20,7 +20,7 @@ from streamlease.protocol.errors import HistoryTruncated, InvalidInput, StreamSe
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.log import Append, Appended, AsyncLog
-from streamlease.streams.log.read_ahead import read_range
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.times import EPOCH, MICROSECOND
 from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 from streamlease.streams.redis.scripts import load_script

@@ -41,7 +41,7 @@ async def test_bytes_are_what_is_stored(redis: AsyncRedis, log: AsyncLog, stream
     assert (await state(redis, stream)).state.bytes == 0
     await fill(log, stream, [1, 1, 50, 1, 7])
     held = await state(redis, stream)
-    assert (held.state.floor, held.state.next, held.state.bytes) == (0, 60, await stored_bytes(redis, stream))
+    assert (held.state.memory, held.state.bytes) == ((0, 60), await stored_bytes(redis, stream))
     assert held == Kept(held.state, 0, None, None)
     assert held.state.bytes > 0
     await trim(redis, Trim(stream, Retention(messages=8), 60))

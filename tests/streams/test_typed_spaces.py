@@ -14,7 +14,7 @@ from streamlease.streams.entries.entries import Message, Row, encode_message, en
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import Append, AsyncLog
-from streamlease.streams.log.read_ahead import read_range
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
 from streamlease.streams.spaces.spaces import Space, SpaceStore

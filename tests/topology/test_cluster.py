@@ -25,7 +25,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership
 from streamlease.streams.log import keys
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.read_ahead import read_range
+from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish.batch_plan import BatchPlan
 from streamlease.streams.publish.publisher import Publisher
