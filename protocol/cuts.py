@@ -9,7 +9,7 @@ nothing that Python's garbage collector has to walk through::
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple, overload
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
@@ -84,8 +84,12 @@ class Ranges(Sequence[CutRange]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Ranges):
-            return len(self) == len(other) and all(
-                list(mine) == list(others) for mine, others in zip(self.columns, other.columns, strict=True)
+            return self is other or (
+                len(self) == len(other)
+                and all(
+                    list(mine) == list(others)
+                    for mine, others in zip(self.columns, other.columns, strict=True)
+                )
             )
         return isinstance(other, tuple) and tuple(self) == other
 
@@ -108,7 +112,7 @@ class _Written(BaseModel):
     ends: list[Offset]
 
 
-def _read(value: Any) -> Ranges:
+def read_ranges(value: Any) -> Ranges:
     """Ranges from their columns, or as they are.
 
     Raises:
@@ -125,38 +129,10 @@ def _read(value: Any) -> Ranges:
     return Ranges(*columns)
 
 
-def _write(ranges: Ranges) -> dict[str, list[Any]]:
+def write_ranges(ranges: Ranges) -> dict[str, list[Any]]:
+    """Ranges as they are written: by column."""
     return {name: list(column) for name, column in zip(_Written.model_fields, ranges.columns, strict=True)}
 
 
-RangesField = Annotated[Ranges, PlainValidator(_read), PlainSerializer(_write)]
+RangesField = Annotated[Ranges, PlainValidator(read_ranges), PlainSerializer(write_ranges)]
 """Ranges as a field of a message or of a record."""
-
-OpenRanges = dict[str, tuple[int, int, int]]
-"""The ranges of an open cut by their streams: lease epoch, start and end. Streams may leave it."""
-
-
-def opened(ranges: Ranges) -> OpenRanges:
-    """Ranges by their streams."""
-    streams, *rest = ranges.columns
-    return dict(zip(streams, zip(*rest, strict=True), strict=True))
-
-
-def still_open(ranges: Mapping[str, tuple[int, int, int]]) -> Ranges:
-    """The ranges of an open cut."""
-    columns = [*zip(*ranges.values(), strict=True)] or [(), (), ()]
-    return Ranges([*ranges], *columns)
-
-
-def _read_open(value: Any) -> OpenRanges:
-    if isinstance(value, dict) and all(type(part) is tuple for part in value.values()):
-        return value
-    return opened(_read(value))
-
-
-OpenRangesField = Annotated[
-    OpenRanges,
-    PlainValidator(_read_open),
-    PlainSerializer(lambda ranges: _write(still_open(ranges))),
-]
-"""The same as a field of the state."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from streamlease.leader.core.lease import Lease, LeaseState
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import CutClosed, CutOpened
-from streamlease.protocol.cuts import NO_RANGES, Ranges, still_open
+from streamlease.protocol.cuts import NO_RANGES, Ranges
 from streamlease.protocol.messages import (
     CutFinished,
     CutFixed,
@@ -58,9 +58,9 @@ def fixed(state: GroupState, leases: Leases, term: int, message: FixCut) -> CutF
     """The answer: the ranges that are fixed, unless they are those asked for, and the progress of what was
     left out."""
     known = state.sessions.get(message.session)
-    held = known.ranges if known is not None and known.cut == message.cut else {}
-    ranges = still_open(held)
+    ranges = known.ranges.left if known is not None and known.cut == message.cut else NO_RANGES
     as_asked = ranges == message.ranges
+    held = () if as_asked else {*ranges.streams}
     left_out = () if as_asked else [stream for stream in message.ranges.streams if stream not in held]
     return CutFixed(
         group=message.group,
@@ -103,7 +103,7 @@ def finished(state: GroupState, leases: Leases, term: int, message: FinishCut) -
 def resumed(state: GroupState, term: int, message: ResumeCut) -> CutResumed:
     """The answer: which ranges of the open cut are still the session's."""
     known = state.sessions.get(message.session)
-    ranges = still_open(known.ranges) if known is not None and known.cut == message.cut else NO_RANGES
+    ranges = known.ranges.left if known is not None and known.cut == message.cut else NO_RANGES
     return CutResumed(group=message.group, session=message.session, term=term, cut=message.cut, ranges=ranges)
 
 

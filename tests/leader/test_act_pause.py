@@ -25,7 +25,7 @@ def test_an_open_cut_is_finished_in_a_paused_group_and_no_other_is_opened() -> N
     rig = led((S0,), ("b1",))
     rig.hear(fix("s-n-b1", 1, part(S0, 1, 0, 10)))
     rig.hear(command("pause"))
-    assert rig.leader.durable.sessions["s-n-b1"].ranges != {}
+    assert rig.leader.durable.sessions["s-n-b1"].ranges
     answer = only(rig.hear(fix("s-n-b1", 2, part(S0, 1, 10, 20))), CutFixed)
     assert (answer.ranges, rig.committed(S0)) == ((), 10)
 

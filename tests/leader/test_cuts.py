@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.open_ranges import OpenRanges
 from streamlease.leader.core.state.progress import SessionCuts
 from streamlease.leader.core.state.records import (
     Committed,
@@ -406,4 +407,6 @@ def test_a_snapshot_is_read_back() -> None:
     state = held()
     state.apply(CutOpened(session="s", cut=4, ranges=Ranges.of((part(S0, 1, 3, 9),))))
     assert GroupState.restore(state.snapshot()) == state
-    assert state.sessions == {"s": SessionCuts(finished=3, cut=4, ranges={S0: (1, 3, 9)})}
+    assert state.sessions == {
+        "s": SessionCuts(finished=3, cut=4, ranges=OpenRanges(Ranges.of((part(S0, 1, 3, 9),))))
+    }

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from streamlease.leader.core.state import outcomes as o
 from streamlease.leader.core.state.fields import Number, Stream
+from streamlease.leader.core.state.open_ranges import OpenRanges
 from streamlease.leader.core.state.operated import Acted, BorrowerLeft, DoneAct, Operated, RefusedAct
 from streamlease.leader.core.state.progress import SessionCuts, StreamProgress
 from streamlease.leader.core.state.records import (
@@ -35,7 +36,6 @@ from streamlease.leader.core.state.records import (
     TermStarted,
     Truncated,
 )
-from streamlease.protocol.cuts import OpenRanges, opened
 from streamlease.protocol.ids import LEAST_LEAP
 
 
@@ -162,21 +162,22 @@ class GroupState(BaseModel):
         cuts = self.sessions.setdefault(record.session, SessionCuts())
         cuts.cut = record.cut
         cuts.finished = max(cuts.finished, record.cut - 1)
-        cuts.ranges = opened(record.ranges)
+        cuts.ranges = OpenRanges(record.ranges)
 
     def _close(self, record: CutClosed) -> None:
         cuts = self.sessions.setdefault(record.session, SessionCuts())
         if cuts.cut == record.cut:
-            for stream, (_, _, end) in cuts.ranges.items():
+            streams, _, _, ends = cuts.ranges.left.columns
+            for stream, end in zip(streams, ends, strict=True):
                 self.streams[stream].commit(end)
             cuts.cut = 0
-            cuts.ranges = {}
+            cuts.ranges = OpenRanges()
         cuts.finished = max(cuts.finished, record.cut)
 
     def _forget_session(self, session: str) -> None:
-        for stream, (_, _, end) in self._open_ranges(session).items():
-            if stream in self.streams:
-                self.streams[stream].pin(end)
+        for part in self._open_ranges(session).left:
+            if part.stream in self.streams:
+                self.streams[part.stream].pin(part.end)
         self.sessions.pop(session, None)
 
     def is_in_cut(self, stream: str) -> bool:
@@ -185,14 +186,14 @@ class GroupState(BaseModel):
 
     def _open_ranges(self, session: str | None) -> OpenRanges:
         cuts = self.sessions.get(session) if session is not None else None
-        return cuts.ranges if cuts is not None else {}
+        return cuts.ranges if cuts is not None else OpenRanges()
 
     def _pin(self, stream: str) -> None:
         """The owner loses `stream`: take it out of its open cut, and remember where that cut ended."""
         progress = self.streams[stream]
-        part = self._open_ranges(progress.session).pop(stream, None)
-        if part is not None:
-            progress.pin(part[2])
+        end = self._open_ranges(progress.session).leave(stream)
+        if end is not None:
+            progress.pin(end)
 
     # ------------------------------------------------------------ which streams there are
 
@@ -215,7 +216,7 @@ class GroupState(BaseModel):
             if gone is not None:
                 self.lease_epoch_floor = max(self.lease_epoch_floor, gone.lease_epoch)
             for cuts in self.sessions.values():
-                cuts.ranges.pop(stream, None)
+                cuts.ranges.leave(stream)
         self.operated.forget_streams(streams)
         if self.lost_from is not None:
             self.lost_from = self.lease_epoch_floor + 1
@@ -240,7 +241,7 @@ class GroupState(BaseModel):
         match record.outcome:
             case o.Reset(moves=moves, behind=behind):
                 for stream, (_, offset) in moves.items():
-                    self._open_ranges(self.streams[stream].session).pop(stream, None)
+                    self._open_ranges(self.streams[stream].session).leave(stream)
                     self.streams[stream].begin_anew(offset, self.next_lease_epoch(stream))
                 for stream in behind:
                     self._let_go(stream)

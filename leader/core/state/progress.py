@@ -8,8 +8,8 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from streamlease.leader.core.state.fields import Number
+from streamlease.leader.core.state.open_ranges import OpenRanges, OpenRangesField
 from streamlease.leader.core.state.records import Failed, Fate, Leased
-from streamlease.protocol.cuts import OpenRangesField
 
 
 class Failure(BaseModel):
@@ -133,4 +133,4 @@ class SessionCuts(BaseModel):
     finished: Number = 0
     cut: Number = 0
     """Number of the open cut; 0 if none is open."""
-    ranges: OpenRangesField = Field(default_factory=dict)
+    ranges: OpenRangesField = Field(default_factory=OpenRanges)
