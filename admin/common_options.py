@@ -27,11 +27,12 @@ def chosen_url(url: str | None) -> str:
     """The Redis to use: `url`, the environment's, that of a running embedded one, or the local default.
 
     Raises:
+        InvalidOption: `url` is empty, or no text.
         StoreUnavailable: the embedded Redis is there but does not answer.
     """
     from streamlease.agent.client import URL_VARIABLE, redis_url
 
-    if not url and not os.environ.get(URL_VARIABLE):
+    if url is None and not os.environ.get(URL_VARIABLE):
         from streamlease.admin.redis.embedded import EmbeddedRedis
 
         running = EmbeddedRedis().status()

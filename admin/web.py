@@ -12,6 +12,7 @@ import typer
 from streamlease.admin.common_options import RedisUrl, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.output import line
+from streamlease.protocol.addresses import check_listen_host
 from streamlease.protocol.errors import InvalidOption, Unsupported
 
 SHORTEST_TOKEN = 16
@@ -70,6 +71,7 @@ def ui(
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    check_listen_host(host)
     try:
         return socket.create_server((host, port))
     except OSError as error:

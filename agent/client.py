@@ -52,8 +52,13 @@ def redis_url(url: str | None = None) -> str:
     """`url`, or else that of the environment variable STREAMLEASE_REDIS_URL, or else the local default.
 
     Raises:
-        InvalidOption: it has characters that are no text; it is not shown, for it may hold a password.
+        InvalidOption: `url` is empty, as where a variable is not set, and could be any Redis; or it has
+            characters that are no text, and is not shown, for it may hold a password.
     """
+    if url is not None and not url.strip():
+        raise InvalidOption(
+            f"the URL of Redis is empty: give one, such as {DEFAULT_URL}, or leave it out for the default"
+        )
     found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
     try:
         found.encode()

@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from streamlease.protocol.addresses import check_listen_host
 from streamlease.protocol.errors import InvalidOption
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -197,8 +198,9 @@ def serve_metrics(port: int = 9000, host: str = "127.0.0.1") -> int:
         the port.
 
     Raises:
-        InvalidOption: the port is out of range, or taken.
+        InvalidOption: the port is out of range, or taken; or `host` is no address.
     """
+    check_listen_host(host)
     if not 0 <= port <= 65535:
         raise InvalidOption(f"the port of the metrics is {port}: it must be from 0 to 65535")
     if port and (host, port) in _SERVED:

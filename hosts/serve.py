@@ -33,6 +33,7 @@ from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.hosts.jobs import SpawnJobs
 from streamlease.leader.metrics import exposition
 from streamlease.leader.runner import now_ms
+from streamlease.protocol.addresses import check_listen_host
 from streamlease.protocol.errors import InvalidOption
 from streamlease.registry import hosts
 from streamlease.registry.spawn import queue_client, spawn
@@ -66,6 +67,7 @@ class ServeConfig:
     drain_timeout: float = 20.0
 
     def __post_init__(self) -> None:
+        check_listen_host(self.http_host)
         if not 0 <= self.http_port <= 65535:
             raise InvalidOption(f"http port is {self.http_port}: it must be from 0 to 65535")
         if not 0 < self.drain_timeout <= 3600:

@@ -149,7 +149,7 @@ def _work(source: str, start: str | None) -> Work:
     if source.partition("/")[0] in SHARED_PREFIXES:
         subscription = SharedSubscription.parse(source)
         return partial(_consume_shared, subscription, None if start is None else parse_start(start))
-    return partial(_consume_alone, check_filter(source), parse_start(start or "latest"))
+    return partial(_consume_alone, check_filter(source), parse_start("latest" if start is None else start))
 
 
 async def _run(url: str, work: Work, as_json: bool, count: int | None, seconds: float | None) -> Printer:

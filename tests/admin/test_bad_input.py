@@ -29,6 +29,21 @@ SUBSCRIPTIONS = [
     ("$queue", "$queue"),
 ]
 
+UNSET = [
+    ["status"],
+    ["serve", "--http-port", "0"],
+    ["publish", "flights/x"],
+    ["consume", "flights/#"],
+    ["space", "delete", "flights", "--yes"],
+    ["group", "pause", "$shared/g/flights/#"],
+]
+"""What must not go to any other Redis where ``--redis "$VARIABLE"`` is of a variable that is not set."""
+
+LISTENING = [
+    ["serve", "--http-port", "0", "--http-host"],
+    ["consume", "flights/#", "--metrics-port", "0", "--metrics-host"],
+]
+
 CASES: list[tuple[list[str], int, str]] = [
     *((["consume", text], 2, shown) for text, shown in [*FILTERS, *SUBSCRIPTIONS]),
     *((["space", "create", "s", "--topics", text], 2, shown) for text, shown in FILTERS),
@@ -75,6 +90,13 @@ CASES: list[tuple[list[str], int, str]] = [
     (["serve", "--log-format", "xml"], 2, "'xml'"),
     (["serve", "--name", "a b{c}"], 2, "a b{c}"),
     (["frobnicate"], 2, "frobnicate"),
+    *(([*words, "--redis", ""], 2, "the URL of Redis is empty") for words in UNSET),
+    (["consume", "flights/#", "--from", ""], 2, "--from ''"),
+    *(
+        ([*words, host], 2, f"cannot listen on {host!a}")
+        for words in LISTENING
+        for host in ("", "\udcff", "x" * 64, "a..b")
+    ),
 ]
 
 

@@ -144,6 +144,7 @@ def test_a_group_that_is_not_there_is_said_so(command: Command) -> None:
     ("words", "said"),
     [
         (("--http-port", "70000"), "--http-port is 70000: it must be from 0 to 65535"),
+        (("--http-host", ""), "cannot listen on '': give an address of this machine"),
         (("--token-file", "/nowhere"), "--token-file is /nowhere, which cannot be read"),
     ],
 )
