@@ -47,15 +47,22 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
-    """Rows under their titles; numbers to the right; `empty` if there are none."""
+def table(titles: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
+    """An answer's rows under their titles; numbers to the right; `empty` if there are none."""
+    cells = [[shown(cell) for cell in row] for row in rows]
+    aligned(
+        titles, cells, [all(_is_number(row[place]) for row in cells) for place in range(len(titles))], empty
+    )
+
+
+def aligned(columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[bool], empty: str) -> None:
+    """The same, where it is known which columns stand at the right."""
     cells = [[shown(cell) for cell in row] for row in rows]
     if not cells:
         line(empty)
         return
     below = [[row[place] for row in cells] for place in range(len(columns))]
     widths = [max(len(title), *map(width, cells)) for title, cells in zip(columns, below, strict=True)]
-    right = [all(map(_is_number, column)) for column in below]
     text = [_row(columns, widths, right), "─" * (sum(widths) + len(GAP) * (len(widths) - 1))]
     text += [_row(row, widths, right) for row in cells]
     line("\n".join(text))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from streamlease.admin.common_options import RedisUrl, check_seconds
+from streamlease.admin.facts.fact_tables import GROUPS_IN_TOP, STREAMS_LIVE, FactTable
 from streamlease.admin.output import printable, shown
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import UnknownGroup
@@ -102,18 +102,14 @@ def view(board: Board, subscription: str | None, height: int | None) -> Renderab
 
 
 def _groups(groups: list[GroupOnPage], room: int | None) -> Table:
-    titles = ("SUBSCRIPTION", "LEADER", "TERM", "BORROWERS", "HELD", "STREAMS", "MOVES", "LAG")
-    cells = attrgetter("subscription", "leader", "term", "borrowers", "held", "streams", "moves", "lag")
-    return _table(titles, [cells(one) for one in sorted(groups, key=lambda one: _by_lag(one.lag))], room)
+    return _table(GROUPS_IN_TOP, sorted(groups, key=lambda one: _by_lag(one.lag)), room)
 
 
 def _streams(board: Board, subscription: str, room: int | None) -> Table:
     found = board.groups.get(subscription)
     if found is None:
         raise UnknownGroup(f"group '{subscription}' was deleted")
-    titles = ("STREAM", "OWNER", "LEASE EPOCH", "STATE", "COMMITTED", "NEXT", "LAG")
-    rows = sorted(found.rows.values(), key=lambda row: _by_lag(row.lag))
-    return _table(titles, rows, room)
+    return _table(STREAMS_LIVE, sorted(found.rows.values(), key=lambda row: _by_lag(row.lag)), room)
 
 
 def _by_lag(lag: int | None) -> tuple[int, int]:
@@ -121,20 +117,17 @@ def _by_lag(lag: int | None) -> tuple[int, int]:
     return (0, 0) if lag is None else (1, -lag)
 
 
-def _table(titles: tuple[str, ...], rows: Sequence[Sequence[Any]], room: int | None) -> Table:
+def _table(columns: FactTable, rows: Sequence[Any], room: int | None) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in titles:
-        table.add_column(title, justify="right" if title in _NUMBERS else "left", overflow="fold")
-    for row in rows[:room]:
+    shown_columns, cells = columns.cells(rows[:room])
+    for column in shown_columns:
+        justify: Literal["right", "left"] = "right" if column.at_right else "left"
+        table.add_column(column.heading.upper(), justify=justify, overflow="fold")
+    for row in cells:
         table.add_row(*(printable(shown(cell)) for cell in row))
     if room is not None and len(rows) > room:
         table.caption = f"{room} of {len(rows)} shown, those with the largest lag"
     return table
-
-
-_NUMBERS = frozenset(
-    ("TERM", "BORROWERS", "HELD", "STREAMS", "MOVES", "LAG", "LEASE EPOCH", "COMMITTED", "NEXT")
-)

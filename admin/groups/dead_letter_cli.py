@@ -8,7 +8,8 @@ import typer
 
 from streamlease.admin.acting import DryRun, declared
 from streamlease.admin.common_options import AsJson, RedisUrl, operator
-from streamlease.admin.groups.group_acts import StreamName, Sub, show, simple_act
+from streamlease.admin.groups.group_acts import StreamName, show, simple_act
+from streamlease.admin.groups.group_flags import Sub
 from streamlease.admin.output import document, line, printable, table
 from streamlease.admin.running import with_client
 from streamlease.admin.watching import Watch, view

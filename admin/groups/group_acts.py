@@ -12,6 +12,7 @@ import typer
 
 from streamlease.admin.acting import DryRun, Yes, act, confirm, declared, delete_group
 from streamlease.admin.common_options import AsJson, RedisUrl, check_seconds, operator
+from streamlease.admin.groups.group_flags import Sub
 from streamlease.admin.moments import parse_moment
 from streamlease.admin.output import document, line, note, table
 from streamlease.admin.running import with_client
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 Outcome = TypeVar("Outcome", bound="Done")
 
-Sub = Annotated[str, typer.Argument(metavar="SUB", help="'$shared/GROUP/FILTER' or '$queue/GROUP/FILTER'.")]
 BorrowerName = Annotated[
     str, typer.Argument(metavar="BORROWER", help="Name or id, as 'group describe' shows it.")
 ]

@@ -9,6 +9,8 @@ import typer
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.quantities import parse_duration
 
+Sub = Annotated[str, typer.Argument(metavar="SUB", help="'$shared/GROUP/FILTER' or '$queue/GROUP/FILTER'.")]
+
 Expiry = Annotated[
     str | None,
     typer.Option(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamlease.admin.common_options import AsJson, RedisUrl
-from streamlease.admin.output import line, printable, table
+from streamlease.admin.facts.fact_tables import LISTED_GROUPS
+from streamlease.admin.output import line, printable
 from streamlease.admin.watching import Watch, view
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import SharedSubscription, check_topic, matches
@@ -73,22 +74,7 @@ def _plain_topic(topic: str) -> None:
 
 
 def _draw(seen: GroupList) -> None:
-    table(
-        ("SUBSCRIPTION", "STATE", "LEADER", "TERM", "STREAMS", "LAG", "LAG SECONDS"),
-        [
-            (
-                one.subscription,
-                one.state,
-                None if one.leader is None else one.leader.host,
-                one.term,
-                one.streams,
-                one.lag,
-                one.lag_seconds,
-            )
-            for one in seen.groups
-        ],
-        "there are no groups: subscribe, or use 'streamlease group declare SUB'",
-    )
+    LISTED_GROUPS.table(seen.groups)
     for unread in seen.damaged:
         line(f"group {printable(unread.name)} cannot be read: {printable(unread.why)}")
     if seen.next is not None:

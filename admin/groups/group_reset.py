@@ -10,6 +10,7 @@ import typer
 
 from streamlease.admin.acting import act, declared
 from streamlease.admin.common_options import AsJson, RedisUrl
+from streamlease.admin.groups.group_flags import Sub
 from streamlease.admin.groups.reset_file import parse, wrong
 from streamlease.admin.moments import parse_moment
 from streamlease.admin.output import document, line, table
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from streamlease.admin.answers import Reset, ResetStream
     from streamlease.agent.client import Client
 
-Sub = Annotated[str, typer.Argument(metavar="SUB", help="'$shared/GROUP/FILTER' or '$queue/GROUP/FILTER'.")]
 LARGEST_FILE = 64 * 1024 * 1024
 
 

@@ -10,7 +10,8 @@ import typer
 from streamlease.admin.acting import Yes, confirm
 from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.completing import SpaceName
-from streamlease.admin.output import document, line, printable, table
+from streamlease.admin.facts.fact_tables import LISTED_SPACES
+from streamlease.admin.output import document, line, printable
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces import schema_option, space_alter, space_view
 from streamlease.admin.spaces.retention_options import (
@@ -87,11 +88,7 @@ def list_spaces(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = F
 
 
 def _draw_list(seen: SpaceList) -> None:
-    table(
-        ("SPACE", "STREAMS", "TOPICS"),
-        [(space.name, space.streams, " ".join(space.topics)) for space in seen.spaces],
-        "there are no spaces: create one with 'streamlease space create NAME --topics FILTER'",
-    )
+    LISTED_SPACES.table(seen.spaces)
     for one in seen.damaged:
         line(f"space {printable(one.name)} cannot be read: {printable(one.why)}")
 

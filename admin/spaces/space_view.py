@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamlease.admin.output import document, line, table
+from streamlease.admin.facts.fact_tables import GROUPS_OF_SPACE, STREAMS_OF_SPACE
+from streamlease.admin.output import document, line
 from streamlease.admin.spaces import retention_options, schema_option
 
 if TYPE_CHECKING:
@@ -28,21 +29,10 @@ def draw(seen: SpaceShown) -> None:
     line(retention_options.sentence(seen.retention.retention))
     if seen.schema_ is not None:
         schema_option.show(seen.schema_)
-    columns = ["STREAM", "NEXT", "OLDEST", "BYTES", "STATE", "LAST APPEND", "HELD BY", "FROM", "SINCE"]
     if len(seen.generations) > 1 or seen.ended:
         for one in seen.generations:
             state = "sealed" if one.sealed else "open"
             line(f"generation {one.number}: {one.streams} streams, {state}")
-        columns.append("FINISHED BY")
-    rows = []
-    for row in seen.streams:
-        by = row.finished_by
-        finished = None if by is None else f"{len(by)} of {len(seen.groups)}"
-        rows.append([*[value for _, value in row][:-1], finished])
-    table(columns, [row[: len(columns)] for row in rows], "")
+    STREAMS_OF_SPACE.table(seen.streams, seen)
     if seen.groups:
-        table(
-            ("GROUP", "BEHIND", "IDLE SECONDS", "EXPIRES AFTER", "EXPIRED"),
-            [[value for _, value in group] for group in seen.groups],
-            "",
-        )
+        GROUPS_OF_SPACE.table(seen.groups)

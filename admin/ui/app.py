@@ -27,11 +27,12 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from streamlease.admin.facts.fact_tables import ON_PAGE
 from streamlease.admin.ui.board import Board, GroupBoard, StreamRow
 from streamlease.admin.ui.host_names import KnownHosts
 from streamlease.admin.ui.page_acts import asked, do
@@ -100,6 +101,15 @@ def make_app(
     )
 
 
+def make_page() -> str:
+    """The page, with the heads of its tables."""
+    text = (STATIC / "index.html").read_text("utf-8")
+    for name, columns in ON_PAGE.items():
+        head = columns.head(StreamRow._fields if name == "streams" else ())
+        text = text.replace(f"<thead>{{{name}}}</thead>", f"<thead>{head}</thead>")
+    return text
+
+
 class _Headers:
     """Puts `HEADERS` on every response."""
 
@@ -120,9 +130,10 @@ class _Site:
         self._client = client
         self._board = board
         self._token = token
+        self._page = make_page()
 
     async def page(self, _: Request) -> Response:
-        return FileResponse(STATIC / "index.html")
+        return HTMLResponse(self._page)
 
     async def health(self, _: Request) -> Response:
         error = self._board.trouble

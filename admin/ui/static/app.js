@@ -29,13 +29,30 @@ function write(place, value, numeric) {
   place.classList.toggle("n", numeric);
 }
 
-function fill(table, rows, numeric, total, empty) {
-  const body = find("tbody", table);
+// What a column shows of a row: the server wrote into its heading which field that is, and of which kind.
+function at(row, path) {
+  return path.split(".").reduce((value, name) => name.startsWith("-") ? value?.at(Number(name)) : value?.[name], row) ?? null;
+}
+
+const KINDS = {
+  text: (value) => value,
+  number: (value) => value,
+  list: (value) => value.join(" ") || null,
+  share: (value, row, of) => ({ text: `${number(value)} / ${number(at(row, of))}` }),
+  moment: (value) => value === null ? null : new Date(value / 1000).toLocaleString(),
+  group: (value) => ({ text: value, target: `#/group/${encodeURIComponent(value)}` }),
+};
+
+function fill(table, rows, total, empty) {
+  const body = find("tbody", table), columns = [...table.querySelectorAll("th")];
   resize(body, rows.length, "tr");
   rows.forEach((row, line) => {
     const tr = body.children[line];
-    resize(tr, row.length, "td");
-    row.forEach((value, place) => write(tr.children[place], value, numeric.includes(place)));
+    resize(tr, columns.length, "td");
+    columns.forEach((th, place) => {
+      const { field, kind, of } = th.dataset;
+      write(tr.children[place], KINDS[kind](at(row, field), row, of), th.classList.contains("n"));
+    });
   });
   const more = find(".more", table.closest("div:not(.columns), section"));
   more.textContent = total === 0 ? empty : total > rows.length ? `${rows.length} of ${number(total)} shown: filter to find others` : "";
@@ -125,23 +142,16 @@ function drawGroups(seen) {
   const wanted = find("#groups .filter").value.toLowerCase();
   const found = seen.groups.filter((group) => group.subscription.toLowerCase().includes(wanted));
   found.sort((one, other) => (other.lag ?? Infinity) - (one.lag ?? Infinity));
-  fill(find("#groups table"), found.slice(0, SHOWN).map((group) => [
-    { text: group.subscription, target: `#/group/${encodeURIComponent(group.subscription)}` },
-    group.leader, group.term, group.borrowers, { text: `${number(group.held)} / ${number(group.streams)}` }, group.moves, group.lag,
-  ]), [2, 3, 4, 5, 6], found.length, "There are no groups.");
+  fill(find("#groups table"), found.slice(0, SHOWN), found.length, "There are no groups.");
 }
 
 function drawSpaces(seen) {
-  fill(find("#spaces table"), seen.spaces.slice(0, SHOWN).map((space) => [
-    space.name, space.topics.join(" "), space.streams, space.generations.at(-1)?.number ?? null, space.durability,
-    space.messages, space.bytes, space.held_by.join(" ") || null,
-    space.held_since === null ? null : new Date(space.held_since / 1000).toLocaleString(),
-  ]), [2, 3, 5, 6], seen.spaces.length, "There are no spaces.");
+  fill(find("#spaces table"), seen.spaces.slice(0, SHOWN), seen.spaces.length, "There are no spaces.");
 }
 
 function drawHosts(seen) {
-  fill(find("#hosts table"), seen.hosts.slice(0, SHOWN).map((host) => [host.host, host.name, host.pid, host.leaders]),
-    [2, 3], seen.hosts.length, "There are no leader hosts: consumers lead by themselves.");
+  fill(find("#hosts table"), seen.hosts.slice(0, SHOWN), seen.hosts.length,
+    "There are no leader hosts: consumers lead by themselves.");
 }
 
 function drawGroup() {
@@ -192,7 +202,7 @@ function drawStreams(group) {
   const sign = shown.down ? -1 : 1;
   const key = (row) => row[shown.sort] ?? (typeof row[4] === "number" && shown.sort > 3 ? Infinity : "");
   rows.sort((one, other) => (key(one) < key(other) ? -1 : key(one) > key(other) ? 1 : 0) * sign);
-  fill(find("#group table"), rows.slice(0, SHOWN), [2, 4, 5, 6], rows.length, "No stream matches.");
+  fill(find("#group table"), rows.slice(0, SHOWN), rows.length, "No stream matches.");
 }
 
 window.addEventListener("hashchange", show);

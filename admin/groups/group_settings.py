@@ -1,7 +1,7 @@
-"""``streamlease group alter``: options of a group, changed while it is consumed.
+"""``streamlease group declare`` and ``group alter``: the options of a group, set at first and changed later.
 
-The declaration is replaced in one act, and then the leader steps down: the next one reads it when its term
-begins. Borrowers keep their streams meanwhile, and the act stands in the history as any step-down.
+To alter a group, its declaration is replaced in one act, and then its leader steps down: the next one reads
+it when its term begins. Borrowers keep their streams, and the history shows an ordinary step-down.
 """
 
 from __future__ import annotations
@@ -21,19 +21,71 @@ from streamlease.admin.groups.group_flags import (
     RetryDelay,
     RevocationTimeout,
     Strategy,
+    Sub,
     given,
 )
+from streamlease.admin.messages.tail import parse_start
 from streamlease.admin.output import document, line
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces.retention_options import parse_expiry
-from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.errors import InvalidOption, UnknownGroup
 from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.registry.groups import Declaration
 
-Sub = Annotated[str, typer.Argument(metavar="SUB", help="'$shared/GROUP/FILTER' or '$queue/GROUP/FILTER'.")]
+
+def declare(
+    subscription: Sub,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="earliest|latest|TIME|OFFSET",
+            help="Where the group starts: earliest, latest, an ISO-8601 time, or an offset in each stream.",
+        ),
+    ] = "latest",
+    expiry: Expiry = None,
+    strategy: Strategy = None,
+    revocation_timeout: RevocationTimeout = None,
+    on_poison: OnPoisonWord = None,
+    max_failures: MaxFailures = None,
+    retry_delay: RetryDelay = None,
+    max_retry_delay: MaxRetryDelay = None,
+    dead_letters: DeadLetterTopic = None,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a group. An existing group is left unchanged."""
+    shared = SharedSubscription.parse(subscription)
+    start_at = parse_start(start)
+    wanted = given(
+        strategy, revocation_timeout, on_poison, max_failures, (retry_delay, max_retry_delay), dead_letters
+    )
+    expiry_ms = None if expiry is None else parse_expiry("--expiry", expiry)
+
+    from streamlease.protocol.group_options import GroupOptions, check_options
+
+    options = check_options(GroupOptions(**wanted))
+
+    async def work(client: Client) -> tuple[bool, Declaration]:
+        try:
+            held = await client.groups.get(shared)
+        except UnknownGroup:
+            return True, await client.groups.declare(shared, start_at, expiry_ms=expiry_ms, options=options)
+        if held.subscription != str(shared):
+            await client.groups.declare(shared)  # says what is in the way
+        return False, held
+
+    created, declaration = with_client(redis, work)
+    if as_json:
+        from streamlease.admin.answers import Declared
+
+        document(Declared(subscription=declaration.subscription, start=declaration.start, created=created))
+    else:
+        was = "is declared" if created else "exists already"
+        line(f"{declaration.subscription} {was} and begins at {declaration.start}")
 
 
 def alter(
