@@ -15,6 +15,7 @@ from tests.servers import ALL_KINDS, REAL_KINDS, Kind, RedisServer, ServerMissin
 
 MakeServer = Callable[..., RedisServer]
 LONG_SUITES = ("cluster", "topology", "simulation", "helm")
+HERE = Path(__file__).resolve().parent
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
 
@@ -117,7 +118,7 @@ def _turn(item: pytest.Item) -> int:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """What all Javas of the tests start with is made before a test's time runs, and only where one starts."""
-    if item.get_closest_marker("spark"):
+    if item.get_closest_marker("spark") and item.path.is_relative_to(HERE):
         from tests.spark.classes import java_options
 
         java_options()
