@@ -25,17 +25,19 @@ class ManyGenerations(World):
         self.opened = dict.fromkeys(self.streams, 0)
         self.ends: dict[str, int] = {}
         self.dropped = 0
+        self.predecessors: dict[str, tuple[str, ...]] = {}
+        self.arrange()
 
-    @property
-    def space(self) -> Space:
-        return Space(name="s", topics=("s",), generations=tuple(self.generations[self.dropped :]))
-
-    def predecessors(self) -> dict[str, tuple[str, ...]]:
-        return {str(one): tuple(map(str, before)) for one, before in self.space.predecessors().items()}
+    def arrange(self) -> None:
+        """Say which streams follow which, since generations came or went."""
+        space = Space(name="s", topics=("s",), generations=tuple(self.generations[self.dropped :]))
+        self.predecessors = {
+            str(one): tuple(map(str, before)) for one, before in space.predecessors().items()
+        }
 
     def listing(self) -> StreamsListed:
         ends = {stream: end for stream, end in self.ends.items() if stream in self.streams}
-        return StreamsListed(self.streams, {}, ends, self.predecessors())
+        return StreamsListed(self.streams, {}, ends, self.predecessors)
 
     def available(self, stream: str) -> int:
         return self.ends.get(stream, self.length - self.opened[stream])
@@ -45,7 +47,7 @@ class ManyGenerations(World):
 
     def reading(self, stream: str, offsets: range) -> None:
         # Of a stream that was dropped already, only a session that is lost without knowing it reads.
-        for before in self.predecessors().get(stream, ()) if offsets else ():
+        for before in self.predecessors.get(stream, ()) if offsets else ():
             assert self.committed[before] == self.ends[before], f"{stream} is read before {before}"
             assert self.seen[before] >= set(range(self.ends[before])), f"{before} was not read to its end"
 
@@ -68,6 +70,7 @@ class ManyGenerations(World):
             self.streams[stream] = self.committed[stream] = self.delivered_from[stream] = 0
             self.opened[stream] = self.length
             self.seen[stream] = set()
+        self.arrange()
 
     def drop(self) -> None:
         """Drop the oldest generation once the group has consumed it, as retention does."""
@@ -78,6 +81,7 @@ class ManyGenerations(World):
             self.dropped += 1
             for stream in oldest:
                 del self.streams[stream]
+            self.arrange()
 
     def heal(self) -> None:
         super().heal()
