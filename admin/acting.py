@@ -1,4 +1,4 @@
-"""How the command has operators' acts done: in whose name, and with a question before what is dangerous."""
+"""How the command carries out operators' acts: in whose name, and asking first where it is dangerous."""
 
 from __future__ import annotations
 

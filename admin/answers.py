@@ -1,7 +1,7 @@
-"""What commands print that is no view of a fact but an answer: of an act, a publication, a check, an error.
+"""The answers that commands print: to an act, a publication or a check, or an error. Views print facts.
 
-Programs may rely on it: names stay, and what is unknown is null. What a leader answers to an act is read here
-(`answered`): one of another version may say more, which is left out.
+Programs may rely on them: names stay, and what is unknown is null. A leader's answer to an act is read here
+too (`answered`); what a leader of another version says beyond that is left out.
 """
 
 from __future__ import annotations

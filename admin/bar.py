@@ -1,4 +1,4 @@
-"""A bar on standard error for work that takes long, where somebody looks on."""
+"""A progress bar on standard error for long work, if standard error is a terminal."""
 
 from __future__ import annotations
 

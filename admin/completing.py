@@ -1,6 +1,6 @@
 """Names that a shell completes: those of spaces, read from Redis within a second, or none.
 
-Subscriptions are not completed: they begin with ``$``, and what a shell puts in unquoted it expands at once.
+Subscriptions are not completed: they begin with ``$``, and the shell would expand what it inserts unquoted.
 """
 
 from __future__ import annotations

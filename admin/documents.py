@@ -1,4 +1,4 @@
-"""Which documents each command prints with ``--json``, and their JSON Schemas, which stand in the docs.
+"""Which documents each command prints with ``--json``, and their JSON Schemas, which are part of the docs.
 
 The models are those that the commands build and draw: rows of ``admin.facts``, and ``admin.answers``.
 """

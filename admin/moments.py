@@ -1,4 +1,4 @@
-"""Moments as operators write them: a time of day, or a duration from now."""
+"""Points in time as operators write them: a time of day, or a duration from now."""
 
 from __future__ import annotations
 

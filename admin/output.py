@@ -1,7 +1,7 @@
 """What commands print: tables for people, JSON documents for programs, notes on standard error.
 
-Standard output carries results only. A table has a line for each row, as wide as its content, so that it can
-be read line by line; ten thousand of them are written in a moment.
+Standard output carries results only. A table has one line per row, as wide as its content, so it can be read
+line by line; ten thousand lines are written in a moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a command, which is blocking, into asyncio and back."""
+"""How a blocking command runs asynchronous work."""
 
 from __future__ import annotations
 

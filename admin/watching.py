@@ -1,9 +1,9 @@
 """Views: read once and printed, or with ``--watch`` again and again until Ctrl-C.
 
-A view is a document, such as a row of ``admin.facts``, and a way to draw it for people. Watched, a terminal
-is cleared before each picture, any other output gets an empty line between two, and ``--json`` prints one
-document per line. What Redis does not answer while it is watched is said on standard error (with ``--json``
-also as a document), and the next look comes in its time; only the first one must succeed.
+A view is a document, such as a row of ``admin.facts``, and a way to draw it for people. With ``--watch``, a
+terminal is cleared before each picture, other outputs get an empty line between two pictures, and ``--json``
+prints one document per line. If Redis does not answer later on, that is reported on standard error (with
+``--json`` also as a document), and the next look comes in its time; only the first look must succeed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The durable log: topic spaces, their streams, and appending to and reading from them.
+"""The durable log: topic spaces, their streams, and how they are written and read.
 
-From the bottom up: ``connection`` (one exchange of commands with Redis and what its failure means),
-``scripts`` (Lua, one file per atomic act), ``keys`` (names), ``entries`` (how messages stand in an
-entry), ``ranges`` (reading offsets from a stream, without I/O), ``log`` (append and read), ``spaces``
-(definitions), ``publisher`` (batching, retries, back-pressure) and ``tails`` (who has something new).
+From the bottom up: ``redis`` (exchanges with a server or a cluster, and Lua scripts), ``entries`` (how
+messages are stored in an entry, and schemas), ``log`` (append, read, and learn what is new), ``spaces``
+(definitions, generations, retention), ``publish`` (batching, retries, exactly-once staging) and ``imports``
+(other sources).
 
-This room knows neither groups nor leaders.
+Nothing here knows groups or leaders.
 """

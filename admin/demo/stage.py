@@ -9,8 +9,8 @@
                85 %   the leader host is killed (SIGKILL)
               100 %   all is drained, the queries stop, Spark and the file are compared
 
-Publishing goes on through every act. It slows down before one that would make no sense yet: nothing can be
-killed that does not hold anything.
+Publishing goes on through every act. It slows down before an act that would make no sense yet: a query is
+killed only once it holds something.
 """
 
 from __future__ import annotations

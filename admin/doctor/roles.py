@@ -9,15 +9,15 @@ role         who
 ``admin``    an operator: what a client does, and what an observer sees
 ============ ================================================================================
 
-Each command stands here by name: a category such as ``@write`` grows with every version of Redis, and holds
-FLUSHALL, SWAPDB, MIGRATE and FUNCTION FLUSH today. CONFIG GET is nobody's: it tells the passwords of the
-server. Scripts run with the rights of their caller, so EVALSHA lets nobody do more than he may without.
+Each command is listed by name: a category such as ``@write`` grows with every version of Redis, and includes
+FLUSHALL, SWAPDB, MIGRATE and FUNCTION FLUSH today. Nobody gets CONFIG GET, which reveals the passwords of the
+server. Scripts run with the rights of their caller, so EVALSHA allows nothing that is not allowed without it.
 
-Between clients and operators there is no wall around the data of Streamlease itself: any client may come to
-lead any group, and a leader writes journals, floors and definitions. What a role keeps out is everything
-else: the server, the keys of others, and the queue from which hosts take jobs.
+Nothing separates clients from operators within Streamlease's own data: any client may come to lead any group,
+and a leader writes journals, floors and definitions. A role keeps its users away from everything else: the
+server, the keys of other programs, and the queue from which hosts take jobs.
 
-Keys in ``reads`` are written ``%R~``, which Redis knows from version 7 on; before, they are left out.
+Keys in ``reads`` are written ``%R~``, which Redis knows since version 7; for older servers they are left out.
 """
 
 from __future__ import annotations

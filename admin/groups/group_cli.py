@@ -1,4 +1,4 @@
-"""``streamlease group``: describe, and all that stands in other modules of this room."""
+"""``streamlease group``: ``describe``, and the commands of this room's other modules."""
 
 from __future__ import annotations
 

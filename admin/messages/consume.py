@@ -1,7 +1,7 @@
 """``streamlease consume``: messages on standard output, as a member of a group or without one.
 
-As a member: what was printed and flushed is committed then, so that a crash repeats messages but loses none.
-Without a group: all streams of the filter are read from one point on; nothing is kept.
+As a member it commits what it has printed and flushed, so a crash repeats messages but loses none. Without a
+group it reads all streams of the filter from one point on, and keeps no progress.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is published from a file or a pipe: how its records become messages, and how far it is."""
+"""A publication from a file or a pipe: how records become messages, and how far it has come."""
 
 from __future__ import annotations
 

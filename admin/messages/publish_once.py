@@ -1,8 +1,8 @@
-"""Publishing a file or a pipe so that the same command, repeated after any end, publishes each record once.
+"""Publishing a file or a pipe so that the same command, however often repeated, publishes each record once.
 
-A record's position is its number. A pipe must bring the same data again, from its beginning; what is new
-behind it is published. How far each stream is stands in the stream itself (``streams.imports.transfer``);
-what the source is, and a record up to which all is done, in Redis under the name that the user chose
+A record's position is its number. A pipe must bring the same data again, from its beginning; new records
+after that are published. The streams themselves record how far they have come (``streams.imports.transfer``);
+what the source is, and a record up to which all is done, is kept in Redis under the name that the user chose
 (``streams.imports.positions``). Nothing is kept on this machine.
 """
 

@@ -1,4 +1,4 @@
-"""A space, printed: as it is defined, or with what each stream holds and who keeps it from being removed."""
+"""Prints a space: its definition, or what each stream holds and who keeps it from being removed."""
 
 from __future__ import annotations
 

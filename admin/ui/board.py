@@ -1,8 +1,8 @@
-"""What the page shows, kept up to date by one reader for all who look.
+"""What the page shows, kept up to date by one reader for all viewers.
 
 One look reads the definitions, the leadership records, the new entries of all journals and the ends of all
-streams, each in one round trip. It asks no leader anything, and rests at least twice as long as it took, so
-that a Redis or a machine under load is not loaded further by being watched.
+streams, each in one round trip. It asks no leader, and then rests at least twice as long as it took, so
+watching adds little load to a busy Redis or machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Under which names the page may be asked for: a guard against DNS rebinding.
+"""The names under which the page answers: a guard against DNS rebinding.
 
 A foreign page can make its own name point to this server, and the browser then lets that page read what the
 server answers. But the request carries the foreign name in ``Host``. So only these are served: addresses,

@@ -1,4 +1,4 @@
-"""Operators' acts from the page: what may be asked, how it is done, and what is said of it.
+"""Operators' acts from the page: what may be asked, how it is done, and how the answer reads.
 
 Every act can be shown before it is done (``dry_run``); the answer is lines of text, the same for both.
 """

@@ -1,4 +1,4 @@
-"""All that other rooms need of entries and messages; ``layout`` says how an entry looks. Pure."""
+"""Everything that other rooms need from this one; ``layout`` says what an entry looks like. Pure."""
 
 from __future__ import annotations
 

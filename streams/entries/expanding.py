@@ -1,8 +1,8 @@
 """How large an entry becomes when its columns are expanded, known before anything is expanded. Pure.
 
-A few kilobytes of zstd may say that they hold gigabytes, and an entry without columns that it has a trillion
-rows. Arrow's record batches tell both in front: the metadata is a flatbuffer with the place of each buffer,
-and a compressed buffer begins with the length that it will have.
+A few kilobytes of zstd may claim to hold gigabytes, and an entry without columns may claim a trillion rows.
+Arrow's record batches tell both up front: the metadata is a flatbuffer with the place of each buffer, and a
+compressed buffer begins with its expanded length.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ The position of the last message moved stands in the streams themselves (``trans
 append and deletion adds nothing twice, and neither do two movers. A mark with a time limit only keeps hosts
 from doing the same work at once.
 
-An entry that can be no message, because its topic is missing or outside of the space, its payload does not
-fit the schema, or its id is above what a position can be, goes into ``sl:{inbox:SPACE}:refused`` with the
-reason, so that it holds up nothing.
+An entry cannot become a message if its topic is missing or outside the space, its payload does not fit the
+schema, or its id is above the highest position. It goes to ``sl:{inbox:SPACE}:refused`` with the reason, so
+that it holds up nothing.
 """
 
 from __future__ import annotations

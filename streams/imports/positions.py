@@ -1,4 +1,4 @@
-"""What Redis remembers of a source that is published piece by piece: what it is, and how far it has come.
+"""What Redis remembers about a source that is published piece by piece: what it is, and how far it has come.
 
 The truth about single messages stands in the streams (``transfer``). This memory adds three things: that
 the source is still the same one; a position below which all is done, so that a resumed run need not ask

@@ -1,8 +1,8 @@
 """Appends and their outcomes: what the append script is asked, and what its replies mean.
 
-An entry that was made under an older version of the schema than its stream takes now is refused by the
-script, which has written nothing then. ``newer`` makes the same append of it under the newest version, so
-that a program that was started before the schema gained a column goes on.
+The script refuses an entry of an older version of the schema than its stream takes now, and writes nothing.
+``newer`` turns it into the same append under the newest version, so a program that was started before the
+schema gained a column goes on.
 """
 
 from __future__ import annotations

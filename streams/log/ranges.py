@@ -5,8 +5,8 @@ below the ``next`` of the meta is in the chunk, or is gone. The chunk's COUNT st
 size that the entries seen have when they are expanded. What arrives must begin with the offset asked for and
 go on without a hole; anything else is ``HistoryTruncated``. So a reader never gets silently less.
 
-Sizes are those of expanded messages, whatever the codec made of them (``expanding``). The memory of one who
-reads a range, whatever waits in the stream, is bounded by the sum of
+Sizes are those of expanded messages, however small the codec made them (``expanding``). However much waits in
+the stream, the memory of a reader is bounded by the sum of
 
 * the entries of a step as stored: 4 MiB; if they are suddenly larger than those before them, 128 entries;
 * 4 MiB of expanded entries, or one entry, which has at most 256 MiB;

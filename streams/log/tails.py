@@ -14,7 +14,7 @@ read, and ``POLL_SHARE`` others in turn. So its cost does not grow with the numb
 got lost is made up for. In a cluster each server is polled for itself (``per_server``): one that is dead or
 stands still delays only its own streams.
 
-Both loops go on for ever: while Redis is away they try again, and ``error`` says so.
+Both loops run for ever: while Redis is away they keep trying, and ``error`` says so.
 """
 
 from __future__ import annotations

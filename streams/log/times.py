@@ -2,8 +2,8 @@
 
 Append times are microseconds of the server's clock and rise strictly from entry to entry, so every moment
 lies between two entries (all messages of an entry have its time), and a binary search finds the place.
-Before and after the search stands a look at what retention removed: if it removed a message from after the
-moment, the answer is ``HistoryTruncated``, also if that happened meanwhile. So nobody silently gets less.
+Before and after the search it checks what retention removed: if a message from after the moment is gone, even
+since the search began, the answer is ``HistoryTruncated``. So nobody silently gets less.
 
 The search is a generator without I/O: it yields commands and is sent their replies; all streams go in step.
 """

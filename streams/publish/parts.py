@@ -5,8 +5,8 @@ message in turn, which is the cheapest that Python can keep, and its columns are
 encoded, the entry replaces what it was made from; should the messages have to go elsewhere, or
 become rows of a newer schema, they are taken out of the entry again. So a message is held once.
 
-Nothing is made per message but its receipt, which names the part and the place in it. Only who
-waits for a receipt gets a future.
+Each message costs only its receipt, which names the part and the place in it. A future is made only when
+somebody waits for the receipt.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Messages of one topic are written in the order in which they were sent or submit
 side by side (``turns``). Many messages at once stay columns (``columns``). Not promised: after a part failed,
 the later ones still go out.
 
-``submit`` is called once per message, so the usual case, a payload of bytes for a topic that is known,
-touches nothing but the open part of its lane; everything else takes the way through ``_place``.
+``submit`` is called once per message, so the usual case, a payload of bytes for a known topic, touches only
+the open part of its lane; ``_place`` handles everything else.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ it has one already. ``send`` and ``receive`` are linked with all contexts that t
 there is only one and no span is open, ``receive`` is its child, so that a trace goes on by itself. A program
 that works message by message makes its spans under `context_of`.
 
-Spans of what takes no program's code in its middle are made when it is over, with the time at which it began.
+If no code of the program runs during a span, the span is made at its end, with the time at which it began.
 """
 
 from __future__ import annotations

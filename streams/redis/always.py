@@ -1,8 +1,8 @@
 """Small commands that Redis must take even when it is out of memory.
 
-Control messages, and the notes that retention leaves, are bounded, and without them nothing that holds
-memory can be let go: a group whose consumers cannot say what they have consumed holds it for ever. They go
-as plain commands; what is refused for want of memory goes once more, by the script ``lua/always.lua``.
+Control messages, and the notes that retention leaves, are bounded, and without them no memory can be freed: a
+group whose consumers cannot say what they have consumed holds it for ever. They are sent as plain commands;
+those refused for want of memory are sent once more, by the script ``lua/always.lua``.
 """
 
 from __future__ import annotations

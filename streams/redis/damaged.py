@@ -4,9 +4,9 @@ Each kind of record is parsed in one place. What that place cannot read becomes 
 the key and what to do (`parsing`, `number`). Anywhere else a ``ValueError`` or a ``pydantic.ValidationError``
 is a defect of the program, and nobody catches it.
 
-Whoever looks at many things asks for all of them at once, and only if that fails for what one of them holds,
-for ever smaller parts: what is left over is damaged, and the others are seen all the same (`readable`). A
-Redis that does not answer is no damage.
+A look at many things asks for all of them at once. Only if one of them is damaged does it ask again, for
+smaller and smaller parts, until the damaged ones are singled out and all others are seen (`readable`). That
+Redis does not answer is no damage.
 """
 
 from __future__ import annotations

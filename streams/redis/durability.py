@@ -13,7 +13,7 @@ mean "what *this connection* wrote"; so the cost is one wait per pipeline, not p
 ``WAITAOF`` (older than Redis 7.2) is asked for its configuration instead: with ``appendfsync always`` it
 writes to disk before it answers.
 
-What could not be made so durable is there all the same, and may survive: ``NotDurable`` says where. A
+A write that falls short of its durability is there, and may survive: ``NotDurable`` says where. A
 repetition with the same sequence adds nothing; the script touches the publisher's record then, so that the
 wait behind it covers the append of the former connection as well.
 """

@@ -8,8 +8,8 @@ redis-py cannot tell whether a failed command had been sent. Here the border is 
 An error *reply* is no failure of the exchange: it is handed back in its place among the replies, and
 :func:`refusal` turns it into what the user sees. redis-py never retries on its own account.
 
-The client of a server may be one of asyncio or a blocking one. :func:`exchange_one` is all that the two have
-of their own; whatever is built upon it is written once, see :func:`run_blocking`.
+The client of a server may be one of asyncio or a blocking one. The two differ only in :func:`exchange_one`;
+everything built on it is written once, see :func:`run_blocking`.
 """
 
 from __future__ import annotations

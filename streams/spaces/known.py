@@ -5,7 +5,7 @@ must hurt nothing but its own space. So whoever lists spaces goes on with the ot
 damaged; and nobody takes a damaged space for one that does not exist:
 
 * its name is taken, and so are its topics, as far as they can be read;
-* a message that belongs into no other space is not told that there is none for it;
+* the publisher of a message that fits no other space is not told that there is no space for it;
 * **its streams are still there.** Whoever forgets what no space names any more (leaders, readers) keeps the
   streams of damaged spaces as they are.
 
