@@ -1,6 +1,6 @@
 """A query's session, beside the stream reader on Spark's driver: what Spark's thread calls.
 
-Spark calls from its own thread, and waits. Everything else happens on a private event loop, in `query_loop`.
+Spark calls from its own thread, and waits. Everything else happens on a private event loop, in `async_query`.
 
 Spark stops a streaming query by SIGTERM to the Python process beside the driver (PySpark 4.3,
 ``PythonStreamingSourceRunner.stop``), at once, so that ``stop()`` of the reader never runs. Without more, the
@@ -25,7 +25,7 @@ from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.query.query_loop import QueryLoop
+from streamlease.spark.query.async_query import AsyncQuery
 
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 """The program that has the reader of one query run, and nothing else."""
@@ -37,18 +37,18 @@ _Result = TypeVar("_Result")
 
 
 class QuerySession:
-    """One query; see `QueryLoop` for what is raised."""
+    """One query; see `AsyncQuery` for what is raised."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.thread = LoopThread("streamlease-query")
-        self.loop = QueryLoop(options)
+        self.query = AsyncQuery(options)
         self._is_late = False
 
     @property
     def cuts(self) -> QueryCuts:
         """What it knows of its streams and cuts."""
-        return self.loop.machine.cuts
+        return self.query.machine.cuts
 
     @property
     def session_id(self) -> str:
@@ -58,19 +58,19 @@ class QuerySession:
     @property
     def agent_id(self) -> str:
         """Mailbox of the session's agent, for the reports of tasks."""
-        return self.loop.agent_id
+        return self.query.agent_id
 
     def initial(self) -> CutOffset:
         """The offset of a query that has no checkpoint; the same at every call."""
-        return self.loop.initial()
+        return self.query.initial()
 
     def next_cut(self, start: CutOffset, limits: Limits) -> CutOffset:
         """The cut that follows `start`, fixed durably, or `start` itself if there is nothing new."""
-        return self._call(self.loop.next_cut(start, limits))
+        return self._call(self.query.next_cut(start, limits))
 
     def ranges_of(self, cut: CutOffset) -> Ranges:
         """What is to be read for `cut`: after a restart, only what is still this query's."""
-        return self._call(self.loop.ranges_of(cut))
+        return self._call(self.query.ranges_of(cut))
 
     def slots_of(self, ranges: Ranges) -> dict[str, int]:
         """The slots that hold the streams of these ranges, as far as the query holds them."""
@@ -79,17 +79,17 @@ class QuerySession:
 
     def prepare_available_now(self) -> None:
         """From now on, offer nothing beyond what is there now."""
-        self._call(self.loop.prepare_available_now(in_one_cut=False))
+        self._call(self.query.prepare_available_now(in_one_cut=False))
 
     def prepare_once(self) -> None:
         """The same, but there will be one cut only, so it holds all of that."""
-        if self.loop.machine.available.targets is None:
-            self._call(self.loop.prepare_available_now(in_one_cut=True))
+        if self.query.machine.available.targets is None:
+            self._call(self.query.prepare_available_now(in_one_cut=True))
 
     def note_late(self) -> None:
         """Spark writes the checkpoint later than micro-batches end, so a restart may find an older one."""
         if not self._is_late:
-            self._call(self.loop.note_late())
+            self._call(self.query.finder.note_late())
             self._is_late = True
 
     def report(self) -> dict[str, Any]:
@@ -97,12 +97,12 @@ class QuerySession:
         return self._call(self._report())
 
     async def _report(self) -> dict[str, Any]:
-        return self.loop.report()
+        return self.query.report()
 
     def stop(self) -> None:
         """Give all streams back, unless a cut is open, and end the loop. A second call does nothing."""
         if self.thread.runs:
-            self._call(self.loop.stop())
+            self._call(self.query.stop())
             self.thread.stop()
 
     def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:

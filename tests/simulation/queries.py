@@ -1,4 +1,4 @@
-"""Spark queries: the real `QueryLoop`, called as Spark's micro-batch engine calls it.
+"""Spark queries: the real `AsyncQuery`, called as Spark's micro-batch engine calls it.
 
 A batch is: its end stands in the offset log, it is read, the sink takes it as one transaction under its
 number, the commit log names it. A query can be killed between any two steps, and comes back from its logs.
@@ -19,7 +19,7 @@ from streamlease.protocol.errors import Fenced, StreamleaseError
 from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.query.query_loop import QueryLoop
+from streamlease.spark.query.async_query import AsyncQuery
 from streamlease.testing.loops import Process
 from streamlease.testing.memory_connection import connect
 from tests.simulation.network import FaultyLine
@@ -85,7 +85,7 @@ class Query:
             "slots": str(checkpoint.slots),
             "sessionTimeoutMs": str(int(world.session_timeout * 1000)),
         }
-        self.real = QueryLoop(
+        self.real = AsyncQuery(
             SourceOptions.parse(given),
             connect=lambda: connect(world.server, line, embedded=world.embedded),
             token=world.kernel.token,
@@ -97,7 +97,8 @@ class Query:
     @property
     def session(self) -> Session | None:
         """Its session, once it has begun."""
-        return self.real._session
+        borrowing = self.real.loop.borrowing
+        return borrowing.session if borrowing is not None else None
 
     def _gone(self) -> None:
         self.over = True

@@ -38,7 +38,7 @@ from streamlease.protocol.messages import (
 )
 from streamlease.registry.postbox import Postbox
 from streamlease.spark.core.query_cuts import QueryCuts
-from streamlease.spark.query.query_loop import QueryLoop
+from streamlease.spark.query.borrowing import SessionEvents
 from tests.simulation import poison
 
 if TYPE_CHECKING:
@@ -203,17 +203,18 @@ def _watch_readers(world: World, enter: Any) -> None:
 
 def _watch_queries(world: World, enter: Any) -> None:
     judge, sometimes = world.judge, world.sometimes
-    granted, acknowledged = QueryLoop.granted, QueryLoop.acknowledged
+    granted, acknowledged = SessionEvents.granted, SessionEvents.acknowledged
     resumed, take_up = QueryCuts.resumed, QueryCuts.take_up
 
-    def on_grant(query: QueryLoop, slot: int, grant: Any) -> None:
+    def on_grant(events: SessionEvents, slot: int, grant: Any) -> None:
         where = asyncio.get_running_loop().process  # type: ignore[attr-defined]
-        judge.believes(f"{query.machine.cuts.session} in {where.name}", grant.stream, grant.lease_epoch)
-        granted(query, slot, grant)
+        session = events._step.__self__.machine.cuts.session  # type: ignore[attr-defined]
+        judge.believes(f"{session} in {where.name}", grant.stream, grant.lease_epoch)
+        granted(events, slot, grant)
 
-    def on_acknowledged(query: QueryLoop, slot: int, ack: Any) -> None:
+    def on_acknowledged(events: SessionEvents, slot: int, ack: Any) -> None:
         judge.acknowledged(ack.stream, ack.offset)
-        acknowledged(query, slot, ack)
+        acknowledged(events, slot, ack)
 
     def on_resumed(cuts: QueryCuts, cut: Any, term: int, mine: set[str]) -> Any:
         ranges = resumed(cuts, cut, term, mine)
@@ -226,7 +227,7 @@ def _watch_queries(world: World, enter: Any) -> None:
         sometimes["a cut that no checkpoint names is taken up"] += cut is not None
         return cut
 
-    enter(mock.patch.object(QueryLoop, "granted", on_grant))
-    enter(mock.patch.object(QueryLoop, "acknowledged", on_acknowledged))
+    enter(mock.patch.object(SessionEvents, "granted", on_grant))
+    enter(mock.patch.object(SessionEvents, "acknowledged", on_acknowledged))
     enter(mock.patch.object(QueryCuts, "resumed", on_resumed))
     enter(mock.patch.object(QueryCuts, "take_up", on_take_up))

@@ -1,6 +1,6 @@
 """One world of real shells: a server in memory, hosts, consumers, operators, and a seed that decides all.
 
-Hosts are `LeaderHost` with its `Runner`, programs use `Client.subscribe`, queries `QueryLoop`, operators
+Hosts are `LeaderHost` with its `Runner`, programs use `Client.subscribe`, queries `AsyncQuery`, operators
 `Client` and `Agent.act`: the code that runs in production, each in a process with an event loop of its own
 (`streamlease.testing.loops`).
 """

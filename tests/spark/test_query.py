@@ -146,7 +146,7 @@ def test_without_a_leader_nothing_is_known_of_what_is_held_and_the_report_says_w
     assert report["error"].startswith(
         f"no leader of {SUBSCRIPTION} answers this query, so it reads nothing new"
     )
-    assert query.session.loop.holding() == (None, None)
+    assert query.session.query.loop.holding() == (None, None)
     wait_for(lambda: "reads nothing new: no leader host is there" in caplog.text)
     world.lead()
     wait_for(lambda: query.reader.reportLatestOffset()["held"] == 4)
@@ -192,7 +192,7 @@ def test_the_driver_counts_for_prometheus_what_its_tasks_read_and_its_cuts_commi
     world.lead()
     query = world.query()
     held_all(query, world)
-    query.run(lambda: query.session.loop.holding() == (4, 0))
+    query.run(lambda: query.session.query.loop.holding() == (4, 0))
     assert counted("committed") - before[1] == 20
     wait_for(lambda: counted("read") - before[0] == 20)
 
@@ -203,8 +203,8 @@ def test_a_lag_that_is_not_known_yet_is_null(world: World) -> None:
     query = world.query()
     held_all(query, world)
     session = query.session
-    assert session.loop._tails is not None
-    for tail in session.loop._tails._tails._tails.values():  # as before its first poll
+    assert session.query.loop.borrowing is not None
+    for tail in session.query.loop.borrowing._tails._tails._tails.values():  # as before its first poll
         tail.next = None
     report = session.report()
     assert report["lag"] is None or report["lag"] == 20

@@ -16,7 +16,7 @@ from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.query_states import QueryState
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.query.query_loop import QueryLoop
+from streamlease.spark.query.async_query import AsyncQuery
 from streamlease.testing.loops import Process, Timeline
 from streamlease.testing.memory_connection import connect
 from streamlease.testing.memory_server import MemoryServer
@@ -34,8 +34,8 @@ class Stage:
         self.process = timeline.process("query")
         self.query = self.make()
 
-    def make(self) -> QueryLoop:
-        return QueryLoop(OPTIONS, connect=lambda: connect(self.server, embedded=True), token=lambda: "one")
+    def make(self) -> AsyncQuery:
+        return AsyncQuery(OPTIONS, connect=lambda: connect(self.server, embedded=True), token=lambda: "one")
 
     def run(
         self, work: Coroutine[Any, Any, Any], seconds: float = 60.0, process: Process | None = None
@@ -116,7 +116,7 @@ def test_a_defect_in_what_is_found_out_ends_the_query_and_is_told(
         raise LookupError("nobody foresaw it")
 
     stage.query.machine._losses.went_on({cut.ranges[0].stream: 0})
-    monkeypatch.setattr(stage.query, "_found", breaks)
+    monkeypatch.setattr(stage.query.finder, "found", breaks)
     with pytest.raises(TaskFailed, match="finding out ended by a defect"):
         stage.next_cut(stage.query.initial())
     with pytest.raises(TaskFailed):

@@ -397,7 +397,7 @@ class World:
         for query in self.queries:
             session = query.reader._query
             if session is not None:
-                client = session.loop.client
+                client = session.query.finder.client
                 _bury(session.thread, [client.redis] if client is not None else [])
         with contextlib.suppress(KeyError):
             while True:
