@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import ParamSpec, assert_never
 
+from streamlease.hosts.candidates import Candidates, Place
 from streamlease.hosts.hand_out import UNANSWERED, HandOut
 from streamlease.hosts.trimming import INTERVAL_SECONDS, Retainer
 from streamlease.hosts.upkeep import Upkeep
@@ -34,7 +35,6 @@ from streamlease.protocol.errors import (
     StoreRefused,
     StoreUnavailable,
     StreamleaseError,
-    UnknownGroup,
 )
 from streamlease.protocol.ids import random_token
 from streamlease.protocol.messages import (
@@ -67,33 +67,25 @@ from streamlease.protocol.messages import (
     SpawnWanted,
     UpdateProgress,
 )
-from streamlease.registry import hosts, leadership, mailbox
-from streamlease.registry.leadership import LeaderRecord, LeadershipConfig
+from streamlease.registry import hosts, mailbox
+from streamlease.registry.leadership import LeadershipConfig
 from streamlease.registry.mailbox import Letter, Mailbox
 from streamlease.registry.neighbours import Neighbours
 from streamlease.registry.postbox import Postbox
 from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.tasks import Supervisor, stop
+from streamlease.streams.tasks import Supervisor
 
 P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
 
-CANDIDACY_SECONDS = 20.0
-"""How long a host stays a candidate for one group."""
-
-WATCH_SECONDS = 0.1
 BLOCK_MS = 500
 """How long one read of the mailbox waits: so late a host may notice that somebody is silent."""
 
 RETRY_SECONDS = 0.2
 FAULTY_SECONDS = 1.0
 """How long a loop waits that met an error which an outage does not explain, such as damaged data."""
-
-
-Place = Callable[[str, LeaderRecord, int], Awaitable[object]]
-"""Makes a spawn job for a group, from its leadership record and the term that the new one must be above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +133,7 @@ class LeaderHost:
         self._heard: int | None = None
         """When the newest read of the mailbox that has returned was begun."""
         self._runners: dict[str, Runner] = {}
-        self._candidates: dict[str, asyncio.Task[None]] = {}
-        self.hindered: dict[str, str] = {}
-        """Group of which the host is a candidate -> why it could not begin to lead it when it tried last."""
         self._leading: dict[str, asyncio.Task[None]] = {}
-        self._seen: dict[str, int] = {}
-        """The highest term of each group that is known to have been issued."""
         self._tasks: list[asyncio.Task[None]] = []
         self._loops = Supervisor(f"host {self.id}", self.fail)
         self._single = Supervisor(f"host {self.id}", lambda name, error: None)
@@ -158,6 +145,17 @@ class LeaderHost:
         self._upkeep = Upkeep(
             redis, self.id, config.leadership, self._runners, lambda: self._heard, self._loops
         )
+        self._candidates = Candidates(
+            redis,
+            self.id,
+            self._runners,
+            self._upkeep,
+            self._hand_out,
+            self._postbox,
+            self._single,
+            self._begin,
+            lambda: self.draining,
+        )
         self._retainer = Retainer(redis, self.id, now_ms, interval=config.retention_interval)
         self.beaten_at: int | None = None
         """When Redis last took note of this host; None before it began."""
@@ -166,6 +164,11 @@ class LeaderHost:
     def drained(self) -> bool:
         """Whether an operator wants it to lead nothing, as long as there are other hosts."""
         return self._hand_out.drained
+
+    @property
+    def hindered(self) -> dict[str, str]:
+        """Group that the host stands for -> why it could not begin to lead it when it tried last."""
+        return self._candidates.hindered
 
     @property
     def leaders(self) -> list[str]:
@@ -212,7 +215,7 @@ class LeaderHost:
             "inboxes": self._move_inboxes,
         }
         if self.config.registered:
-            works["watch"] = self._watch
+            works["watch"] = self._candidates.watch
             works["hand out"] = self._hand_out.look
         for name, work in works.items():
             self._tasks.append(self._loops.start(name, self._forever(name, work), endless=True))
@@ -248,17 +251,7 @@ class LeaderHost:
         Args:
             above: the new term must be higher: Redis may have lost one that somebody has seen.
         """
-        self._seen[group] = max(above, self._seen.get(group, 0))
-        if self.draining or group in self._runners or group in self._candidates:
-            return
-        self._candidates[group] = self._single.start(f"candidate for {group}", self._stay_candidate(group))
-
-    async def _stay_candidate(self, group: str) -> None:
-        try:
-            await (self._pass_on(group) if self.drained else self._stand(group))
-        finally:
-            del self._candidates[group]
-            self.hindered.pop(group, None)
+        self._candidates.lead(group, above)
 
     async def drain(self, seconds: float) -> None:
         """Take no new leaders and step down from all, so that no client waits for a timeout.
@@ -266,7 +259,7 @@ class LeaderHost:
         A leader that has not resigned after `seconds` is left to expire.
         """
         self.draining = True
-        await stop(list(self._candidates.values()))
+        await self._candidates.stop()
         if self.config.registered:
             with contextlib.suppress(*UNANSWERED):
                 # The registration expires by itself.
@@ -294,66 +287,7 @@ class LeaderHost:
 
     # ------------------------------------------------------------ candidates and leaders
 
-    async def _watch(self) -> None:
-        if self.draining or self.drained:
-            await asyncio.sleep(WATCH_SECONDS)
-            return
-        for group in await self._upkeep.watch():
-            self.lead(group)
-
-    async def _stand(self, group: str) -> None:
-        candidacy = self._upkeep.candidacy(group)
-        give_up = now_ms() + int(CANDIDACY_SECONDS * 1000)
-        first_seen = None
-        while now_ms() < give_up and not self.draining:
-            try:
-                record = await leadership.read(self._redis, group)
-                ready = candidacy.observe(record, now_ms())
-                if record.held and record.host != self.id:
-                    first_seen = first_seen or record
-                    if record.renewed_at != first_seen.renewed_at:
-                        return  # somebody leads and is alive
-                candidacy.floor = self._seen.get(group, 0)
-                if ready and (term := await candidacy.attempt(self._redis)) is not None:
-                    self._begin(group, term, candidacy.lineage)
-                    return
-            except UnknownGroup as error:
-                log.info("candidate for %s: %s", group, error, extra={"group": group})
-                return
-            except StreamleaseError as error:
-                log.warning("candidate for %s: %s", group, error, extra={"group": group})
-                self.hindered[group] = str(error)
-            await asyncio.sleep(WATCH_SECONDS)
-
-    async def _pass_on(self, group: str) -> None:
-        """A drained host was asked to lead: let another one, or do it if there is none."""
-        try:
-            others = await self._hand_out.others()
-        except (StoreUnavailable, StoreRefused, Indefinite) as error:
-            log.warning("passing %s on: %s", group, error, extra={"group": group})
-            others = []
-        if others:
-            wanted = SpawnWanted(group=group, above=self._seen.get(group, 0), placed=True)
-            self._postbox.post(others[0].host, wanted)
-        else:
-            await self._stand(group)
-
-    async def _have_placed(self, place: Place, wanted: SpawnWanted) -> None:
-        """Somebody misses a leader: make the job that a host takes, or lead where that is not possible."""
-        try:
-            record = await leadership.read(self._redis, wanted.group)
-            await place(wanted.group, record, wanted.above)
-        except UNANSWERED as error:
-            log.warning(
-                "no job to lead %s could be made, so this host stands for it: %s",
-                wanted.group,
-                error,
-                extra={"group": wanted.group},
-            )
-            self.lead(wanted.group, wanted.above)
-
     def _begin(self, group: str, term: int, lineage: str) -> None:
-        self._seen[group] = max(term, self._seen.get(group, 0))
         runner = Runner(
             self._redis,
             group,
@@ -395,7 +329,7 @@ class LeaderHost:
             case (
                 LeaderWanted() | Ping() | UpdateProgress() | RevokeFinished() | MessageFailed()
             ) as message if message.group not in self._runners:
-                seen = self._seen.get(message.group, 0)
+                seen = self._candidates.term_seen(message.group)
                 self._postbox.post(
                     letter.sender, NotLeader(group=message.group, borrower=message.borrower, term=seen)
                 )
@@ -415,7 +349,7 @@ class LeaderHost:
                 if runner is not None:
                     runner.post(Received(letter.sender, message))
             case SpawnWanted(placed=False) as wanted if self._place is not None:
-                self._errand(self._have_placed, self._place, wanted)
+                self._errand(self._candidates.have_placed, self._place, wanted)
             case SpawnWanted() as wanted:
                 self.lead(wanted.group, wanted.above)
             case DrainHost() as drain:

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import pytest
 
-from streamlease.hosts.host import HostConfig, LeaderHost, Place
+from streamlease.hosts.candidates import Place
+from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.core.events import Received
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.core.state.records import Leased, Record, StreamsAdded
@@ -148,7 +149,7 @@ async def test_who_is_asked_for_a_leader_makes_a_job_that_any_host_may_take(
     async with hosting(redis, "one", place) as host:
         await client.say(host.id, SpawnWanted(group=GROUP, above=3))
         await made.wait()
-        assert (jobs, host.leaders, host._candidates) == ([(GROUP, 0, 3)], [], {})
+        assert (jobs, host.leaders, list(host._candidates)) == ([(GROUP, 0, 3)], [], [])
         await client.say(host.id, SpawnWanted(group=GROUP, placed=True))
         await leads(redis, host, 1)
         assert len(jobs) == 1
@@ -372,7 +373,7 @@ async def test_a_group_that_was_never_declared_gets_no_leader_and_no_record(redi
         assert list(host._candidates) == ["nobody/declared"]
 
         async def over() -> bool:
-            return not host._candidates
+            return not list(host._candidates)
 
         await until(over)
         assert host.leaders == []

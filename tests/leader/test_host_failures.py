@@ -70,7 +70,7 @@ async def test_a_host_with_a_loop_that_ended_gives_its_leaders_up_and_says_why(
 
         await until(resigned)
         host.lead(GROUP)
-        assert host._candidates == {}, "it stands for nothing any more"
+        assert list(host._candidates) == [], "it stands for nothing any more"
     finally:
         await host.close()
 

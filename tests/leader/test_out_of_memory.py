@@ -188,8 +188,7 @@ async def test_a_leader_is_followed_and_snapshots_when_there_is_no_memory(client
         host = LeaderHost(redis, HostConfig(name="one", leadership=QUICK))
         await host.start()
         try:
-            host._seen[SHARED.id] = 5
-            host.lead(SHARED.id)
+            host.lead(SHARED.id, above=5)
 
             await until(lambda: leading(host, SHARED.id))
             led = host._runners[SHARED.id]._leading

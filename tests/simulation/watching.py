@@ -19,7 +19,7 @@ from unittest import mock
 from streamlease.agent.fetching import Fetching
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.book import Held
-from streamlease.hosts.host import LeaderHost
+from streamlease.hosts.candidates import Candidates
 from streamlease.leader import journal
 from streamlease.leader.core import events as e
 from streamlease.leader.core.machine import Leader
@@ -140,16 +140,16 @@ def _watch_leaders(world: World, enter: Any) -> None:
 
 
 def _watch_hosts(world: World, enter: Any) -> None:
-    real = LeaderHost._stand
+    real = Candidates._stand
 
-    async def stand(host: LeaderHost, group: str) -> None:
-        world.judge.candidate(host.id, +1)
+    async def stand(candidates: Candidates, group: str) -> None:
+        world.judge.candidate(candidates._host, +1)
         try:
-            await real(host, group)
+            await real(candidates, group)
         finally:
-            world.judge.candidate(host.id, -1)
+            world.judge.candidate(candidates._host, -1)
 
-    enter(mock.patch.object(LeaderHost, "_stand", stand))
+    enter(mock.patch.object(Candidates, "_stand", stand))
 
 
 def _session(reader: SharedReader) -> str:
