@@ -26,7 +26,7 @@ usage: python3 run.py COMMAND [ARGUMENT...]
 
   demo [argument...]         run the demo ('demo --help' lists its arguments)
   test                       run all tests, several at a time, and then those that need quiet
-  test --fast                the same with only those that start no Java, browser, cluster or Helm
+  test --fast                the same without those that start Java, browsers, clusters or Helm, or take long
   test pytest argument...    run pytest with these arguments, one test at a time ('test tests': all of them)
   check [--no-tests]         format, lint and types, then the tests
   setup                      only set up
@@ -52,6 +52,7 @@ SLOW_SUITES = (
     "browser",
     "topology",
     "helm",
+    "thorough",
 )  # markers of pyproject.toml
 NOTHING_TO_RUN, INTERRUPTED = 5, 2  # exit statuses of pytest
 REDIS_WRAPPER = """\

@@ -14,7 +14,8 @@ from xdist.scheduler import LoadFileScheduling
 from tests.servers import ALL_KINDS, REAL_KINDS, Kind, RedisServer, ServerMissing, ServerPool
 
 MakeServer = Callable[..., RedisServer]
-LONG_SUITES = ("cluster", "topology", "simulation", "helm")
+LONG_SUITES = ("cluster", "topology", "helm")
+LONG_MARKS = ("pytest.mark.thorough", "pytest.mark.cluster")
 HERE = Path(__file__).resolve().parent
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
@@ -112,7 +113,12 @@ def _turn(item: pytest.Item) -> int:
     """When the file of a test comes; within a file the order stays."""
     if starts_java(item.path):
         return 0
-    return 1 if item.path.parent.name in LONG_SUITES else 2
+    return 1 if _takes_long(item.path) else 2
+
+
+@functools.cache
+def _takes_long(file: Path) -> bool:
+    return file.parent.name in LONG_SUITES or any(mark in file.read_text() for mark in LONG_MARKS)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

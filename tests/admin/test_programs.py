@@ -13,6 +13,8 @@ import pytest
 from tests.admin.command import Command, Program, finish, lines_of, until
 from tests.admin.test_surrogates import commands
 
+pytestmark = pytest.mark.thorough
+
 SUB = "$shared/g/flights/#"
 STREAM = "flights.0.0"
 CALLS = (

@@ -9,6 +9,8 @@ from streamlease.leader.core.lease import LeaseState
 from streamlease.streams.spaces.spaces import Generation, Space
 from tests.leader.world import World
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 250
 CONVERGE_WITHIN = 600
 SEEDS_PER_TEST = 20

@@ -44,7 +44,7 @@ RARE = {
     "a_query_forgets_the_cut_of_the_process_before_it",
     "no_fence_around_the_journal",
 }
-"""A scan from seed 1 on takes more than a minute to find them: too long for the fast suite."""
+"""A scan from seed 1 on takes more than a minute to find them: too long for the tests."""
 
 
 def planted(bug: Callable[[], Iterator[None]]) -> Callable[[], Any]:

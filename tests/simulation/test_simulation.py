@@ -1,4 +1,4 @@
-"""The rig in the fast suite: some seeds, what must happen in them, and planted bugs to be found.
+"""The rig among the tests: some seeds, what must happen in them, and planted bugs to be found.
 
 One seed is one group with 1 to 14 streams, up to three leader hosts (or leaders in the programs' own
 processes), up to four programs and queries, and operators, through 4 to 14 seconds of virtual time with the
@@ -17,6 +17,8 @@ from tests.simulation.bugs import PLANTED, RARE
 from tests.simulation.judge import Violation
 from tests.simulation.watching import watched
 from tests.simulation.world import World, run
+
+pytestmark = pytest.mark.thorough
 
 SEEDS = range(1, 61)
 

@@ -19,6 +19,8 @@ from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all, newest, ranges
 from tests.spark.world import SUBSCRIPTION, Checkpoint, Phase, Query, World, run_together, wait_for
 
+pytestmark = pytest.mark.thorough
+
 SHORT = 2000
 """The shortest session timeout (ms) that the options allow."""
 

@@ -28,6 +28,8 @@ from streamlease.streams.redis import connection
 from streamlease.streams.redis.connection import ask, connect_blocking
 from tests.streams.delivering import SCHEMA, SINK, Dying, Losing, Rig, rig
 
+pytestmark = pytest.mark.thorough
+
 STARTS_AGAIN = "of . entries are left of what was staged for stream t.* start again"
 
 

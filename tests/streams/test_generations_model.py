@@ -23,6 +23,8 @@ from tests.servers import Kind
 from tests.streams.helpers import Proxy, let_the_loop_see_it
 from tests.streams.test_generations import crash_after
 
+pytestmark = pytest.mark.thorough
+
 PUBLISHERS = 3
 TOPICS = [f"s/{number}" for number in range(7)]
 HOW = st.sampled_from(["nothing", "half", "all"])

@@ -23,6 +23,8 @@ from streamlease.streams.redis.connection import AsyncRedis, ask, connect, excha
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.streams.helpers import offsets, until
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 async def fresh(real_redis_url: str) -> AsyncIterator[AsyncRedis]:
