@@ -56,6 +56,9 @@ REPLAYED = 23
 """One of so many commits is followed by a replay of the whole journal."""
 
 
+HeldAs = tuple[int | None, tuple[str, int] | None]
+"""What is committed of a stream, and the name and lease epoch of who holds it."""
+
 MOST_LETTERS = 1000
 MOST_KEYS = 400
 
@@ -271,10 +274,13 @@ class Judge:
             if before is not None and not effects:
                 self.demand(_same(before, machine), "a refused event has changed the leader:", message)
         for stream, state in stale.items():
-            progress = machine.durable.streams.get(stream)
-            granted = state[1] is None
-            after = progress and (progress.committed, None if granted else progress.lease_epoch)
-            self.demand(state == after, "a word about an ended lease of", stream, "has changed it:", message)
+            self.demand(
+                state == _held(machine, stream, free=state[1] is None),
+                "a word about an ended lease of",
+                stream,
+                "has changed it:",
+                message,
+            )
             self.sometimes["a word about an ended lease is refused"] += 1
         for effect in effects:
             if isinstance(effect, e.Persist):
@@ -288,11 +294,10 @@ class Judge:
         return effects
 
     @staticmethod
-    def _stale(machine: Leader, message: Any) -> dict[str, tuple[int, int | None]]:
+    def _stale(machine: Leader, message: Any) -> dict[str, HeldAs]:
         """The streams of which a message speaks under a lease that is not, or not any more, its sender's.
 
-        Each with its progress and its lease epoch; None instead of that for a stream that nobody holds, which
-        the leader may grant in the step that takes the message.
+        Each as of `_held`.
         """
         about: list[tuple[str, int]] = []
         name = None
@@ -302,7 +307,7 @@ class Judge:
         elif isinstance(message, RevokeFinished):
             about = [(message.stream, message.lease_epoch)]
             name = machine.peers.names.get(message.borrower)
-        found: dict[str, tuple[int, int | None]] = {}
+        found: dict[str, HeldAs] = {}
         for stream, lease_epoch in about:
             progress = machine.durable.streams.get(stream)
             lease = machine.leases.get(stream)
@@ -310,7 +315,7 @@ class Judge:
                 continue
             mine = lease is not None and (lease.name, lease.lease_epoch) == (name, lease_epoch)
             if not mine and not (isinstance(message, Disconnect) and name is not None):
-                found[stream] = (progress.committed, None if lease is None else progress.lease_epoch)
+                found[stream] = _held(machine, stream, free=lease is None)
         return found
 
     def _broken(self, machine: Leader, event: e.Event, records: tuple[Record, ...]) -> None:
@@ -451,6 +456,17 @@ class Judge:
         self.demand(self.store.size < MOST_KEYS, "the store has", self.store.size, "keys")
         self.demand(len(leader.peers.arrivals) <= 10_000, "too many arrivals")
         self.demand(len(leader.durable.sessions) <= 40, "too many sessions are kept")
+
+
+def _held(machine: Leader, stream: str, *, free: bool) -> HeldAs:
+    """The progress of a stream, and its lease.
+
+    Args:
+        free: nobody holds it, so that the leader may grant it whenever it plans.
+    """
+    progress, lease = machine.durable.streams.get(stream), machine.leases.get(stream)
+    held = None if free or lease is None else (lease.name, lease.lease_epoch)
+    return progress.committed if progress is not None else None, held
 
 
 def _kept_by_cuts(machine: Leader) -> set[str]:
