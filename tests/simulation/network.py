@@ -94,7 +94,7 @@ class FaultyLine(Line):
     def _delay(self) -> float:
         faults, kernel = self.world.faults, self.world.kernel
         slow = faults.slow if faults.slow and kernel.chance(0.2) else 3
-        return kernel.random.randint(1, slow) / 1000
+        return (1 + int(kernel.random.random() * slow)) / 1000
 
     def sending(self, socket: Socket, commands: list[list[bytes]]) -> None:
         world, kernel, faults = self.world, self.world.kernel, self.world.faults

@@ -163,5 +163,5 @@ class Query:
             world.sometimes["a query is killed between two steps of a batch"] += 1
             world.crash(self.process)
             await asyncio.sleep(1)
-        if self.leaving and random.random() < 0.1:
+        if self.leaving and random.random() < 0.4:
             raise Stopped
