@@ -85,9 +85,8 @@ SPAWN_SILENCE_SHARE = 0.5
 ASK_SECONDS = 1.0
 """After so long without a leader or an answer an operator's act looks, and asks, again."""
 
-WATCH_SECONDS = 0.025
-WATCHES = 20
-"""How often, and how many times, a leader that was just wanted is looked for."""
+WATCHES = (0.025, 0.025, 0.025, 0.05, 0.05, 0.075, 0.1, 0.15)
+"""The pauses (s) between looks for a leader that was just wanted: it is there at once, or takes longer."""
 
 Receive = Callable[[FromLeader | CutRead], None]
 LeaderFound = Callable[[str, int], None]
@@ -374,8 +373,8 @@ class Agent:
 
     async def _watch(self, group: str, record: LeaderRecord) -> LeaderRecord:
         """Look again for a moment: a leader that was just wanted is there soon."""
-        for _ in range(WATCHES):
-            await asyncio.sleep(WATCH_SECONDS)
+        for pause in WATCHES:
+            await asyncio.sleep(pause)
             try:
                 record = await leadership.read(self._redis, group)
             except StreamleaseError as error:

@@ -48,6 +48,8 @@ class Timeline:
         """Seconds since the world began."""
         self.turns = 0
         self.processes: list[Process] = []
+        self.living: list[Process] = []
+        """Those that were not killed, in the order in which they began."""
         self._events: list[tuple[float, int, Event]] = []
         self._numbers = count()
         _Task.number = 0  # where a task stands in a set depends on it
@@ -62,6 +64,7 @@ class Timeline:
         """A new process; its clock goes `rate` times as fast as the world's, and is `offset` s ahead."""
         process = Process(self, name, rate, offset)
         self.processes.append(process)
+        self.living.append(process)
         return process
 
     def after(self, seconds: float, act: Callable[[], None]) -> Event:
@@ -107,8 +110,10 @@ class Timeline:
             heapq.heappop(events)
         best = events[0][0] if events else float("inf")
         chosen: Process | None = None
-        for process in self.processes:
-            if process.alive and (at := process.next_at(now)) < best:
+        for process in self.living:
+            loop = process.loop
+            at = now if loop._ready else loop.wakes_at()
+            if at < best and (at := max(at, process.paused_until)) < best:
                 best, chosen = at, process
         return (best if best > now else now), chosen
 
@@ -117,6 +122,7 @@ class Timeline:
 
         So no coroutine is left that Python would end by itself, at a moment that nobody knows.
         """
+        self.living = list(self.processes)
         for process in self.processes:
             process.bury()
         self._events.clear()
@@ -163,11 +169,6 @@ class Process:
         """Seconds of its own clock."""
         return self.timeline.now * self.rate + self.offset
 
-    def next_at(self, now: float) -> float:
-        """When it has something to do next, in seconds of the world, of which it is `now`."""
-        at = now if self.loop.is_busy else self.loop.wakes_at()
-        return at if at >= self.paused_until else self.paused_until
-
     def start(self, work: Coroutine[Any, Any, Any], name: str = "main") -> asyncio.Task[Any]:
         """Let it do `work`, beside what it does already."""
         return self.loop.create_task(work, name=f"{self.name}: {name}")
@@ -180,6 +181,7 @@ class Process:
         """None of its code runs from now on."""
         if self.alive:
             self.alive = False
+            self.timeline.living.remove(self)
             for act in self.ends:
                 act()
 
@@ -236,11 +238,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Seconds of the process' own clock."""
         process = self.process
         return process.timeline.now * process.rate + process.offset
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether something is to be done now."""
-        return bool(self._ready)
 
     def wakes_at(self) -> float:
         """When its next timer is due, in seconds of the world."""

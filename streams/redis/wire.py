@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -204,15 +203,17 @@ class _Gate:
         self._left = 0
         """How many have gone through."""
 
-    async def enter(self, where: str, seconds: float | None) -> None:
+    async def enter(self, client: AsyncServer) -> None:
         """Wait for room, as long as others go through.
 
         Raises:
-            StoreUnavailable: for `seconds`, none did: nothing was sent.
+            StoreUnavailable: for as long as `client` waits for an answer, none did: nothing was sent.
         """
         if not self._room.locked():
             await self._room.acquire()  # at once: no timer is needed
             return
+        pool: Any = client.connection_pool
+        seconds: float | None = pool.connection_kwargs.get("socket_timeout")
         while True:
             left = self._left
             try:
@@ -221,7 +222,7 @@ class _Gate:
                 return
             except TimeoutError as error:
                 if left == self._left:
-                    raise unavailable(where, error) from None
+                    raise unavailable(address(client), error) from None
 
     def leave(self) -> None:
         """Make room for the next."""
@@ -233,19 +234,17 @@ _GATES: WeakKeyDictionary[Any, _Gate] = WeakKeyDictionary()
 """By the pool of connections to a server."""
 
 
-@asynccontextmanager
-async def _through(client: AsyncServer, commands: Sequence[Command]) -> AsyncIterator[None]:
-    """Take part in what a client does with its server at once."""
+async def _in_turn(client: AsyncServer, commands: Sequence[Command]) -> list[Any]:
+    """Exchange, as a part of what a client does with its server at once."""
     if commands and commands[-1][0] in WAITING:
-        yield
-        return
+        return await _exchange(client, commands)
     pool: Any = client.connection_pool
     gate = _GATES.get(pool)
     if gate is None:
         gate = _GATES[pool] = _Gate()
-    await gate.enter(address(client), pool.connection_kwargs.get("socket_timeout"))
+    await gate.enter(client)
     try:
-        yield
+        return await _exchange(client, commands)
     finally:
         gate.leave()
 
@@ -262,8 +261,7 @@ async def exchange_one(client: Server, commands: Sequence[Command]) -> list[Any]
     """
     if isinstance(client, BlockingServer):
         return Begun(client, commands).replies()
-    async with _through(client, commands):
-        return await _exchange(client, commands)
+    return await _in_turn(client, commands)
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:

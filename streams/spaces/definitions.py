@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal
 
@@ -187,8 +188,9 @@ def follows(space: Space, former: int, streams: int) -> bool:
     return space.newest.streams == streams and (before[-1] if before else former) == former
 
 
+@lru_cache(maxsize=1024)
 def parse_definition(name: str, text: bytes) -> Space:
-    """The space whose definition stands under `name`.
+    """The space whose definition stands under `name`; one that was read before is the same object.
 
     Raises:
         Unsupported: it is damaged, or was written by another version; the message says where.

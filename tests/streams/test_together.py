@@ -283,12 +283,14 @@ async def test_waiting_exchanges_take_no_room_and_give_it_back(
 
 async def test_an_exchange_that_finds_no_room_waits_while_others_go_through() -> None:
     gate = wire._Gate()
+    hasty = connect("redis://here:6379", answer_seconds=0.05)
+    patient = connect("redis://here:6379", answer_seconds=60)
     for _ in range(wire.AT_ONCE):
-        await gate.enter("here", 0.05)
-    waiting = asyncio.create_task(gate.enter("here", 0.05))
-    with pytest.raises(StoreUnavailable, match="Redis at here does not answer"):
+        await gate.enter(hasty)
+    waiting = asyncio.create_task(gate.enter(hasty))
+    with pytest.raises(StoreUnavailable, match="Redis at here:6379 does not answer"):
         await waiting
-    waiting = asyncio.create_task(gate.enter("here", 60))
+    waiting = asyncio.create_task(gate.enter(patient))
     await asyncio.sleep(0)
     gate.leave()
     await waiting
