@@ -25,7 +25,7 @@ from streamlease.admin.groups.group_flags import (
     given,
 )
 from streamlease.admin.messages.tail import parse_start
-from streamlease.admin.output import document, line
+from streamlease.admin.output import document, line, shown
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces.retention_options import parse_expiry
 from streamlease.protocol.errors import InvalidOption, UnknownGroup
@@ -135,4 +135,4 @@ def alter(
 
         document(Altered(subscription=str(shared), options=Options(**held)))
     else:
-        line(f"{shared}: " + ", ".join(f"{name} {value}" for name, value in held.items()))
+        line(f"{shared}: " + ", ".join(f"{name} {shown(value)}" for name, value in held.items()))

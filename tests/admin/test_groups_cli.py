@@ -61,6 +61,15 @@ def test_a_declared_group_has_a_lag_before_its_first_consumer(flights: Command) 
     }  # fmt: skip
 
 
+def test_an_option_that_was_never_set_is_told_like_any_other_absent_value(flights: Command) -> None:
+    flights.ok("group", "declare", SUB)
+    said = flights.ok("group", "alter", SUB, "--max-failures", "2").out
+    assert said.startswith(
+        f"{SUB}: strategy -, revocation_timeout_ms -, on_poison dead-letter, max_failures 2,"
+    )
+    assert "None" not in said
+
+
 def test_the_lag_of_a_stream_that_is_gone_is_unknown(flights: Command, store: redis.Redis) -> None:
     with consumer(flights):
         until(lambda: has_streams(flights, 1))
