@@ -6,86 +6,24 @@ Every 20th seed is run twice, and must do the same in both runs.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
 import traceback
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import nullcontext
 
 from tests.simulation.bugs import PLANTED
-from tests.simulation.world import World, run
+from tests.simulation.seeds import Outcome, outcomes
+from tests.simulation.world import run
 
 HASH_SEED = "PYTHONHASHSEED"
-TWICE = 20
 PROGRESS = 1000
-TAIL = 40
-"""So many lines of the transcript of a seed that failed are shown."""
-
-
-@dataclass
-class Outcome:
-    """Of one seed, or of many."""
-
-    seeds: int = 0
-    commands: int = 0
-    deliveries: int = 0
-    virtual: float = 0.0
-    """Seconds of virtual time."""
-    processor: float = 0.0
-    """Seconds of processor time."""
-    sometimes: Counter[str] = field(default_factory=Counter)
-    failed: dict[int, str] = field(default_factory=dict)
-    """What is to be told of each seed that failed."""
-
-    def add(self, other: Outcome) -> None:
-        """Count what another one has."""
-        self.seeds += other.seeds
-        self.commands += other.commands
-        self.deliveries += other.deliveries
-        self.virtual += other.virtual
-        self.processor += other.processor
-        self.sometimes += other.sometimes
-        self.failed |= other.failed
 
 
 def say(text: str) -> None:
     """One line or more for whoever called."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-def outcome_of(seed: int, bug: str | None = None) -> Outcome:
-    """Run one seed."""
-    outcome, began = Outcome(seeds=1), time.process_time()
-    try:
-        with PLANTED[bug]() if bug else nullcontext():
-            world = run(seed)
-            if seed % TWICE == 0 and run(seed).kernel.digest() != world.kernel.digest():
-                outcome.failed[seed] = f"seed {seed} failed: its transcript differs from run to run"
-    except Exception as error:
-        failed: World = error.world  # type: ignore[attr-defined]
-        lines = failed.kernel.transcript()[-TAIL:]
-        outcome.failed[seed] = "\n".join([*lines, f"seed {seed} failed: {type(error).__name__}: {error}"])
-    else:
-        outcome.commands, outcome.deliveries = world.server.commands, world.judge.deliveries
-        outcome.virtual, outcome.sometimes = world.healed_at, world.sometimes
-    outcome.processor = time.process_time() - began
-    return outcome
-
-
-@contextmanager
-def outcomes(seeds: range, jobs: int, bug: str | None) -> Iterator[Iterator[Outcome]]:
-    """Run seeds, by so many processes."""
-    if jobs == 1:
-        yield (outcome_of(seed, bug) for seed in seeds)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield pool.imap(partial(outcome_of, bug=bug), seeds, chunksize=5)
 
 
 def scan(options: argparse.Namespace) -> int:

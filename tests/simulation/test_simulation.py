@@ -7,8 +7,12 @@ faults that the seed drew, and then without faults until all is well. See docs/r
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +112,22 @@ def test_every_seed_keeps_the_invariants_and_heals() -> None:
         if seed % 20 == 0:
             assert run(seed).kernel.digest() == world.kernel.digest(), f"seed {seed} is not deterministic"
     assert [name for name in MUST_HAPPEN if not sometimes[name]] == []
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_the_command_runs_seeds(jobs: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--seeds", "1..6", "--jobs", jobs],
+        cwd=Path(__file__).parents[2],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1:] == ["all invariants hold"], done.stdout + done.stderr
+    assert any(line.startswith("6 seeds in ") for line in done.stdout.splitlines())
+    assert done.stderr == ""
 
 
 def test_a_coroutine_that_nobody_awaits_is_a_defect() -> None:
