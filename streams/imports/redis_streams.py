@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import Indefinite, InvalidInput, InvalidOption, StoreUnavailable
+from streamlease.streams.entries.message_rows import utf8
 from streamlease.streams.imports.transfer import Item
 from streamlease.streams.log.log import Position
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask, exchange
@@ -148,6 +149,7 @@ class Mapping:
 
     Raises:
         InvalidOption: not just one of `topic` and `topic_field` is given.
+        InvalidInput: the name of a field is no text.
     """
 
     topic: str | None = None
@@ -160,6 +162,8 @@ class Mapping:
     def __post_init__(self) -> None:
         if (self.topic is None) == (self.topic_field is None):
             raise InvalidOption("the topic of the entries is not clear: give --topic or --topic-field")
+        for field in filter(None, (self.topic_field, self.payload_field, self.key_field)):
+            utf8("the name of a field", field)
 
     def item(self, key: str, entry: Entry) -> Item:
         """The message.

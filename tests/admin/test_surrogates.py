@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import typer
 
 from streamlease.admin import cli
@@ -83,6 +84,8 @@ def test_a_word_that_is_no_text_is_refused_in_one_line(
 ) -> None:
     assert flights.url is not None
     flights.ok("group", "declare", SUB, "--from", "earliest")
+    with redis.Redis.from_url(flights.url) as store:
+        store.xadd("plain", {"field": "value"})
     monkeypatch.setenv("STREAMLEASE_REDIS_URL", flights.url)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     tried = 0
