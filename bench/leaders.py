@@ -155,7 +155,7 @@ async def _recovery(url: str) -> list[tuple[str, str, str]]:
             effects = machine.step(Recovered(), 0)
             again = Journal(redis, group, "h", 1, recovery.last_id)
             assert effects
-            await again.write(*again.next_commit([], machine.take_moved()))
+            await again.write(*again.next_commit([], machine.ledger.take_moved()))
             times.append(time.perf_counter() - began)
         return [(f"recovery of {RECOVERED_STREAMS:,} streams", f"{min(times) * 1000:.0f} ms", "< 1,000 ms")]
     finally:

@@ -165,6 +165,8 @@ class Journal:
         self._host = host
         self._term = term
         self._lineage = lineage
+        self._leader, self._journal = keys.leader(group), keys.journal(group)
+        self._snapshot_key, self._progress = keys.snapshot(group), keys.progress(group)
         self._number = 0
         self.durability = durability
         """What every write must satisfy before it counts."""
@@ -212,7 +214,7 @@ class Journal:
             Indefinite: written or not; repeat.
         """
         call = _APPEND.call(
-            [keys.leader(self._group), keys.journal(self._group), keys.progress(self._group)],
+            [self._leader, self._journal, self._progress],
             [self._host, self._term, number, payload, self.last_id, self._lineage, *fields],
         )
         self.last_id = await self._run(call)
@@ -229,7 +231,7 @@ class Journal:
 
     async def _snapshot(self, state: bytes, *, mark: bool) -> None:
         call = _SNAPSHOT.call(
-            [keys.leader(self._group), keys.journal(self._group), keys.snapshot(self._group)],
+            [self._leader, self._journal, self._snapshot_key],
             [self._host, self._term, self.last_id, state, self._kept(), self._number, int(mark)],
         )
         self.last_id = await self._run(call)
@@ -252,7 +254,7 @@ class Journal:
 
         Raises: as `write`.
         """
-        (entries,) = await ask(self._redis, [("XREVRANGE", keys.journal(self._group), "+", "-", "COUNT", 1)])
+        (entries,) = await ask(self._redis, [("XREVRANGE", self._journal, "+", "-", "COUNT", 1)])
         self.last_id = entries[0][0] if entries else b"0-0"
         await self._snapshot(state, mark=True)
 

@@ -164,7 +164,7 @@ class Runner:
 
     def to_measure(self) -> list[str]:
         """The streams whose ends the machine wants to know now and then; none for most strategies."""
-        return self._leading.machine.to_measure() if self._leading is not None else []
+        return self._leading.machine.plans.to_measure() if self._leading is not None else []
 
     async def run(self) -> str:
         """Lead until fenced, idle or told to stop; why it ended. The term must be held already."""
@@ -252,7 +252,7 @@ class Runner:
             if isinstance(effect, Persist):
                 records.extend(effect.records)
         if records:
-            commit = journal.next_commit(records, machine.take_moved())
+            commit = journal.next_commit(records, machine.ledger.take_moved())
             began = time.time_ns() if self._tracer is not None else 0
             try:
                 await self._written(machine, journal, lambda: journal.write(*commit))

@@ -31,9 +31,6 @@ class Advance:
     """Streams that are consumed to their end, but still held: their owners are to give them back."""
 
 
-NOTHING = Advance(None, ())
-
-
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What the newest listing says of the order of streams."""
@@ -78,11 +75,8 @@ def advance(state: GroupState, held: Collection[str], listing: Listing, candidat
     Args:
         held: the streams that have a lease.
     """
-    # Most streams are neither sealed nor wait: nothing follows from what is consumed of them.
-    streams, ends = state.streams, listing.ends
-    work = deque([s for s in candidates if s in ends or ((one := streams.get(s)) and one.waiting)])
-    if not work:
-        return NOTHING
+    streams = state.streams
+    work = deque(candidates)
     finished: dict[str, None] = {}
     released: dict[str, None] = {}
     leaving: dict[str, None] = {}

@@ -3,7 +3,7 @@
 A leader is composed of parts. Each owns its state and alone changes it; the others only look at it. What
 happens in one part and concerns others is handed on by `couplings`, a table that runs to a fixed point::
 
-    event --> one part --> records, messages --> Ledger --> effects
+    event --> its part --> records, messages --> Ledger --> effects
                   |
                   +--> what happened --> COUPLINGS --> other parts --> what happened --> ...
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
+from streamlease.leader.core import cut_decisions
 from streamlease.leader.core.config import LeaderConfig
 from streamlease.leader.core.couplings import settle
 from streamlease.leader.core.events import (
@@ -48,12 +49,29 @@ from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.plans import Plans
 from streamlease.leader.core.parts.sessions import Sessions
 from streamlease.leader.core.parts.streams import Streams
-from streamlease.leader.core.receiving import received
+from streamlease.leader.core.peer import Peer
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import TermStarted
 from streamlease.protocol.group_options import GroupOptions
+from streamlease.protocol.messages import (
+    Command,
+    Disconnect,
+    FinishCut,
+    FixCut,
+    LeaderWanted,
+    MessageFailed,
+    Ping,
+    Progress,
+    ResumeCut,
+    RevokeFinished,
+    SessionToLeader,
+    ToLeader,
+    UpdateProgress,
+)
 
 __all__ = ["Leader", "LeaderConfig"]
+
+_OfBorrower = Ping | UpdateProgress | RevokeFinished | MessageFailed | Disconnect
 
 
 @dataclass(slots=True, init=False)
@@ -122,14 +140,6 @@ class Leader:
         """Whether something is under way, so that it needs ticks often."""
         return self.plans.rebalance_at is not None or self.leases.moving
 
-    def take_moved(self) -> dict[str, int | None]:
-        """What the mirror of the progress must take over; see `Ledger.take_moved`."""
-        return self.ledger.take_moved()
-
-    def to_measure(self) -> list[str]:
-        """The streams whose ends the leader wants to know now and then."""
-        return self.plans.to_measure()
-
     def step(self, event: Event, now: int, *, more: bool = False) -> list[Effect]:
         """Take one event at time `now` (ms) and return what is to be done, in order.
 
@@ -142,7 +152,7 @@ class Leader:
             case Recovered():
                 self._recovered(now)
             case Received():
-                received(self, event.sender, event.message, now)
+                _received(self, event.sender, event.message, now)
             case StreamsListed():
                 self.streams.listed(event)
             case Tick():
@@ -157,10 +167,10 @@ class Leader:
                 self.plans.measured(event, now)
             case _:
                 assert_never(event)
-        settle(self, now)
+        _settle(self, now)
         if self.plans.due and not more and not self.ledger.stopped:
             self.plans.end_turn()
-            settle(self, now)
+            _settle(self, now)
         return self.ledger.end_turn()
 
     def _recovered(self, now: int) -> None:
@@ -174,11 +184,83 @@ class Leader:
 
     def _tick(self, event: Tick, now: int) -> None:
         self.peers.tick(event.heard, now)
-        settle(self, now)
+        _settle(self, now)
         self.leases.tick(now)
-        settle(self, now)
+        _settle(self, now)
         self.operators.tick(event.wall, now)
-        settle(self, now)
+        _settle(self, now)
         self.plans.tick(now)
-        settle(self, now)
+        _settle(self, now)
         self.peers.tick_idleness(now)
+
+
+# ---------------------------------------------------------------- which part a message is for
+
+
+def _received(leader: Leader, sender: str, message: ToLeader, now: int) -> None:
+    """Take a message; answers go to `sender`."""
+    match message:
+        case Ping() | UpdateProgress() | RevokeFinished() | MessageFailed() | Disconnect():
+            leaves = isinstance(message, Disconnect)
+            peer = leader.peers.hear(sender, message.borrower, now, leaves=leaves)
+            if peer is not None:
+                _of_borrower(leader, peer, message, now)
+        case FixCut() | FinishCut() | ResumeCut():
+            if leader.sessions.accepts(message):
+                _of_session(leader, sender, message, now)
+        case LeaderWanted():
+            leader.streams.believe(message.attested)
+            _settle(leader, now)
+            leader.peers.connect(sender, message, now)
+        case Command():
+            leader.operators.command(sender, message, now)
+        case _:
+            assert_never(message)
+
+
+def _of_borrower(leader: Leader, peer: Peer, message: _OfBorrower, now: int) -> None:
+    match message:
+        case Ping():
+            leader.peers.answer_ping(peer)
+        case UpdateProgress():
+            leader.peers.acknowledge(peer, _progressed(leader, peer, message.progress, now))
+        case RevokeFinished():
+            leader.leases.finish(peer, message.stream, message.lease_epoch)
+        case MessageFailed():
+            entry = Progress(stream=message.stream, lease_epoch=message.lease_epoch, offset=message.offset)
+            if _progressed(leader, peer, (entry,), now):
+                leader.failures.failed(peer, message, now)
+        case Disconnect():
+            leader.leases.commit(peer, message.progress)
+            leader.peers.lose(peer, clean=True)
+        case _:
+            assert_never(message)
+
+
+def _progressed(leader: Leader, peer: Peer, said: tuple[Progress, ...], now: int) -> tuple[Progress, ...]:
+    """What is taken of it; what is consumed to its end may let others begin."""
+    taken = leader.leases.progress(peer, said, now)
+    _settle(leader, now)
+    leader.streams.advance([entry.stream for entry in taken])
+    _settle(leader, now)
+    return taken
+
+
+def _of_session(leader: Leader, sender: str, message: SessionToLeader, now: int) -> None:
+    match message:
+        case FixCut():
+            leader.sessions.fix(sender, message, now)
+        case FinishCut():
+            leader.streams.believe(cut_decisions.went_through(message))
+            _settle(leader, now)
+            leader.sessions.finish(sender, message)
+        case ResumeCut():
+            leader.sessions.resume(sender, message)
+        case _:
+            assert_never(message)
+
+
+def _settle(leader: Leader, now: int) -> None:
+    """Let the other parts do what follows from what happened, if anything did."""
+    if leader.ledger.happenings:
+        settle(leader, now)

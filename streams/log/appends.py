@@ -28,7 +28,8 @@ from streamlease.streams.log.keys import stream_log, stream_meta, stream_news, s
 from streamlease.streams.log.state import no_stream
 from streamlease.streams.redis.cluster import Answer
 from streamlease.streams.redis.connection import Command, refusal
-from streamlease.streams.redis.durability import MEMORY, Durability, Waits, not_durable
+from streamlease.streams.redis.durability import MEMORY, Durability, not_durable
+from streamlease.streams.redis.durable import Waits
 from streamlease.streams.redis.scripts import Call, load_script
 
 _ROOM = "streamlease.streams.log"

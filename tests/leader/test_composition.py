@@ -22,7 +22,6 @@ LOOKERS = [
     CORE / "machine.py",
     CORE / "couplings.py",
     CORE / "reactions.py",
-    CORE / "receiving.py",
     CORE / "view.py",
     *sorted((CORE / "parts").glob("*.py")),
 ]

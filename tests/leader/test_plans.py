@@ -172,10 +172,10 @@ def test_a_paused_group_is_left_alone() -> None:
 
 
 def test_only_groups_that_weigh_are_measured() -> None:
-    assert group().leader.to_measure() == list(FOUR)
-    assert Rig(options=RATE).leader.to_measure() == [], "nobody is there"
+    assert group().leader.plans.to_measure() == list(FOUR)
+    assert Rig(options=RATE).leader.plans.to_measure() == [], "nobody is there"
     counted = led(FOUR, ("b1", "b2"))
-    assert counted.leader.to_measure() == []
+    assert counted.leader.plans.to_measure() == []
     before = counted.frozen()
     counted.step(Measured(dict.fromkeys(FOUR, 7), 0))
     assert counted.frozen() == before

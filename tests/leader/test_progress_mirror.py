@@ -133,16 +133,16 @@ def test_the_first_commit_of_a_leader_mirrors_everything() -> None:
     state.apply(StreamsAdded(starts={"a.0.0": 2, "a.0.1": 5}))
     machine = leader(state)
     machine.step(Recovered(), 0)
-    assert machine.take_moved() == {"@expired": None, "@paused": None, "a.0.0": 2, "a.0.1": 5}
-    assert machine.take_moved() == {}
+    assert machine.ledger.take_moved() == {"@expired": None, "@paused": None, "a.0.0": 2, "a.0.1": 5}
+    assert machine.ledger.take_moved() == {}
 
 
 def test_later_commits_mirror_what_moved() -> None:
     machine = leader()
     machine.step(Recovered(), 0)
-    machine.take_moved()
+    machine.ledger.take_moved()
     machine.step(StreamsListed({"a.0.0": 2, "a.0.1": 0}), 0)
-    assert machine.take_moved() == {"a.0.0": 2, "a.0.1": 0}
+    assert machine.ledger.take_moved() == {"a.0.0": 2, "a.0.1": 0}
     machine.step(
         Received("m", LeaderWanted(
             group=GROUP, borrower="b", session="s", name="n", arrival=1, attempt=1, host="x",
@@ -150,10 +150,10 @@ def test_later_commits_mirror_what_moved() -> None:
         )), 0,
     )  # fmt: skip
     machine.step(Tick(), 1000)
-    assert machine.take_moved() == {}
+    assert machine.ledger.take_moved() == {}
     entry = Progress(stream="a.0.0", lease_epoch=1, offset=7)
     machine.step(Received("m", UpdateProgress(group=GROUP, borrower="b", progress=(entry,))), 1000)
-    assert machine.take_moved() == {"a.0.0": 7}
+    assert machine.ledger.take_moved() == {"a.0.0": 7}
 
 
 def test_a_closed_cut_moves_its_streams() -> None:
@@ -171,14 +171,14 @@ def test_what_retention_passed_is_recorded_and_counted() -> None:
     state.apply(Expired(at=5, idle_ms=9, host="h"))
     machine = leader(GroupState.restore(state.snapshot()))
     machine.step(Recovered(), 0)
-    assert machine.take_moved() == {"@expired": 5, "@paused": None, "a.0.0": 0, "a.0.1": 10}
+    assert machine.ledger.take_moved() == {"@expired": 5, "@paused": None, "a.0.0": 0, "a.0.1": 10}
     wanted = LeaderWanted(
         group=GROUP, borrower="b", session="s", name="n", arrival=1, attempt=1, host="x",
         session_timeout_ms=10_000,
     )  # fmt: skip
     machine.step(Received("m", wanted), 0)
     assert machine.durable.expired_at is None, "a consumer came back"
-    assert machine.take_moved() == {"@expired": None}
+    assert machine.ledger.take_moved() == {"@expired": None}
     machine.step(StreamsListed({"a.0.0": 6, "a.0.1": 6}, {"a.0.0": 6, "a.0.1": 6}), 0)
     streams = machine.durable.streams
     assert (streams["a.0.0"].committed, streams["a.0.0"].truncated) == (6, 6)

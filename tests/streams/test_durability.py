@@ -13,7 +13,8 @@ from streamlease.protocol.errors import InvalidOption, NotDurable, SpaceConflict
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, connect, connect_blocking, exchange, run_blocking
-from streamlease.streams.redis.durability import FSYNC, MEMORY, Durability, Waits, strongest
+from streamlease.streams.redis.durability import FSYNC, MEMORY, Durability, strongest
+from streamlease.streams.redis.durable import Waits
 from streamlease.streams.spaces.retention import Retention
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.conftest import MakeServer

@@ -16,16 +16,15 @@ from streamlease.leader.core.happenings import (
     GivenBack,
     GrantsAnswered,
     Overdue,
-    Passed,
 )
 from streamlease.leader.core.lease import LEASE_TRANSITIONS, Lease, LeaseEvent, LeaseState
-from streamlease.leader.core.parts import commits, telling, wishes
+from streamlease.leader.core.parts import telling, wishes
 from streamlease.leader.core.parts.failures import Failures
 from streamlease.leader.core.parts.hand_overs import HandOvers
 from streamlease.leader.core.parts.ledger import Ledger, Table
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.peer import Peer
-from streamlease.leader.core.state.records import Leased, Released
+from streamlease.leader.core.state.records import Committed, Leased, Released, Truncated
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import Progress
 
@@ -122,8 +121,6 @@ class Leases(Table[Lease]):
         taken = tuple(entry for entry in entries if self._progress(peer, entry, answered, now))
         if answered:
             self.ledger.happened(GrantsAnswered(tuple(answered)))
-        if taken:
-            self.ledger.happened(Passed(tuple(entry.stream for entry in taken)))
         return taken
 
     def _progress(self, peer: Peer, entry: Progress, answered: list[str], now: int) -> bool:
@@ -147,7 +144,27 @@ class Leases(Table[Lease]):
 
     def commit(self, peer: Peer, progress: Iterable[Progress]) -> None:
         """Record progress that is above what is committed; only of leases that the peer has."""
-        commits.take(self.ledger, self._rows, peer, progress)
+        streams = self.ledger.durable.streams
+        offsets: dict[str, int] = {}
+        for entry in progress:
+            lease = self._rows.get(entry.stream)
+            if lease is None or lease.name != peer.name or lease.lease_epoch != entry.lease_epoch:
+                continue
+            if entry.holes:
+                self._pass_holes(entry)
+            if entry.offset > streams[entry.stream].committed:
+                offsets[entry.stream] = entry.offset
+        if offsets:
+            self.ledger.record(Committed(offsets=offsets))
+
+    def _pass_holes(self, entry: Progress) -> None:
+        """What Redis lost before it was consumed is counted, as what retention removed is; each hole once."""
+        stream = self.ledger.durable.streams[entry.stream]
+        for start, end in entry.holes:
+            if stream.committed < end <= entry.offset:
+                if stream.committed < start:
+                    self.ledger.record(Committed(offsets={entry.stream: start}))
+                self.ledger.record(Truncated(floors={entry.stream: end}))
 
     def finish(self, peer: Peer, stream: str, lease_epoch: int) -> None:
         """The owner has forgotten the stream."""

@@ -85,4 +85,5 @@ class Sessions:
             # Those of a cut do not wait, so only what is sealed can be finished.
             sealed = self.streams.sealed(self.ledger.durable.sessions[session].ranges)
             self.ledger.record(closed)
-            self.ledger.happened(Passed(sealed))
+            if sealed:
+                self.ledger.happened(Passed(sealed))

@@ -71,9 +71,14 @@ class Streams:
 
     def advance(self, candidates: Iterable[str]) -> None:
         """Finish the sealed streams that are consumed to their end, and let the next generation begin."""
-        if self.listing is None:
+        if (listing := self.listing) is None:
             return
-        found = generations.advance(self.ledger.durable, self.held, self.listing, candidates)
+        # Most streams are neither sealed nor wait: nothing follows from what is consumed of them.
+        durable, ends = self.ledger.durable, listing.ends
+        concerned = [s for s in candidates if s in ends or ((one := durable.streams.get(s)) and one.waiting)]
+        if not concerned:
+            return
+        found = generations.advance(durable, self.held, listing, concerned)
         if found.record is not None:
             self.ledger.record(found.record)
             self.ledger.happened(Advanced(found.record.finished))
