@@ -142,7 +142,7 @@ class Client:
                 ended, self._agent = self._agent, None
                 await ended.close()
             if self._agent is None:
-                agent = Agent(self.redis, self.url, embedded=self._embedded)
+                agent = Agent(self.redis, embedded=self._embedded)
                 await agent.start()
                 self._agent = agent
             return self._agent
@@ -323,7 +323,7 @@ class Client:
         request = {"group": subscription.id, "request": random_token()}
         command = _command({**request, "act": act, "who": who, "dry_run": dry_run})
         agent = await self.agent()
-        return _answer(await agent.command(record.mailbox, command, seconds), subscription.id)
+        return _answer(await agent.commands.ask(record.mailbox, command, seconds), subscription.id)
 
     async def act(
         self,
@@ -361,7 +361,7 @@ class Client:
                 "dry_run": dry_run,
             }
         )
-        return _answer(await (await self.agent()).act(command, seconds), subscription.id)
+        return _answer(await (await self.agent()).commands.act(command, seconds), subscription.id)
 
     async def drain_host(
         self, host: str, *, who: str = "", undo: bool = False, seconds: float = ACT_SECONDS
@@ -382,7 +382,7 @@ class Client:
         drain = _checked(
             DrainHost, {"group": host, "request": random_token(), "who": who, "at": at, "undo": undo}
         )
-        return _answer(await (await self.agent()).drain_host(drain, seconds), host)
+        return _answer(await (await self.agent()).commands.drain_host(drain, seconds), host)
 
 
 def _answer(reply: CommandReply | CommandAstray, whom: str) -> dict[str, Any]:

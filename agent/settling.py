@@ -138,12 +138,12 @@ class Settling:
     def report(self, held: Held) -> None:
         """Tell how far the stream is."""
         if self.session is not None:
-            self.session.progressed(held.slot, held.progress(leaving=self.leaving))
+            self.session.slots[held.slot].step(held.progress(leaving=self.leaving))
 
     def _report_failure(self, held: Held) -> None:
         failure = held.failure()
         if self.session is not None and failure is not None:
-            self.session.failed(held.slot, failure)
+            self.session.slots[held.slot].step(failure)
 
     def _put_damage(self, held: Held, damaged: DamagedEntry) -> None:
         held.damaged_at, self._damaged[held] = damaged.start, damaged
@@ -180,7 +180,7 @@ class Settling:
         self._fail_damaged(held)
         self._answer_commits(held, acknowledged)
 
-    def acknowledged(self, ack: ProgressAcknowledged) -> None:
+    def acknowledged(self, slot: int, ack: ProgressAcknowledged) -> None:
         """Wake those who wait for this commit."""
         held = self._book.acknowledged(ack)
         if held is not None:

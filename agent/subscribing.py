@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from streamlease.agent.agent import Agent
-from streamlease.agent.session import Session, SessionConfig
+from streamlease.agent.borrower_slot import SessionConfig
+from streamlease.agent.session import Session
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.life import BorrowerConfig
 from streamlease.protocol.errors import InvalidOption, InvalidTopic, UnknownGroup
@@ -103,7 +104,7 @@ class Subscribing:
             except UnknownGroup:
                 await groups.join(self.shared, self.start, options=self.options, arrival=arrival)
 
-        agent.keep_declared(self.shared.id, (lambda: not joined.over, declare_again))
+        agent.leaders.keep_declared(self.shared.id, (lambda: not joined.over, declare_again))
         reader.start(joined)
         return reader
 

@@ -20,7 +20,6 @@ from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook
 from streamlease.borrower.events import (
     FailureAnswered,
-    ProgressAcknowledged,
     StreamGone,
     StreamGranted,
     StreamRevoking,
@@ -85,6 +84,8 @@ class SharedReader:
         self._arrived = asyncio.Event()
         """There may be something to hand out, or the end."""
         self._settling = Settling(self.book, self.subscription)
+        self.acknowledged = self._settling.acknowledged
+        """Progress is durable."""
         self._tasks = Supervisor(f"subscription {shared}", lambda _, error: self._give_up(error))
         self._fetching = Fetching(
             redis, self._tails, self.book, self._settling, shared, self._arrived.set, self._tasks,
@@ -184,10 +185,6 @@ class SharedReader:
         self._settling.granted(done, grant, acknowledged)
         self._tails.add(StreamId.parse(grant.stream))
         self._wake()
-
-    def acknowledged(self, slot: int, ack: ProgressAcknowledged) -> None:
-        """Wake those who wait for this commit."""
-        self._settling.acknowledged(ack)
 
     def answered(self, slot: int, answer: FailureAnswered) -> None:
         """Hand out what follows, from the failed message on or from behind it."""

@@ -27,7 +27,8 @@ import psutil
 
 import streamlease
 from bench.frame import Frame, Table, percentile
-from streamlease.agent.session import Session, SessionConfig
+from streamlease.agent.borrower_slot import SessionConfig
+from streamlease.agent.session import Session
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.events import (
     FailureAnswered,
@@ -328,7 +329,7 @@ class _Holder:
 
     def revoking(self, slot: int, revoking: StreamRevoking) -> None:
         assert self.session is not None
-        self.session.progressed(slot, Progressed(revoking.stream, revoking.lease_epoch, 0, True))
+        self.session.slots[slot].step(Progressed(revoking.stream, revoking.lease_epoch, 0, True))
 
     def gone(self, slot: int, gone: StreamGone) -> None:
         self.held.discard(gone.stream)

@@ -197,7 +197,8 @@ class Held:
                 a stream that is asked back is given.
         """
         final = self.revoking and (leaving or self.committed >= self.delivered)
-        return Progressed(self.stream, self.lease_epoch, self.committed, final, self.lost())
+        holes = self.lost() if self.holes else ()
+        return Progressed(self.stream, self.lease_epoch, self.committed, final, holes)
 
     # ------------------------------------------------------------ failures
 

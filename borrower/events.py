@@ -141,6 +141,8 @@ class StreamGone:
 
     stream: str
     lease_epoch: int
+    acknowledged: int | None = None
+    """Everything below was durable under the lease, by the leader's answers; None: there was none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from streamlease.borrower.events import (
     FailureAnswered,
     ProgressAcknowledged,
     Progressed,
+    SendToLeader,
     StreamGone,
     StreamGranted,
     StreamRevoking,
@@ -21,6 +22,7 @@ from streamlease.borrower.events import (
 from streamlease.borrower.lease import Borrowed, StreamEvent, StreamState
 from streamlease.borrower.link import Link
 from streamlease.protocol.messages import (
+    BorrowerToLeader,
     FailureTaken,
     Grant,
     MessageFailed,
@@ -29,6 +31,7 @@ from streamlease.protocol.messages import (
     Revoke,
     Revoked,
     RevokeFinished,
+    UpdateProgress,
 )
 
 CALM_STREAMS = 1000
@@ -63,7 +66,7 @@ class BorrowedStreams:
         ):
             return None
         if lease is not None and lease_epoch == lease.lease_epoch:
-            return [self.link.report(lease.told)]
+            return [self._report(lease.told)]
         effects: list[Effect] = []
         if lease is not None:
             effects.append(self._drop(stream, lease, StreamEvent.REPLACED))
@@ -79,7 +82,7 @@ class BorrowedStreams:
             message.retry_after_ms,
             lease,
         )
-        return [*effects, granted, self.link.report(lease.told)]
+        return [*effects, granted, self._report(lease.told)]
 
     def revoke(self, message: Revoke, *, leaving: bool) -> list[Effect] | None:
         """The leader wants the stream back; of a session that leaves it gets it anyway."""
@@ -89,7 +92,7 @@ class BorrowedStreams:
         if leaving:
             return []
         if not lease.move(StreamEvent.REVOKE):
-            return [self.link.report(lease.told)]
+            return [self._report(lease.told)]
         return [StreamRevoking(message.stream, message.lease_epoch)]
 
     def revoke_all(self) -> list[Effect]:
@@ -102,7 +105,7 @@ class BorrowedStreams:
         """The leader has the stream back. Each copy is answered: the first answer may be lost."""
         stream, lease_epoch = message.stream, message.lease_epoch
         who = self.link.identity
-        finished = self.link.send(
+        finished = self._send(
             RevokeFinished(group=who.group, borrower=who.borrower, stream=stream, lease_epoch=lease_epoch)
         )
         lease = self._lease(stream, lease_epoch)
@@ -112,6 +115,7 @@ class BorrowedStreams:
             return []
         effects: list[Effect] = []
         if lease.told.final and lease.acknowledged < lease.told.offset and not message.forced:
+            lease.acknowledged = lease.told.offset
             effects.append(ProgressAcknowledged(stream, lease_epoch, lease.told.offset))
         return [*effects, self._drop(stream, lease, StreamEvent.REVOKED), finished]
 
@@ -161,7 +165,7 @@ class BorrowedStreams:
             holes=event.holes,
         )
         self._expect(lease, now)
-        return [self.link.report(lease.told)]
+        return [self._report(lease.told)]
 
     def failed(self, event: Failed, now: int) -> list[Effect] | None:
         """The session could not process a message; all before it is done."""
@@ -181,7 +185,7 @@ class BorrowedStreams:
             failure=event.failure,
             cause=event.cause,
         )
-        return [self.link.send(lease.failed)]
+        return [self._send(lease.failed)]
 
     # ------------------------------------------------------------ of all streams
 
@@ -208,10 +212,18 @@ class BorrowedStreams:
             elif now >= lease.report_at:
                 lease.report_at = self._resend_at(now)
                 failed = lease.failed
-                effects.append(self.link.report(lease.told) if failed is None else self.link.send(failed))
+                effects.append(self._report(lease.told) if failed is None else self._send(failed))
         return effects
 
     # ------------------------------------------------------------ inside
+
+    def _report(self, told: Progress) -> SendToLeader:
+        """Say how far one stream is."""
+        who = self.link.identity
+        return self._send(UpdateProgress(group=who.group, borrower=who.borrower, progress=(told,)))
+
+    def _send(self, message: BorrowerToLeader) -> SendToLeader:
+        return SendToLeader(self.link.mailbox, message)
 
     def _lease(self, stream: str, lease_epoch: int) -> Borrowed | None:
         lease = self.held.get(stream)
@@ -229,7 +241,8 @@ class BorrowedStreams:
         lease.move(event)
         del self.held[stream]
         self.over[stream] = lease.lease_epoch
-        return StreamGone(stream, lease.lease_epoch)
+        known = lease.acknowledged if lease.acknowledged >= 0 else None
+        return StreamGone(stream, lease.lease_epoch, known)
 
     def _expect(self, lease: Borrowed, now: int) -> None:
         """The leader is to answer what it is told now."""

@@ -112,11 +112,6 @@ class Life:
     ticked_at: int | None = None
 
     @property
-    def is_connecting(self) -> bool:
-        """Whether no leader has accepted the borrower yet."""
-        return self.state is BorrowerState.CONNECTING
-
-    @property
     def is_leaving(self) -> bool:
         """Whether the borrower waits for final progress of its streams."""
         return self.state is BorrowerState.UNSUBSCRIBING

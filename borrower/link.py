@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from streamlease.borrower.events import SendToLeader
 from streamlease.protocol.messages import (
-    BorrowerToLeader,
     Disconnect,
     LeaderWanted,
     Ping,
     Progress,
-    UpdateProgress,
 )
 
 
@@ -38,10 +36,6 @@ class Link:
     term: int = 0
     """Of the leader that accepted the borrower; messages of an earlier one are not believed."""
 
-    def send(self, message: BorrowerToLeader) -> SendToLeader:
-        """Put `message` into the leader's mailbox."""
-        return SendToLeader(self.mailbox, message)
-
     def connect(self, session_timeout: int, attested: tuple[Progress, ...]) -> SendToLeader:
         """Ask the leader that was found to accept the borrower."""
         who = self.identity
@@ -62,12 +56,6 @@ class Link:
         """Say that the borrower is alive, and ask whether the leader is."""
         who = self.identity
         return SendToLeader(self.mailbox, Ping(group=who.group, borrower=who.borrower, term=self.term))
-
-    def report(self, told: Progress) -> SendToLeader:
-        """Say how far one stream is."""
-        who = self.identity
-        update = UpdateProgress(group=who.group, borrower=who.borrower, progress=(told,))
-        return SendToLeader(self.mailbox, update)
 
     def leave(self, progress: tuple[Progress, ...]) -> SendToLeader:
         """Say that the borrower ends, and how far all of its streams are."""

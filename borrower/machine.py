@@ -100,7 +100,7 @@ class Borrower:
     def _take(self, event: Event, now: int) -> list[Effect] | None:
         match event:
             case Received():
-                return self._received(event.message, now)
+                return _received(self, event.message, now)
             case Progressed():
                 effects = self.leases.progressed(event, now)
                 leaving = self.life.state is BorrowerState.UNSUBSCRIBING
@@ -109,7 +109,7 @@ class Borrower:
             case Tick():
                 return self._tick(now)
             case Started():
-                if not self.life.is_connecting:
+                if self.life.state is not BorrowerState.CONNECTING:
                     return None
                 self.life.begin(now)
                 return [FindLeader()]
@@ -125,58 +125,10 @@ class Borrower:
                 assert_never(event)
 
     def _leader_found(self, event: LeaderFound) -> list[Effect] | None:
-        if not self.life.is_connecting:
+        if self.life.state is not BorrowerState.CONNECTING:
             return None
         self.link.mailbox = event.mailbox
         return [self.link.connect(self.config.session_timeout, event.attested)]
-
-    def _received(self, message: LeaderToBorrower, now: int) -> list[Effect] | None:
-        connecting, mine = self.life.is_connecting, self.link.term
-        late = message.term < mine
-        match message:
-            case ProgressCommitted() | PingResponse() | Grant() | Revoke() | Revoked() | FailureTaken():
-                if connecting or late:
-                    return None
-                if message.term > mine:
-                    return self._invalidated("a newer term", again=True)
-                return self._of_my_term(message, now)
-            case LeaderConnectResponse():
-                if connecting:
-                    self.link.term = message.term
-                    self.life.accept(now)
-                    return []
-                if message.term > mine:
-                    return self._invalidated("another leader answered", again=True)
-                return None if late else []
-            case NotLeader():
-                if connecting:
-                    return []  # the next look is due anyway; looking at once could go on and on
-                # A late one is from before its host began to lead.
-                return None if late else self._invalidated("the leader moved", again=True)
-            case Invalidate():
-                again = message.reason not in ("replaced", "deleted")
-                return None if late else self._invalidated(message.reason, again=again)
-            case _:
-                assert_never(message)
-
-    def _of_my_term(self, message: _OfMyTerm, now: int) -> list[Effect] | None:
-        leaving = self.life.is_leaving
-        match message:
-            case ProgressCommitted():
-                return self.leases.committed(message)
-            case PingResponse():
-                self.life.hear(now)
-                return []
-            case Grant():
-                return [] if leaving else self.leases.grant(message, now)
-            case Revoke():
-                return self.leases.revoke(message, leaving=leaving)
-            case Revoked():
-                return self.leases.revoked(message, leaving=leaving)
-            case FailureTaken():
-                return self.leases.failure_taken(message)
-            case _:
-                assert_never(message)
 
     def _tick(self, now: int) -> list[Effect]:
         due = self.life.tick(now)
@@ -185,14 +137,14 @@ class Borrower:
         if Due.FIND in due:
             return [FindLeader()]
         if Due.SILENT in due:
-            return self._invalidated("the leader is silent", again=True)
+            return self.invalidated("the leader is silent", again=True)
         effects = [self.link.ping(), *self.leases.repeat(now)] if Due.PING in due else self.leases.repeat(now)
         return effects + self._leave("unsubscribe timeout") if Due.GIVE_UP in due else effects
 
     # ------------------------------------------------------------ the end of a life
 
     def _unsubscribed(self, now: int) -> list[Effect] | None:
-        if self.life.is_connecting:
+        if self.life.state is BorrowerState.CONNECTING:
             return self._disconnected()
         if not self.life.unsubscribe(now):
             return None
@@ -209,9 +161,62 @@ class Borrower:
             return []
         return [self.link.leave(self.leases.final())]
 
-    def _invalidated(self, reason: str, *, again: bool) -> list[Effect]:
+    def invalidated(self, reason: str, *, again: bool) -> list[Effect]:
+        """End: the leader disowned it, is silent, or contradicts itself."""
         return self._end(BorrowerEvent.INVALIDATED, reason, again=again)
 
     def _end(self, event: BorrowerEvent, reason: str, *, again: bool) -> list[Effect]:
         self.life.move(event)
         return [*self.leases.end(), Ended(reason, again)]
+
+
+# ---------------------------------------------------------------- what the leader says: None is "refused"
+
+
+def _received(borrower: Borrower, message: LeaderToBorrower, now: int) -> list[Effect] | None:
+    connecting, mine = borrower.life.state is BorrowerState.CONNECTING, borrower.link.term
+    late = message.term < mine
+    match message:
+        case ProgressCommitted() | PingResponse() | Grant() | Revoke() | Revoked() | FailureTaken():
+            if connecting or late:
+                return None
+            if message.term > mine:
+                return borrower.invalidated("a newer term", again=True)
+            return _of_my_term(borrower, message, now)
+        case LeaderConnectResponse():
+            if connecting:
+                borrower.link.term = message.term
+                borrower.life.accept(now)
+                return []
+            if message.term > mine:
+                return borrower.invalidated("another leader answered", again=True)
+            return None if late else []
+        case NotLeader():
+            if connecting:
+                return []  # the next look is due anyway; looking at once could go on and on
+            # A late one is from before its host began to lead.
+            return None if late else borrower.invalidated("the leader moved", again=True)
+        case Invalidate():
+            again = message.reason not in ("replaced", "deleted")
+            return None if late else borrower.invalidated(message.reason, again=again)
+        case _:
+            assert_never(message)
+
+
+def _of_my_term(borrower: Borrower, message: _OfMyTerm, now: int) -> list[Effect] | None:
+    match message:
+        case ProgressCommitted():
+            return borrower.leases.committed(message)
+        case PingResponse():
+            borrower.life.hear(now)
+            return []
+        case Grant():
+            return [] if borrower.life.is_leaving else borrower.leases.grant(message, now)
+        case Revoke():
+            return borrower.leases.revoke(message, leaving=borrower.life.is_leaving)
+        case Revoked():
+            return borrower.leases.revoked(message, leaving=borrower.life.is_leaving)
+        case FailureTaken():
+            return borrower.leases.failure_taken(message)
+        case _:
+            assert_never(message)

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Record
-from streamlease.leader.core.state.touched import leased_by, moved_by
+from streamlease.leader.core.state.touched import leased_by
 from streamlease.leader.journal import read_entry, recover
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.registry import keys
@@ -130,8 +130,7 @@ def _take(group: str, followed: Followed, entries: Sequence[Entry]) -> JournalNe
     try:
         for entry in entries:
             for time, record in _new_records(group, followed, entry):
-                streams.update(moved_by(followed.state, record), leased_by(record))
-                followed.state.apply(record)
+                streams.update(followed.state.apply(record), leased_by(record))
                 records.append((time, record))
     except (StreamleaseError, LookupError):  # a record may be of a stream that is not there
         return None  # what is wrong with it, `recover` says

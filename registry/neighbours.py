@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import deque
 
-from streamlease.protocol.messages import Message
 from streamlease.registry.mailbox import Letter
 
 log = logging.getLogger(__name__)
@@ -52,20 +51,13 @@ class Neighbours:
     """Who lives on this event loop, and shares what is made of this class."""
 
     def __init__(self) -> None:
-        self._inboxes: dict[str, Inbox] = {}
+        self.inboxes: dict[str, Inbox] = {}
+        """By owner."""
 
     def move_in(self, owner: str) -> Inbox:
         """From now on, letters of neighbours for `owner` lie here."""
-        return self._inboxes.setdefault(owner, Inbox(owner))
+        return self.inboxes.setdefault(owner, Inbox(owner))
 
     def move_out(self, owner: str) -> None:
         """Letters for `owner` go to its mailbox again."""
-        self._inboxes.pop(owner, None)
-
-    def take(self, receiver: str, sender: str, message: Message) -> bool:
-        """Hand a letter over, if `receiver` is a neighbour; whether it is."""
-        inbox = self._inboxes.get(receiver)
-        if inbox is None:
-            return False
-        inbox.put(Letter(sender, message))
-        return True
+        self.inboxes.pop(owner, None)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.messages import Message
 from streamlease.registry import mailbox
+from streamlease.registry.mailbox import Letter
 from streamlease.registry.neighbours import Neighbours
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.per_server import PerServer
@@ -35,7 +36,7 @@ RETRY_SECONDS = 0.2
 """How long mail to a server waits that has just lost some."""
 
 _UNANSWERED = (StoreUnavailable, StoreRefused, Indefinite)
-_Letter = tuple[str, Message]
+_Outgoing = tuple[str, Message]
 """Receiver and message."""
 
 
@@ -59,10 +60,10 @@ class Postbox:
         neighbours: Neighbours | None = None,
     ) -> None:
         self._redis = redis
-        self._neighbours = neighbours or Neighbours()
+        self._inboxes = (neighbours or Neighbours()).inboxes
         self._sender = sender
         self._most = most
-        self._waiting: deque[_Letter] = deque()
+        self._waiting: deque[_Outgoing] = deque()
         self._news = asyncio.Event()
         self._sending = asyncio.Lock()
         self._per_server = PerServer(redis, tasks, mailbox.key_of, self._send, MAIL_SECONDS)
@@ -77,7 +78,9 @@ class Postbox:
 
     def post(self, receiver: str, message: Message) -> None:
         """Put a message on its way, in order, without waiting."""
-        if self._neighbours.take(receiver, self._sender, message):
+        inbox = self._inboxes.get(receiver)
+        if inbox is not None:
+            inbox.put(Letter(self._sender, message))
             return
         self._waiting.append((receiver, message))
         self._news.set()
@@ -112,14 +115,14 @@ class Postbox:
             log.warning("%s drops messages: %d wait to be sent already", self._sender, self._most)
         self.dropped += letters
 
-    async def _send(self, letters: Sequence[_Letter]) -> None:
+    async def _send(self, letters: Sequence[_Outgoing]) -> None:
         try:
             await mailbox.send(self._redis, self._sender, letters)
             self.trouble = ""
         except _UNANSWERED as error:
             await self._lost(letters, error)
 
-    async def _lost(self, letters: Sequence[_Letter], error: StreamleaseError) -> list[_Letter]:
+    async def _lost(self, letters: Sequence[_Outgoing], error: StreamleaseError) -> list[_Outgoing]:
         log.warning("%s lost %d messages: %s", self._sender, len(letters), error)
         self.trouble = str(error)
         await asyncio.sleep(RETRY_SECONDS)

@@ -57,7 +57,8 @@ class Watch:
             return
         if code.co_name == "<module>" or not code.co_filename.endswith(".py"):
             return
-        file = name.removeprefix("streamlease.").replace(".", "/") + ".py"
+        end = "/__init__.py" if "__path__" in frame.f_globals else ".py"
+        file = name.removeprefix("streamlease.").replace(".", "/") + end
         walk[f"{file}:{code.co_qualname}"] = None
         if code.co_qualname == "Call.command":
             room, _, script = frame.f_locals["self"].script.name.removeprefix("streamlease.").partition("/")

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from streamlease.agent.agent import Agent
+from streamlease.agent.borrower_slot import SessionConfig
 from streamlease.agent.client import Client
-from streamlease.agent.session import Session, SessionConfig
+from streamlease.agent.session import Session
 from streamlease.borrower.book import Held
 from streamlease.borrower.events import (
     FailureAnswered,
@@ -103,7 +104,7 @@ class Borrowing:
             ),
             SessionEvents(step),
         )
-        self.session.saw_term(opening.term)
+        agent.mail.saw_term(self._group, opening.term)
 
     def start(self) -> None:
         """Begin to borrow."""
@@ -119,7 +120,7 @@ class Borrowing:
     def around(self) -> q.Surroundings:
         """What is seen of the leader and of Redis."""
         led = self.session.connected
-        trouble = "" if led else self._agent.trouble(self._group)
+        trouble = "" if led else self._agent.leaders.trouble(self._group)
         return q.Surroundings(led, self.session.term, trouble, self._tails.error)
 
     def watch_ends(self) -> None:

@@ -122,7 +122,7 @@ class QueryLoop:
             case q.Tell():
                 self._borrowing.session.post(effect.message)
             case q.ReportProgress():
-                self._borrowing.session.progressed(effect.slot, effect.progress)
+                self._borrowing.session.slots[effect.slot].step(effect.progress)
             case q.Attest():
                 self._borrowing.attest(effect)
             case q.WatchEnds():

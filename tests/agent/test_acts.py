@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.agent import agent as agent_room
+from streamlease.agent import commanding
 from streamlease.agent.agent import Agent
 from streamlease.agent.client import Client
 from streamlease.hosts.host import HostConfig, LeaderHost
@@ -41,7 +41,7 @@ async def redis(embedded_redis_url: str) -> AsyncIterator[AsyncRedis]:
 @pytest.fixture
 async def agent(redis: AsyncRedis, embedded_redis_url: str) -> AsyncIterator[Agent]:
     """An agent that leads nothing itself."""
-    agent = Agent(redis, embedded_redis_url, embedded=False)
+    agent = Agent(redis, embedded=False)
     await agent.start()
     yield agent
     await agent.close()
@@ -83,7 +83,7 @@ async def was_done(redis: AsyncRedis) -> bool:
 async def test_an_act_whose_answer_is_lost_is_indefinite_also_if_nobody_leads_later(
     redis: AsyncRedis, agent: Agent, host: LeaderHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_room, "ASK_SECONDS", 0.3)
+    monkeypatch.setattr(commanding, "ASK_SECONDS", 0.3)
     denied = asyncio.Event()
 
     def lost(message: Message) -> bool:
@@ -92,7 +92,7 @@ async def test_an_act_whose_answer_is_lost_is_indefinite_also_if_nobody_leads_la
         return isinstance(message, CommandReply)
 
     losing(host, lost)
-    trying = asyncio.create_task(agent.act(pause(), 3.0))
+    trying = asyncio.create_task(agent.commands.act(pause(), 3.0))
     async with asyncio.timeout(SECONDS):
         while not await was_done(redis):  # noqa: ASYNC110 (a condition in Redis)
             await asyncio.sleep(0.01)
@@ -108,42 +108,42 @@ async def test_an_act_whose_answer_is_lost_is_indefinite_also_if_nobody_leads_la
 async def test_a_redis_that_is_away_at_last_does_not_make_it_certain(
     agent: Agent, host: LeaderHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_room, "ASK_SECONDS", 0.3)
+    monkeypatch.setattr(commanding, "ASK_SECONDS", 0.3)
     losing(host, lambda message: isinstance(message, CommandReply))
 
     async def away(*_: Any) -> spawn.Found:
         raise StoreUnavailable("Redis does not answer")
 
-    why_not = agent._why_not
+    why_not = agent.commands._why_not
 
     async def last(*words: Any, **more: Any) -> Any:
         monkeypatch.setattr(spawn, "find", away)
         return await why_not(*words, **more)
 
-    monkeypatch.setattr(agent, "_why_not", last)
+    monkeypatch.setattr(agent.commands, "_why_not", last)
     with pytest.raises(Indefinite, match="it was done, or it was not"):
-        await agent.act(pause(), 0.7)
+        await agent.commands.act(pause(), 0.7)
     with pytest.raises(StoreUnavailable):  # here nobody could be asked
-        await agent.act(pause("r2"), 0.3)
+        await agent.commands.act(pause("r2"), 0.3)
 
 
 async def test_nothing_was_done_where_nobody_was_asked(agent: Agent, host: LeaderHost) -> None:
     await host.close()
     with pytest.raises(NotLeader, match="nothing was done"):
-        await agent.act(pause(), 0.5)
+        await agent.commands.act(pause(), 0.5)
 
 
 async def test_a_dry_run_without_an_answer_changed_nothing(agent: Agent, host: LeaderHost) -> None:
     losing(host, lambda message: isinstance(message, CommandReply))
     with pytest.raises(Indefinite, match="so nothing was changed"):
-        await agent.act(pause(dry_run=True), 0.5)
+        await agent.commands.act(pause(dry_run=True), 0.5)
 
 
 async def test_an_act_that_is_asked_for_again_is_done_once(
     redis: AsyncRedis, agent: Agent, host: LeaderHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_room, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(commanding, "ASK_SECONDS", 0.2)
     left = iter([True, True])
     losing(host, lambda message: isinstance(message, CommandReply) and next(left, False))
-    assert isinstance(await agent.act(pause(), 10.0), CommandDone)
+    assert isinstance(await agent.commands.act(pause(), 10.0), CommandDone)
     assert [act.act for act in (await recover(redis, SHARED.id)).state.operated.acts] == ["pause"]

@@ -258,7 +258,7 @@ async def test_a_defect_of_the_agent_ends_its_sessions_and_the_next_one_gets_ano
     await client.create_space("s", ["a/#"])
     await publish(client, range(3), topics=1)
     monkeypatch.setattr("streamlease.registry.mailbox.KEEP_ALIVE_MS", 20)
-    broken = (await client.agent())._mailbox
+    broken = (await client.agent()).mail._mailbox
     whole = getattr(Mailbox, loop)
 
     async def breaks(mailbox: Mailbox) -> object:
@@ -287,7 +287,7 @@ async def test_a_defect_in_one_session_leaves_the_others_alone(
     ):
         await until(lambda: reader.streams == spared.streams == ["s.0.0"])
         assert reader._settling.session is not None
-        monkeypatch.setattr(reader._settling.session, "_step", lambda slot, event: 1 // 0)
+        monkeypatch.setattr(reader._settling.session.slots[0], "step", lambda event: 1 // 0)
         with pytest.raises(TaskFailed, match="a tick ended by a defect"):
             async with asyncio.timeout(30):
                 await anext(reader)

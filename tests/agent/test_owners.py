@@ -143,7 +143,7 @@ class Ticked:
 async def test_sessions_are_ticked_in_the_order_in_which_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in one that depends on where they lie in memory: the simulation repeats a run exactly."""
     monkeypatch.setattr(agent, "TICK_SECONDS", 0)
-    one, calls = Agent(connect_redis(MemoryServer()), "redis://memory"), list[int]()
+    one, calls = Agent(connect_redis(MemoryServer())), list[int]()
     sessions = [Ticked(calls, number) for number in range(100)]
     for session in sessions:
         one.add_ticker(session.tick)

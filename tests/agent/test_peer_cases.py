@@ -263,18 +263,18 @@ async def test_destroy_queue_live_clients(client: Client, second: Client, sub: s
 async def kill_leader(client: Client) -> None:
     """End the leader that is embedded in `client` as if its process had been killed: without a word."""
     agent = await client.agent()
-    host = agent._host
+    host = agent.leaders._host
     assert host is not None
     assert host.leaders == ["g/a/#"]
     for task in (*host._tasks, *host._leading.values()):
         task.cancel()
     host._runners.clear()
-    agent._host = None
+    agent.leaders._host = None
 
 
 async def leading(*clients: Client) -> list[str]:
     """The hosts, of those embedded in `clients`, that lead the group."""
-    hosts = [(await client.agent())._host for client in clients]
+    hosts = [(await client.agent()).leaders._host for client in clients]
     return [host.id for host in hosts if host is not None and host.leaders]
 
 
@@ -287,12 +287,12 @@ async def test_lease_reconnect(client: Client, sub: str) -> None:
             consumer = Consumer(reader).start()
             agent = await alone.agent()
             searches: list[str] = []
-            find = agent.find_leader
-            agent.find_leader = lambda group, found: (searches.append(group), find(group, found))[1]  # type: ignore[method-assign]
+            find = agent.leaders.find
+            agent.leaders.find = lambda group, found: (searches.append(group), find(group, found))[1]  # type: ignore[method-assign]
             await until(lambda: len(searches) >= 2)
             assert (reader.streams, consumer.got) == ([], [])
             # Another node, which can lead, looks for the leader as well, without consuming.
-            (await client.agent()).find_leader("g/a/#", lambda mailbox, term: None)
+            (await client.agent()).leaders.find("g/a/#", lambda mailbox, term: None)
             await until(lambda: len(consumer.got) >= 10)
             await publish(client, range(10, 20))
             await until(lambda: len(consumer.got) >= 20)
@@ -320,7 +320,7 @@ async def test_cluster_smoke(client: Client, second: Client, sub: str) -> None:
     await space(client, sub)
     await client.groups.declare(SharedSubscription.parse(sub), "earliest")
     async with connect(client.url) as third:
-        (await client.agent()).find_leader("g/a/#", lambda mailbox, term: None)
+        (await client.agent()).leaders.find("g/a/#", lambda mailbox, term: None)
         while not await leading(client):  # noqa: ASYNC110 - the test's own timeout ends it
             await asyncio.sleep(0.01)
         async with second.subscribe(sub, start="earliest") as one, third.subscribe(sub) as other:

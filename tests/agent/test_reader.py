@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from streamlease.agent.subscription import Batch, SharedReader
 from streamlease.borrower.events import (
-    Failed,
     FailureAnswered,
     Progressed,
     StreamGone,
@@ -33,10 +33,8 @@ class Reader(SharedReader):
         shared = SharedSubscription("g", "#")
         super().__init__(None, resting_tails(), shared, max_batch=2, buffered_batches=4)  # type: ignore[arg-type]
         self.reported: list[Progressed] = []
+        self.slots = [SimpleNamespace(step=self.reported.append)]
         self._settling.session = self  # type: ignore[assignment]
-
-    def progressed(self, slot: int, event: Progressed) -> None:
-        self.reported.append(event)
 
     def grant(self, lease_epoch: int, progress: int = 0, resumes: int | None = None) -> None:
         self.granted(0, StreamGranted(S0, lease_epoch, progress, None, resumes))
@@ -114,11 +112,8 @@ class Connected:
 
     connected = True
 
-    def progressed(self, slot: int, event: Progressed) -> None:
-        """Nobody hears it."""
-
-    def failed(self, slot: int, event: Failed) -> None:
-        """Nobody hears it."""
+    slots = (SimpleNamespace(step=lambda event: None),)
+    """Nobody hears what is said."""
 
     def new_failure(self) -> str:
         return "f1"
@@ -215,7 +210,7 @@ async def test_a_failure_that_nobody_waits_for_any_more_leaves_nothing_behind(
     """Its answer comes late: as an error, which is nobody's then."""
     monkeypatch.setattr("streamlease.agent.settling.COMMIT_SECONDS", 0.01)
     reader.new_failure = lambda: "f"  # type: ignore[attr-defined]
-    reader.failed = lambda *event: None  # type: ignore[method-assign, assignment]
+    reader.slots = [SimpleNamespace(step=lambda event: None)]
     reader.grant(1)
     held = reader.book.streams[S0]
     with pytest.raises(Indefinite, match="no leader said"):

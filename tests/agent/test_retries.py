@@ -31,7 +31,7 @@ class Reader(SharedReader):
         self._fetching._tails = SimpleNamespace(next_of=lambda stream: 10)  # type: ignore[assignment]
         self._fetching._read = self._noted  # type: ignore[assignment,method-assign]
         session: Any = SimpleNamespace(
-            new_failure=lambda: "f", failed=lambda slot, event: None, progressed=lambda slot, event: None
+            new_failure=lambda: "f", slots=[SimpleNamespace(step=lambda event: None)]
         )
         self._settling.session = session
         self.fetches: list[tuple[str, int]] = []

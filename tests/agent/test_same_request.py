@@ -18,6 +18,6 @@ async def test_who_asks_for_the_same_request_at_once_gets_the_same_answer() -> N
         await client.groups.join(shared, "earliest")
         agent = await client.agent()
         command = Command(group=shared.id, request="the-same", act=PauseGroup(), who="me", at=1)
-        one, other = await asyncio.gather(agent.act(command, 20), agent.act(command, 20))
+        one, other = await asyncio.gather(agent.commands.act(command, 20), agent.commands.act(command, 20))
         assert isinstance(one, CommandDone)
         assert other == one

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamlease.agent.session import Session, SessionConfig
+from streamlease.agent.borrower_slot import SessionConfig
+from streamlease.agent.session import Session
 from streamlease.borrower.attested import MOST_ATTESTED
 from streamlease.borrower.life import BorrowerConfig
 from streamlease.protocol.errors import StreamleaseError
@@ -29,11 +30,16 @@ class Agent:
     def post(self, receiver: str, message: Any) -> None:
         self.sent.append(message)
 
-    def find_leader(self, group: str, found: Callable[[str, int], None]) -> None:
-        found("leader", 0)
+    @property
+    def mail(self) -> Agent:
+        return self
 
-    def saw_term(self, group: str, term: int) -> None:
-        """Terms do not matter here."""
+    @property
+    def leaders(self) -> Agent:
+        return self
+
+    def find(self, group: str, found: Callable[[str, int], None]) -> None:
+        found("leader", 0)
 
     def register(self, receiver: str, receive: Callable[[Any], None]) -> None:
         self.receivers[receiver] = receive

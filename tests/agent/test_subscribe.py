@@ -54,7 +54,7 @@ async def test_a_group_whose_space_is_gone_is_still_wanted(client: Client) -> No
     async with client.subscribe(SUB, start="earliest") as reader:
         await until(lambda: reader.streams != [])
         await client.spaces.delete("s")
-        ((wanted, declare),) = (await client.agent())._wishes[SharedSubscription.parse(SUB).id]
+        ((wanted, declare),) = (await client.agent()).leaders._wishes[SharedSubscription.parse(SUB).id]
         assert wanted()
         await declare()
     assert not wanted()
@@ -65,7 +65,7 @@ async def test_wishes_of_subscriptions_that_ended_are_forgotten(client: Client) 
     for _ in range(3):
         async with client.subscribe(SUB) as reader:
             await until(lambda reader=reader: reader.streams != [])  # type: ignore[misc]
-    assert len((await client.agent())._wishes[SharedSubscription.parse(SUB).id]) == 1
+    assert len((await client.agent()).leaders._wishes[SharedSubscription.parse(SUB).id]) == 1
 
 
 LATE_IMPORTS = """
@@ -284,14 +284,14 @@ async def test_after_an_abrupt_end_of_the_leader_another_one_goes_on(client: Cli
             await until(lambda: len(reader.streams) == 2)
             one, other = Consumer(leading).start(), Consumer(reader).start()
             agent = await client.agent()
-            host = agent._host
+            host = agent.leaders._host
             assert host is not None
             assert host.leaders == ["g/a/#"]
             # As if the process that led had been killed: no resignation, no further word of the host.
             for task in (*host._tasks, *host._leading.values()):
                 task.cancel()
             host._runners.clear()
-            agent._host = None
+            agent.leaders._host = None
             await publish(client, range(1000))
             await until(lambda: len(one.got) + len(other.got) >= 1000, seconds=15)
             await one.stop()

@@ -266,7 +266,10 @@ def test_revoked_is_answered_by_the_end_of_the_stream() -> None:
     borrower.step(progressed(12, final=True), 0)
     effects = hear(borrower, revoked())
     # `Revoked` says that the final progress is durable, even if `ProgressCommitted` was lost.
-    assert effects[:2] == [ProgressAcknowledged(STREAM, LEASE_EPOCH, 12), StreamGone(STREAM, LEASE_EPOCH)]
+    assert effects[:2] == [
+        ProgressAcknowledged(STREAM, LEASE_EPOCH, 12),
+        StreamGone(STREAM, LEASE_EPOCH, 12),
+    ]
     finished = RevokeFinished(group=GROUP, borrower=ME, stream=STREAM, lease_epoch=LEASE_EPOCH)
     assert sent(effects) == [finished]
     assert sent(hear(borrower, revoked())) == [finished]  # the first answer may be lost
@@ -277,7 +280,7 @@ def test_what_was_acknowledged_before_revoked_is_not_acknowledged_again() -> Non
     hear(borrower, revoke())
     borrower.step(progressed(12, final=True), 0)
     hear(borrower, committed(12, final=True))
-    assert hear(borrower, revoked())[0] == StreamGone(STREAM, LEASE_EPOCH)
+    assert hear(borrower, revoked())[0] == StreamGone(STREAM, LEASE_EPOCH, 12)
 
 
 def test_revoked_of_an_unknown_stream_is_answered() -> None:

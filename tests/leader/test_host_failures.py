@@ -179,7 +179,7 @@ async def _finds_a_living_leader(agent: Agent, redis: AsyncRedis) -> None:
     found: list[str] = []
 
     async def led() -> bool:
-        agent.find_leader(GROUP, lambda mailbox, term: found.append(mailbox))
+        agent.leaders.find(GROUP, lambda mailbox, term: found.append(mailbox))
         return bool(found)
 
     await until(led)
@@ -197,16 +197,16 @@ async def test_an_embedded_host_that_could_not_begin_leaves_nothing_behind(
     embedded_redis_url: str, redis: AsyncRedis
 ) -> None:
     """It was kept, claimed groups and never renewed them: the group had no leader until the process ended."""
-    agent = Agent(redis, embedded_redis_url)
+    agent = Agent(redis)
     await agent.start()
     try:
         await redis.config_set("min-replicas-to-write", 1)  # Redis refuses every write
         try:
-            agent.find_leader(GROUP, lambda mailbox, term: None)
-            await until(lambda: _is(not agent._searches))
+            agent.leaders.find(GROUP, lambda mailbox, term: None)
+            await until(lambda: _is(not agent.leaders._searches))
         finally:
             await redis.config_set("min-replicas-to-write", 0)
-        assert agent._host is None
+        assert agent.leaders._host is None
         await _finds_a_living_leader(agent, redis)
     finally:
         await agent.close()
@@ -225,18 +225,18 @@ async def test_an_embedded_host_that_failed_is_followed_by_another(
         await tick(self)
 
     monkeypatch.setattr(Upkeep, "tick", breaks)
-    agent = Agent(redis, embedded_redis_url)
+    agent = Agent(redis)
     await agent.start()
     try:
         await _finds_a_living_leader(agent, redis)
-        first = agent._host
+        first = agent.leaders._host
         assert first is not None
         broken.set()
         await until(lambda: _is(first.failure is not None))
         broken.clear()
         await _finds_a_living_leader(agent, redis)
-        assert agent._host is not None
-        assert agent._host is not first
+        assert agent.leaders._host is not None
+        assert agent.leaders._host is not first
     finally:
         await agent.close()
 

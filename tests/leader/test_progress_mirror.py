@@ -18,7 +18,6 @@ from streamlease.leader.core.state.records import (
     StreamsAdded,
     Truncated,
 )
-from streamlease.leader.core.state.touched import moved_by
 from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.errors import Fenced
@@ -161,8 +160,8 @@ def test_a_closed_cut_moves_its_streams() -> None:
     state.apply(StreamsAdded(starts={"a.0.0": 0, "a.0.1": 0}))
     part = CutRange(stream="a.0.1", lease_epoch=1, start=0, end=4)
     state.apply(CutOpened(session="s", cut=3, ranges=Ranges.of((part,))))
-    assert list(moved_by(state, CutClosed(session="s", cut=3))) == ["a.0.1"]
-    assert list(moved_by(state, CutClosed(session="s", cut=2))) == []
+    assert list(state.apply(CutClosed(session="s", cut=2))) == []
+    assert list(state.apply(CutClosed(session="s", cut=3))) == ["a.0.1"]
 
 
 def test_what_retention_passed_is_recorded_and_counted() -> None:

@@ -97,9 +97,8 @@ def commits_run_ahead_of_the_program() -> Iterator[None]:
         if settling.session is not None:
             held.committed = max(held.committed, held.position)
             final = held.revoking
-            settling.session.progressed(
-                held.slot, Progressed(held.stream, held.lease_epoch, held.committed, final)
-            )
+            progress = Progressed(held.stream, held.lease_epoch, held.committed, final)
+            settling.session.slots[held.slot].step(progress)
 
     with mock.patch.object(Settling, "report", report):
         yield
@@ -112,7 +111,7 @@ def the_old_owner_keeps_its_work_to_itself() -> Iterator[None]:
     def report(settling: Settling, held: Held) -> None:
         if settling.session is not None:
             progress = Progressed(held.stream, held.lease_epoch, held.committed, held.revoking)
-            settling.session.progressed(held.slot, progress)
+            settling.session.slots[held.slot].step(progress)
 
     with mock.patch.object(Settling, "report", report):
         yield

@@ -27,7 +27,6 @@ from streamlease.leader.core.state.records import (
     StreamsForgotten,
     decode_records,
 )
-from streamlease.leader.core.state.touched import moved_by
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
@@ -182,9 +181,7 @@ class Judge:
             self.sometimes["a cut is closed"] += 1
         elif isinstance(record, Acted | RefusedAct):
             operators.acted(self, record)
-        moved = list(moved_by(self.truth, record))
-        self.truth.apply(record)
-        for stream in moved:
+        for stream in self.truth.apply(record):
             if stream in self.truth.streams:
                 high = max(self.truth.streams[stream].committed, self.said_committed.get(stream, 0))
                 self.said_committed[stream] = high

@@ -111,7 +111,7 @@ class Operators:
     async def _ask(self, command: Command) -> None:
         world, act = self.world, command.act.act
         try:
-            reply = await (await self._connected().agent()).act(command, 4.5)
+            reply = await (await self._connected().agent()).commands.act(command, 4.5)
         except (NotLeader, Indefinite, StoreUnavailable) as error:
             world.sometimes[f"an operator's act ends with {type(error).__name__}"] += 1
         except StreamleaseError as error:

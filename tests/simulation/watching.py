@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from streamlease.agent.fetching import Fetching
+from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.book import Held
 from streamlease.hosts.candidates import Candidates
@@ -160,7 +161,7 @@ def _session(reader: SharedReader) -> str:
 
 def _watch_readers(world: World, enter: Any) -> None:
     judge, sometimes = world.judge, world.sometimes
-    granted, acknowledged = SharedReader.granted, SharedReader.acknowledged
+    granted, acknowledged = SharedReader.granted, Settling.acknowledged
     skip, give_up_lost = Fetching._skip, SharedReader._give_up_lost
 
     def on_grant(reader: SharedReader, slot: int, grant: Any) -> None:
@@ -175,9 +176,9 @@ def _watch_readers(world: World, enter: Any) -> None:
                 poison.void(judge, session, grant.stream, before.committed)
             sometimes["a consumer goes on where it was"] += 1
 
-    def on_acknowledged(reader: SharedReader, slot: int, ack: Any) -> None:
+    def on_acknowledged(settling: Settling, slot: int, ack: Any) -> None:
         judge.acknowledged(ack.stream, ack.offset)
-        acknowledged(reader, slot, ack)
+        acknowledged(settling, slot, ack)
 
     def on_skip(fetching: Fetching, held: Held, start: int, end: int) -> None:
         judge.skipped(held.stream, held.lease_epoch, start, end)
@@ -194,10 +195,10 @@ def _watch_readers(world: World, enter: Any) -> None:
 
     for name, act in (
         ("granted", on_grant),
-        ("acknowledged", on_acknowledged),
         ("_give_up_lost", on_look),
     ):
         enter(mock.patch.object(SharedReader, name, act))
+    enter(mock.patch.object(Settling, "acknowledged", on_acknowledged))
     enter(mock.patch.object(Fetching, "_skip", on_skip))
 
 

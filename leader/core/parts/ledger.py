@@ -17,9 +17,8 @@ from typing import TypeVar, overload
 
 from streamlease.leader.core.events import Effect, Persist, Send, Stop
 from streamlease.leader.core.happenings import Happening
-from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.group_state import EXPIRED, PAUSED, GroupState
 from streamlease.leader.core.state.records import Record
-from streamlease.leader.core.state.touched import EXPIRED, PAUSED, moved_by
 from streamlease.protocol.messages import FromLeader
 
 _Row = TypeVar("_Row")
@@ -48,9 +47,9 @@ class Ledger:
 
     def record(self, record: Record) -> None:
         """Change what is durable."""
+        moved = self.durable.apply(record)
         if self._moved is not None:
-            self._moved.update(dict.fromkeys(moved_by(self.durable, record)))
-        self.durable.apply(record)
+            self._moved.update(dict.fromkeys(moved))
         self._records.append(record)
 
     def send(self, mailbox: str, message: FromLeader) -> None:

@@ -7,6 +7,7 @@ same records, read back from the journal, give the same state to the next leader
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import assert_never
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -38,6 +39,12 @@ from streamlease.leader.core.state.records import (
 )
 from streamlease.protocol.ids import LEAST_LEAP
 
+EXPIRED = "@expired"
+"""In place of a stream: whether the group holds data."""
+
+PAUSED = "@paused"
+"""In place of a stream: whether the group is paused."""
+
 
 class GroupState(BaseModel):
     """All that a new leader must know."""
@@ -66,16 +73,21 @@ class GroupState(BaseModel):
     longest_take_over_ms: Number = 0
     """Longest time from a lost owner's last sign of life to its successor's first word."""
 
-    def apply(self, record: Record) -> None:
-        """Change the state as the record says. Records of a journal apply in its order."""
+    def apply(self, record: Record) -> Iterable[str]:
+        """Change the state as the record says. Records of a journal apply in its order.
+
+        Returns:
+            the streams whose progress it changes, or `EXPIRED`, or `PAUSED`: for those who keep a copy.
+        """
         match record:
             case Committed():
                 for stream, offset in record.offsets.items():
                     self.streams[stream].commit(offset)
+                return record.offsets
             case CutOpened():
                 self._open(record)
             case CutClosed():
-                self._close(record)
+                return self._close(record)
             case Leased():
                 self._lease(record)
             case Released():
@@ -86,37 +98,45 @@ class GroupState(BaseModel):
                 self._forget_session(record.session)
             case StreamsAdded():
                 self._add(record)
+                return record.starts
             case StreamsAdvanced():
                 self._advance(record)
             case StreamsForgotten():
                 self._forget(record.streams)
+                return record.streams
             case Truncated():
                 for stream, floor in record.floors.items():
                     self.streams[stream].truncate(floor)
+                return record.floors
             case Attested():
                 for stream, (lease_epoch, offset) in record.streams.items():
                     self.streams[stream].attest(lease_epoch, offset)
+                return record.streams
             case Failed():
                 self.streams[record.stream].fail(record)
             case DeadLettered():
                 self.streams[record.stream].dead_letters += 1
                 self.streams[record.stream].commit(record.offset + 1)
+                return (record.stream,)
             case TermStarted():
                 self._begin_term(record)
             case Expired():
                 self._expire(record)
+                return (EXPIRED,)
             case Returned():
                 self.expired_at = None
+                return (EXPIRED,)
             case Acted():
                 self.operated.remember(record.kept())
                 self.operated.set(record)
-                self._act(record)
+                return self._act(record)
             case RefusedAct():
                 self.operated.remember(record)
             case BorrowerLeft():
                 self.operated.forget_borrower(record.name)
             case _:
                 assert_never(record)
+        return ()
 
     # ------------------------------------------------------------ terms
 
@@ -164,15 +184,17 @@ class GroupState(BaseModel):
         cuts.finished = max(cuts.finished, record.cut - 1)
         cuts.ranges = OpenRanges(record.ranges)
 
-    def _close(self, record: CutClosed) -> None:
+    def _close(self, record: CutClosed) -> Iterable[str]:
         cuts = self.sessions.setdefault(record.session, SessionCuts())
+        closed: Iterable[str] = ()
         if cuts.cut == record.cut:
-            streams, _, _, ends = cuts.ranges.left.columns
-            for stream, end in zip(streams, ends, strict=True):
+            closed, _, _, ends = cuts.ranges.left.columns
+            for stream, end in zip(closed, ends, strict=True):
                 self.streams[stream].commit(end)
             cuts.cut = 0
             cuts.ranges = OpenRanges()
         cuts.finished = max(cuts.finished, record.cut)
+        return closed
 
     def _forget_session(self, session: str) -> None:
         for part in self._open_ranges(session).left:
@@ -236,7 +258,7 @@ class GroupState(BaseModel):
             )
         )
 
-    def _act(self, record: Acted) -> None:
+    def _act(self, record: Acted) -> Iterable[str]:
         """Do to streams what the act does; what it sets is the business of `Operated`."""
         match record.outcome:
             case o.Reset(moves=moves, behind=behind):
@@ -246,6 +268,7 @@ class GroupState(BaseModel):
                 for stream in behind:
                     self._let_go(stream)
                     self.streams[stream].waiting = True
+                return moves
             case o.StreamTaken(stream=stream):
                 self._let_go(stream)
             case o.Retried(stream=stream):
@@ -256,12 +279,16 @@ class GroupState(BaseModel):
                     self.streams[stream].failure = failure.model_copy(update={"fate": "dead_letter"})
             case o.HoldsNothing():
                 self.expired_at = record.at
-            case o.GroupPaused() | o.Resumed() | o.Drained() | o.Undrained() | o.Moved() | o.Rebalanced():
+                return (EXPIRED,)
+            case o.GroupPaused() | o.Resumed():
+                return (PAUSED,)
+            case o.Drained() | o.Undrained() | o.Moved() | o.Rebalanced():
                 pass
             case o.SteppedDown() | o.Deleted():
                 pass
             case _:
                 assert_never(record.outcome)
+        return ()
 
     # ------------------------------------------------------------ as it is stored
 

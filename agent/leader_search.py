@@ -1,0 +1,181 @@
+"""Where leaders are: found on behalf of the borrowers of a process, and had spawned where there are none.
+
+Where leader hosts are registered, one of them is asked; where there are none, the process leads itself
+(`embedded`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+
+from streamlease.agent.mail import Mail
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.protocol import log_lines as logs
+from streamlease.protocol.errors import StreamleaseError
+from streamlease.registry import leadership, spawn
+from streamlease.registry.leadership import LeaderRecord
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.tasks import Supervisor
+
+log = logging.getLogger(__name__)
+
+SPAWN_SILENCE_SHARE = 0.5
+"""A leader silent for this share of its ttl gets a candidate successor already."""
+
+WATCHES = (0.025, 0.025, 0.025, 0.05, 0.05, 0.075, 0.1, 0.15)
+"""The pauses (s) between looks for a leader that was just wanted: it is there at once, or takes longer."""
+
+LeaderFound = Callable[[str, int], None]
+Wish = tuple[Callable[[], bool], Callable[[], Awaitable[None]]]
+"""Whether a group is still wanted; declares it."""
+
+
+class LeaderSearch:
+    """Finds leaders for the owner of `mail`, whose id is `owner`.
+
+    Args:
+        embedded: lead in this process where no leader host is registered.
+        failed: called with a group, and why nothing more can be done for it.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        owner: str,
+        mail: Mail,
+        failed: Callable[[str, StreamleaseError], None],
+        *,
+        embedded: bool,
+    ) -> None:
+        self._redis = redis
+        self._owner = owner
+        self._mail = mail
+        self._failed = failed
+        self._embedded = embedded
+        self._tasks = Supervisor(f"agent {owner}, leader of", self._search_ended)
+        self._searches: set[str] = set()
+        self._finders: dict[str, list[LeaderFound]] = {}
+        self._wishes: dict[str, list[Wish]] = {}
+        self._not_found: dict[str, str] = {}
+        """Group -> why its leader was not found, when it was looked for last."""
+        self._host: LeaderHost | None = None
+        """The embedded one, if it works."""
+        self._hosting = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Look no more, and lead nothing."""
+        await self._tasks.close()
+        if self._host is not None:
+            await self._host.close()
+
+    def keep_declared(self, group: str, wish: Wish) -> None:
+        """Have `wish` declare the group before a leader is wanted: it may be deleted until then."""
+        wishes = [other for other in self._wishes.get(group, ()) if other[0]()]
+        self._wishes[group] = [*wishes, wish]
+
+    def find(self, group: str, found: LeaderFound) -> None:
+        """Look for the leader of `group`; `found(mailbox, term)` is called if there is one now."""
+        self._finders.setdefault(group, []).append(found)
+        if group not in self._searches:
+            self._searches.add(group)
+            self._tasks.start(group, self._search(group))
+
+    def trouble(self, group: str) -> str:
+        """What keeps this process from the leader of `group`, as far as it shows; empty if nothing does."""
+        hindered = self._host.hindered.get(group, "") if self._host is not None else ""
+        return self._mail.postbox.trouble or self._not_found.get(group, "") or hindered
+
+    async def _search(self, group: str) -> None:
+        logs.begin(group=group)
+        try:
+            await self._look_for_leader(group)
+        finally:
+            self._searches.discard(group)
+
+    async def _look_for_leader(self, group: str) -> None:
+        try:
+            found = await spawn.find(self._redis, group)
+            seen = self._mail.term_of(group)
+            if found.record.term < seen:
+                # Redis lost that term: whoever stands in the record was followed by others already.
+                await leadership.witness(self._redis, group, seen)
+                found = await spawn.find(self._redis, group)
+        except StreamleaseError as error:
+            log.warning("looking for the leader of %s: %s", group, error)
+            self._not_found[group] = str(error)
+            self._finders.pop(group, None)
+            return
+        record = found.record
+        silence = record.read_at - record.renewed_at
+        if not found.live or silence >= record.ttl * SPAWN_SILENCE_SHARE:
+            await self._want(group, found)
+        if not found.live:
+            record = await self._watch(group, record)
+        finders = self._finders.pop(group, [])
+        if record.held and not record.expired:
+            self._not_found.pop(group, None)
+            for finder in finders:
+                finder(record.mailbox, record.term)
+
+    async def _watch(self, group: str, record: LeaderRecord) -> LeaderRecord:
+        """Look again for a moment: a leader that was just wanted is there soon."""
+        for pause in WATCHES:
+            await asyncio.sleep(pause)
+            try:
+                record = await leadership.read(self._redis, group)
+            except StreamleaseError as error:
+                log.warning("looking for the leader of %s: %s", group, error)
+                break
+            if record.held and not record.expired:
+                break
+        return record
+
+    async def _want(self, group: str, found: spawn.Found) -> None:
+        try:
+            for wanted, declare in () if found.live else self._wishes.get(group, ()):
+                if wanted():
+                    await declare()
+            above = self._mail.term_of(group)
+            if found.hosts:
+                await spawn.ask_hosts(self._redis, self._owner, group, found, above)
+            elif self._embedded:
+                (await self._working_host()).lead(group, above)
+            else:
+                log.warning("no leader host is there for %s: start one with 'streamlease serve'", group)
+                self._not_found[group] = "no leader host is there: start one with 'streamlease serve'"
+        except StreamleaseError as error:
+            log.warning("wanting a leader for %s: %s", group, error)
+            self._not_found[group] = str(error)
+
+    async def _working_host(self) -> LeaderHost:
+        """The host of this process; a new one if there is none, or if it failed.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: it could not begin; nothing is left of it.
+        """
+        async with self._hosting:
+            if self._host is not None and self._host.failure is not None:
+                failed, self._host = self._host, None
+                await failed.close()
+            if self._host is None:
+                host = LeaderHost(
+                    self._redis,
+                    HostConfig(name="embedded", registered=False),
+                    pid=os.getpid(),
+                    neighbours=self._mail.neighbours,
+                )
+                try:
+                    await asyncio.create_task(host.start(), context=Context())
+                except BaseException:
+                    await host.close()
+                    raise
+                self._host = host
+            return self._host
+
+    def _search_ended(self, group: str, error: StreamleaseError) -> None:
+        self._finders.pop(group, None)
+        self._failed(group, error)
