@@ -7,11 +7,12 @@ without its owner's word, a release or a reset, explains that messages come twic
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from streamlease.agent.client import Client
 from streamlease.leader.core.state.group_state import GroupState
-from streamlease.leader.core.state.operated import Acted, RefusedAct
+from streamlease.leader.core.state.operated import Acted, DoneAct, RefusedAct
 from streamlease.leader.core.state.outcomes import Reset, StreamTaken
 from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import ActRefused, Indefinite, NotLeader, StoreUnavailable, StreamleaseError
@@ -85,7 +86,7 @@ class Operators:
             self._do("resume")
         for name in operated.drained:
             self._do("undrain", borrower=name)
-        if operated.pins:
+        if operated.pins or _released(operated.acts):
             self._do("rebalance")
         for stream, progress in self.world.judge.truth.streams.items():
             if progress.failure is not None and progress.failure.fate == "stop":
@@ -158,6 +159,16 @@ def acted(judge: Judge, record: Acted | RefusedAct) -> None:
         for stream, (_, offset) in record.outcome.moves.items():
             _broken(judge, stream)
             _new_line(judge, record.request, stream, offset)
+
+
+def _released(acts: Iterable[DoneAct | RefusedAct]) -> bool:
+    """Whether a stream was released since the last rebalance.
+
+    Another consumer keeps it then, however little the old one has, who may be stuck: until somebody
+    comes or goes, or an operator says that all are well again.
+    """
+    placed = [act.act for act in acts if act.act in ("release", "rebalance") and isinstance(act, DoneAct)]
+    return placed[-1:] == ["release"]
 
 
 def healed(judge: Judge, state: GroupState) -> None:
