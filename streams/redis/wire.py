@@ -161,9 +161,24 @@ def _packed(connection: Any, commands: Sequence[Command]) -> list[bytes]:
     return [pack_command(command) for command in commands]  # type: ignore[arg-type]  # of any length
 
 
+async def _send(connection: Any, packed: list[bytes]) -> None:
+    """Write to a connection that is made. What the system takes at once, as nearly always, needs no task.
+
+    The client's own way makes a task for each write, to have a timeout: two turns of the event loop.
+    """
+    writer: asyncio.StreamWriter | None = connection._writer
+    if writer is None or writer.is_closing():
+        await connection.send_packed_command(packed, check_health=False)
+        return
+    writer.writelines(packed)
+    if writer.transport.get_write_buffer_size():
+        async with asyncio.timeout(connection.socket_timeout):
+            await writer.drain()
+
+
 async def _each(connection: Any, commands: Sequence[Command]) -> list[Any]:
     """Send, and read each reply with its own timeout."""
-    await connection.send_packed_command(_packed(connection, commands), check_health=False)
+    await _send(connection, _packed(connection, commands))
     replies: list[Any] = []
     for _ in commands:
         try:
@@ -180,7 +195,7 @@ async def _many(connection: Any, commands: Sequence[Command]) -> list[Any]:
     for packing in Python and for timers.
     """
     packed = [pack_command(command) for command in commands]  # type: ignore[arg-type]  # of any length
-    await connection.send_packed_command(packed, check_health=False)
+    await _send(connection, packed)
     loop = asyncio.get_running_loop()
     limit = connection.socket_timeout
     replies: list[Any] = []
@@ -278,7 +293,7 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     raise TypeError(f"{work!r} waits on an event loop: run_blocking takes what asks a blocking client")
 
 
-def _not_connected(client: Server, error: Exception) -> Exception:
+def not_connected(client: Server, error: Exception) -> Exception:
     """What it means that no connection was to be had: nothing was sent."""
     if isinstance(error, LOGIN):
         return no_login(address(client), error)
@@ -305,7 +320,7 @@ async def _exchange(client: AsyncServer, commands: Sequence[Command]) -> list[An
     try:
         connection = await pool.get_connection()
     except Exception as error:
-        raise _not_connected(client, error) from None
+        raise not_connected(client, error) from None
     whole = False
     try:
         quick = len(commands) > 1 and all(command[0] in QUICK for command in commands)
@@ -335,7 +350,7 @@ class Begun:
         try:
             connection: Any = self._pool.get_connection()
         except Exception as error:
-            raise _not_connected(client, error) from None
+            raise not_connected(client, error) from None
         self._connection = connection
         sent = False
         try:
