@@ -142,7 +142,8 @@ def refused_append(stream: StreamId, reply: ResponseError) -> StreamleaseError:
     return foreign_entry(stream) if "equal or smaller than the target" in str(reply) else refusal(reply)
 
 
-def _outcome(append: Append, reply: Any) -> Appended | StreamleaseError:
+def outcome_of_reply(append: Append, reply: Any) -> Appended | StreamleaseError:
+    """What became of an append behind which nothing is waited for."""
     if isinstance(reply, ResponseError):
         return refused_append(append.stream, reply)
     if isinstance(reply, StreamleaseError):
@@ -189,7 +190,7 @@ def _outcome(append: Append, reply: Any) -> Appended | StreamleaseError:
 
 def outcome_of(append: Append, waits: Waits, answer: Answer) -> Appended | StreamleaseError:
     """What became of an append, given the reply and those to the waits behind it."""
-    outcome = _outcome(append, answer.reply)
+    outcome = outcome_of_reply(append, answer.reply)
     if not isinstance(outcome, Appended):
         return outcome
     why = waits.failure(append.durability, answer.waited)

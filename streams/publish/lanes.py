@@ -154,6 +154,16 @@ class Lanes:
             self._offer(lane)
         return part, part.add(row, size, sent)
 
+    def part_of(
+        self, topic: str, payload: bytes, key: bytes | None, timestamp: int | None, size: int
+    ) -> Part:
+        """A part, in no lane yet, of one message that counts as `size` bytes and for which somebody waits."""
+        part = Part(self._clock(), None, self._codec, size)
+        part.rows = [topic, payload, key, timestamp]
+        part.count = part.sent = 1
+        part.room = 0
+        return part
+
     def add_batch(self, lane: Lane, batch: pa.RecordBatch, size: int, schema: Schema | None) -> Part:
         """Put a piece of a record batch, which counts as `size` bytes, at the end of `lane`; its part."""
         part = Part.of_batch(batch, size, self._clock(), schema, self._codec)

@@ -54,6 +54,9 @@ MAX_LINGER_MS = 10_000
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 """Redis takes no value above 512 MiB."""
 
+MOST_AT_ONCE = 16 * 1024
+"""Bytes of a message that may be sent in the turn of its caller."""
+
 NO_ROOM = 2**63
 """More than any part has room for."""
 
@@ -124,6 +127,7 @@ class Publisher:
         self._first_error: StreamleaseError | None = None
         self._loop = asyncio.get_running_loop()
         self._sender = Sender(
+            redis,
             self._log,
             self.id,
             delivery_timeout=delivery_timeout,
@@ -207,8 +211,26 @@ class Publisher:
             NotDurable: it was written, but less durably than the space demands; it may still exist.
             Indefinite: it was written, or it was not.
         """
+        lane = self._quick.get(topic) if type(topic) is str and self._sender.is_idle else None
+        if (
+            lane is not None
+            and type(payload) is bytes
+            and (key is None or type(key) is bytes)
+            and headers is None
+            and topic not in self._busy
+            and (timestamp is None or (type(timestamp) is int and FIRST_TIME <= timestamp < LAST_TIME))
+            and (size := ROW_BYTES + len(payload) + (len(key) if key else 0)) <= MOST_AT_ONCE
+            and not self._buffer.is_full_for(size)
+        ):
+            part = self._lanes.part_of(topic, payload, key, timestamp, size)
+            if self._sender.send_at_once(lane, part):
+                self._buffer.held += size
+                return await part.future(0)
         part, place = await self._place(topic, payload, key, headers, timestamp, sent=True)
-        return await part.future(place)
+        placed = await part.future(place)
+        if part.count == 1 and topic in self._quick:
+            self._sender.want_line(placed[0])
+        return placed
 
     async def submit(
         self,

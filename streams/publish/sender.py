@@ -7,6 +7,10 @@ for. After `delivery_timeout` seconds a part fails with what is known: ``NotDura
 ``Indefinite`` if any attempt may have been, else the last reason. The parts that became too old behind it
 fail with it.
 
+A single message that somebody awaits, while nothing at all is under way or waits, is a round by itself. It is
+written in the turn of its caller, on a line (``direct_lines``). Unless the answer is that it was appended,
+the round goes on as every other one, with a repetition of the same append.
+
 A stream that takes nothing (sealed, not yet open, or gone) holds its lane still; between two rounds, when
 nothing is under way, `follow` decides what becomes of the held lanes.
 """
@@ -17,6 +21,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_delay, wait_random_exponential
@@ -33,10 +38,13 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.log.log import Appended, AsyncLog, OutOfSequence, StreamPending
+from streamlease.streams.log.appends import outcome_of_reply
+from streamlease.streams.log.log import Append, Appended, AsyncLog, OutOfSequence, StreamPending
+from streamlease.streams.publish.direct_lines import DirectLines
 from streamlease.streams.publish.lanes import Lane
 from streamlease.streams.publish.parts import Part
-from streamlease.streams.redis.durability import WAIT_SECONDS
+from streamlease.streams.redis.connection import ANSWER_SECONDS, AsyncRedis
+from streamlease.streams.redis.durability import MEMORY, WAIT_SECONDS
 from streamlease.streams.tasks import Supervisor
 
 FIRST_WAIT = 0.05
@@ -65,6 +73,7 @@ class Sender:
 
     def __init__(
         self,
+        redis: AsyncRedis,
         log: AsyncLog,
         publisher: str,
         *,
@@ -94,12 +103,56 @@ class Sender:
         self.error: StreamleaseError | None = None
         """Why it ended by itself; it sends nothing more."""
         self._tasks = Supervisor(f"publisher {publisher}", lambda _, error: self._ended(error))
+        self._lines = DirectLines(
+            redis, self._tasks, min(ANSWER_SECONDS, max(LEAST_ATTEMPT, delivery_timeout))
+        )
+        self._on_line = False
+        """Whether the present round was sent on a line, and has no answer yet."""
+        self._resting = False
+        """Whether the task that sends waits for work."""
         self._tasks.start("sending", self._run(), endless=True)
 
     @property
     def in_flight(self) -> list[Part]:
         """The parts of the present round."""
         return [part for _, part in self._flights]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, and nothing waits."""
+        return self._resting and not self._flights and not self._work.is_set() and self.error is None
+
+    def send_at_once(self, lane: Lane, part: Part) -> bool:
+        """Send the only part of `lane` in this turn, while idle; whether there is a line for it."""
+        line = self._lines.to(lane.stream) if lane.durability == MEMORY and not self._linger else None
+        if line is None:
+            return False
+        append = lane.append_of(part, self._publisher, self._loop.time())
+        line.ask(append.call.command, lambda reply: self._heard(append, reply))
+        self._flights = [(lane, part)]
+        self._on_line = True
+        return True
+
+    def want_line(self, stream: StreamId) -> None:
+        """Messages for `stream` are sent one by one: have a line for the next."""
+        if self.error is None and not self._linger:
+            self._lines.want(stream)
+
+    def _heard(self, append: Append, reply: Any) -> None:
+        """What came of a round on a line. Unless it was appended, the task that sends repeats it."""
+        if not self._on_line:
+            return
+        self._on_line = False
+        ((lane, part),) = self._flights
+        try:
+            if reply is None:
+                part.maybe, part.error = True, _no_answer()
+            elif isinstance(outcome := outcome_of_reply(append, reply), Appended):
+                self._flights = []
+                self._appended(lane, part, outcome)
+        finally:
+            if self._flights or self._ready:
+                self._work.set()
 
     def offer(self, lane: Lane) -> None:
         """`lane` has a part to send."""
@@ -131,7 +184,9 @@ class Sender:
 
     async def close(self) -> None:
         """Stop at once. Parts that are still there fail: those in flight as ``Indefinite``."""
+        self._on_line = False
         await self._tasks.close()
+        await self._lines.close()
         why = "the publisher was closed before"
         for lane, part in self._flights:
             self._fail(lane, part, Indefinite(f"{why} an answer came: it was written, or it was not"))
@@ -145,6 +200,7 @@ class Sender:
     def _ended(self, error: StreamleaseError) -> None:
         """The task that sends ended by a defect: nothing that is here will be sent."""
         self.error = error
+        self._on_line = False
         for lane, part in self._flights:
             self._fail(lane, part, Indefinite(f"{error}; the message was written, or it was not"))
         self._flights = []
@@ -153,15 +209,18 @@ class Sender:
 
     async def _run(self) -> None:
         while True:
+            self._resting = True
             await self._work.wait()
+            self._resting = False
             self._work.clear()
-            while self._ready or self._held:
-                await self._follow_held()
-                if not self._ready or not await self._is_due():
-                    continue
-                self._flights = self._next_round()
+            while not self._on_line and (self._flights or self._ready or self._held):
                 if not self._flights:
-                    continue
+                    await self._follow_held()
+                    if not self._ready or not await self._is_due():
+                        continue
+                    self._flights = self._next_round()
+                    if not self._flights:
+                        continue
                 try:
                     await self._deliver()
                 except Exception as error:
@@ -314,10 +373,7 @@ class Sender:
         remaining: list[_Flight] = []
         for (lane, part), outcome in zip(self._flights, outcomes, strict=True):
             if isinstance(outcome, Appended):
-                lane.sequence += 1
-                lane.known = max(lane.known, outcome.first + outcome.rows)
-                part.succeed(outcome.stream, outcome.first)
-                self._finished(part, None)
+                self._appended(lane, part, outcome)
             elif isinstance(outcome, StreamSealed | StreamPending | UnknownSpace):
                 self._hold(lane, part, outcome)
             elif isinstance(outcome, StoreRefused | StoreUnavailable | Indefinite | NotDurable):
@@ -337,6 +393,12 @@ class Sender:
                 self._fail(lane, part, outcome)
         self._flights = remaining
         return bool(remaining)
+
+    def _appended(self, lane: Lane, part: Part, outcome: Appended) -> None:
+        lane.sequence += 1
+        lane.known = max(lane.known, outcome.first + outcome.rows)
+        part.succeed(outcome.stream, outcome.first)
+        self._finished(part, None)
 
     async def _mended(self, lane: Lane, part: Part, refused: SchemaMismatch) -> bool:
         """Whether a part with another version of the schema is to be sent again; if not, it has failed."""

@@ -32,7 +32,7 @@ async def test_a_publisher_that_cannot_send_any_more_says_so(
 ) -> None:
     await client.create_space("s", ["a/#"])
     async with client.publisher() as publisher:
-        await publisher.send("a/x", b"")
+        await (await publisher.submit("a/x", b""))
         monkeypatch.setattr(Sender, "_next_round", lambda sender: 1 // 0)
         async with asyncio.timeout(10):
             found = await asyncio.gather(

@@ -13,6 +13,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Row, encode_rows
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import Append
+from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.cluster import SLOTS, AsyncCluster
 from streamlease.streams.redis.connection import connect
 from streamlease.streams.redis.durability import MEMORY, Durability
@@ -122,6 +123,11 @@ class Proxy:
                 with suppress(OSError):
                     await end.wait_closed()
             self._tasks.discard(task)
+
+
+def has_line(publisher: Publisher, stream: StreamId) -> bool:
+    """Whether the next message for `stream` that is sent alone goes on a line."""
+    return publisher._sender._lines.to(stream) is not None
 
 
 def cluster_of(stream: StreamId) -> AsyncCluster:

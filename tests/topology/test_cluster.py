@@ -153,7 +153,9 @@ async def test_a_slot_moves_under_load(cluster: Cluster, client: AsyncCluster) -
                 await asyncio.gather(
                     *(publisher.send(f"s/{n % 30}", b"%d" % n) for n in range(number, number + 30))
                 )
-                acknowledged.extend(range(number, number + 30))
+                for n in range(number + 30, number + 36):  # alone, so on lines
+                    await publisher.send(f"s/{n % 30}", b"%d" % n)
+                acknowledged.extend(range(number, number + 36))
 
         task = asyncio.create_task(load())
         for stream in space.streams():

@@ -29,6 +29,7 @@ from streamlease.streams.redis.connection import (
 from tests.admin.command import Command
 from tests.conftest import MakeServer
 from tests.servers import Kind, RedisServer
+from tests.streams.helpers import has_line, until
 
 pytestmark = [pytest.mark.topology, pytest.mark.timeout(200)]
 
@@ -82,8 +83,11 @@ async def test_all_of_it_over_tls(tls: tuple[RedisServer, int], certificates: Ce
     async with streamlease.connect(url) as client:
         await client.create_space("s", ["s/#"])
         async with client.publisher() as publisher:
-            for number in range(10):
+            stream, _ = await publisher.send("s/x", b"0")
+            await until(lambda: has_line(publisher, stream))
+            for number in range(1, 10):
                 await publisher.send("s/x", b"%d" % number)
+            assert has_line(publisher, stream)
         seen: list[bytes] = []
         async with client.subscribe("$shared/g/s/#", start="earliest") as sub:
             async for batch in sub:

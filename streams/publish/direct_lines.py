@@ -1,0 +1,79 @@
+"""The lines of a publisher: one to each server to which it sends single messages, one after the other.
+
+A line is opened once such a message has gone the way of all others, and again if it has ended. What cannot be
+sent on a line now goes that way, too.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.redis.cluster import AsyncCluster
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.direct_line import DirectLine, open_direct_line
+from streamlease.streams.redis.wire import AsyncServer
+from streamlease.streams.tasks import Supervisor
+
+_logger = logging.getLogger(__name__)
+
+
+class DirectLines:
+    """Opens lines, and closes them.
+
+    Args:
+        seconds: how long a reply may take, if `redis` does not say less.
+    """
+
+    def __init__(self, redis: AsyncRedis, tasks: Supervisor, seconds: float) -> None:
+        self._redis = redis
+        self._tasks = tasks
+        self._seconds = seconds
+        self._by_server: dict[AsyncServer, DirectLine] = {}
+        self._opening: set[AsyncServer] = set()
+        self._possible = True
+        """False once closed, and for a client without sockets."""
+
+    def to(self, stream: StreamId) -> DirectLine | None:
+        """A free line to the server of `stream`, if there is one."""
+        server = self._server_of(stream)
+        line = self._by_server.get(server) if server is not None else None
+        return line if line is not None and line.is_free else None
+
+    def want(self, stream: StreamId) -> None:
+        """Have a line to the server of `stream` soon, unless there is one."""
+        server = self._server_of(stream) if self._possible else None
+        if server is None or server in self._opening:
+            return
+        line = self._by_server.get(server)
+        if line is None or not line.is_open:
+            self._opening.add(server)
+            self._tasks.start("opening a line", self._open(server))
+
+    async def close(self) -> None:
+        """Close all lines; no other is opened. What opens one is to be stopped before."""
+        self._possible = False
+        lines, self._by_server = self._by_server, {}
+        for line in lines.values():
+            await line.close()
+
+    async def _open(self, server: AsyncServer) -> None:
+        try:
+            ended = self._by_server.pop(server, None)
+            if ended is not None:
+                await ended.close()
+            line = await open_direct_line(server, self._seconds)
+            if line is None:
+                self._possible = False
+            else:
+                self._by_server[server] = line
+        except StreamleaseError as error:  # messages go on without one, and say what is wrong
+            _logger.debug("no line to Redis: %s", error)
+        finally:
+            self._opening.discard(server)
+
+    def _server_of(self, stream: StreamId) -> AsyncServer | None:
+        redis = self._redis
+        return redis.owner(("HGET", stream_meta(stream))) if isinstance(redis, AsyncCluster) else redis

@@ -1,0 +1,159 @@
+"""A kept connection to one server, on which one quick command at a time is asked within the caller's turn.
+
+An exchange through a pool of redis-py has several turns of the event loop, and timers; that is most of what a
+small one costs. A line writes at once, and hands the reply to a callback as soon as that is read. One timer
+watches over all replies.
+
+redis-py makes the connection, so TLS, login, database and the primary of Sentinels are as with every other
+one; after that, the line takes the place of redis-py's reader behind the transport. In any doubt the line
+ends, and what was asked on it remains open: it was done, or it was not. It also ends with an error reply,
+because some servers close such a connection, and when Sentinels have named another primary. Nothing is
+repeated here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from hiredis import HiredisError, Reader, pack_command
+from redis.exceptions import ResponseError
+
+from streamlease.streams.redis.wire import AsyncServer, Command, not_connected
+
+Answered = Callable[[Any], None]
+"""Told the reply, an error reply as an exception, or None: no reply will come."""
+
+
+class DirectLine(asyncio.Protocol):
+    """One connection; made by :func:`open_direct_line`.
+
+    Args:
+        seconds: how long a reply may take.
+    """
+
+    def __init__(self, pool: Any, connection: Any, seconds: float) -> None:
+        self._pool = pool
+        self._connection = connection
+        self._seconds = seconds
+        self._primary = _primary(pool)
+        self._loop = asyncio.get_running_loop()
+        self._replies = Reader(replyError=ResponseError)
+        self._answered: Answered | None = None
+        self._asked_at = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._ended = False
+        self._transport: asyncio.Transport = connection._writer.transport
+        self._behind: Any = self._transport.get_protocol()
+        self._transport.set_protocol(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended, and leads to the present primary."""
+        return not (self._ended or self._transport.is_closing()) and _primary(self._pool) == self._primary
+
+    @property
+    def is_free(self) -> bool:
+        """Whether something can be asked now."""
+        return self._answered is None and self.is_open
+
+    def ask(self, command: Command, answered: Answered) -> None:
+        """Write `command`, while the line is free; `answered` is told later, once, what came of it."""
+        self._answered = answered
+        self._asked_at = self._loop.time()
+        if self._alarm is None:
+            self._alarm = self._loop.call_later(self._seconds, self._look)
+        self._transport.write(pack_command(command))  # type: ignore[arg-type]  # of any length
+
+    async def close(self) -> None:
+        """End it, and give the connection back. What is under way is told that no reply comes."""
+        self._end()
+        await self._connection.disconnect(nowait=True)
+        await self._pool.release(self._connection)
+
+    # ------------------------------------------------------------ what the transport calls
+
+    def data_received(self, data: bytes) -> None:
+        """Something was read."""
+        try:
+            self._replies.feed(data)
+            reply = self._replies.gets()
+            if reply is False:
+                return
+            more = self._replies.has_data()
+        except HiredisError:
+            self._end()
+            return
+        answered, self._answered = self._answered, None
+        if more or answered is None or isinstance(reply, Exception):
+            self._end()
+        if answered is not None:
+            answered(reply)
+
+    def pause_writing(self) -> None:
+        """Much waits to be written; nothing more is asked before there is a reply."""
+        self._behind.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It was written."""
+        self._behind.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        """The server closes the connection."""
+        closes: bool | None = self._behind.eof_received()
+        self._end()
+        return closes
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is closed; whoever waits for that in redis-py is told as well."""
+        self._behind.connection_lost(error)
+        self._end()
+
+    # ------------------------------------------------------------ inside
+
+    def _look(self) -> None:
+        """See whether a reply is overdue."""
+        self._alarm = None
+        if self._answered is None:
+            return
+        left = self._asked_at + self._seconds - self._loop.time()
+        if left > 0:
+            self._alarm = self._loop.call_later(left, self._look)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._transport.abort()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        answered, self._answered = self._answered, None
+        if answered is not None:
+            answered(None)
+
+
+async def open_direct_line(client: AsyncServer, seconds: float) -> DirectLine | None:
+    """A line to the server of `client`; None if its connections have no transport, as those in memory.
+
+    Args:
+        seconds: how long a reply may take, if not less than with `client`.
+
+    Raises:
+        StoreUnavailable, StoreRefused: no connection.
+    """
+    pool: Any = client.connection_pool
+    try:
+        connection = await pool.get_connection()
+    except Exception as error:
+        raise not_connected(client, error) from None
+    if connection._writer is None:
+        await pool.release(connection)
+        return None
+    return DirectLine(pool, connection, min(seconds, connection.socket_timeout or seconds))
+
+
+def _primary(pool: Any) -> Any:
+    """Which primary the Sentinels named last; None without Sentinels."""
+    return getattr(pool, "master_address", None)

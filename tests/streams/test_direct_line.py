@@ -1,0 +1,193 @@
+"""Single messages on a line: as quick as that is, nothing is lost, doubled, or out of order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from streamlease.protocol.errors import Indefinite, StreamSealed
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.redis.direct_line import open_direct_line
+from streamlease.streams.spaces.spaces import SpaceStore
+from tests.conftest import MakeServer
+from tests.streams.helpers import Proxy, has_line, payloads, until
+
+STREAM = StreamId("s", 0, 0)
+
+
+@pytest.fixture
+async def redis(real_redis_url: str) -> Any:
+    client = connect(real_redis_url)
+    await SpaceStore(client).create("s", ["s/#"], streams=1)
+    yield client
+    await client.aclose()
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1].split("/", maxsplit=1)[0])
+
+
+async def warm(publisher: Publisher, payload: bytes = b"0") -> None:
+    """Send a message, and wait for the line that is opened then."""
+    await publisher.send("s/x", payload)
+    await until(lambda: has_line(publisher, STREAM))
+
+
+async def stored(redis: AsyncRedis) -> list[bytes]:
+    return payloads(await AsyncLog(redis).read(STREAM, 0))
+
+
+def without_pool(redis: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """From now on an exchange through the pool is noted."""
+    asked: list[str] = []
+    original = redis.connection_pool.get_connection
+
+    async def noted(*about: Any, **more: Any) -> Any:
+        asked.append("exchange")
+        return await original(*about, **more)
+
+    monkeypatch.setattr(redis.connection_pool, "get_connection", noted)
+    return asked
+
+
+async def test_messages_one_by_one_need_no_pool(redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Publisher(redis) as publisher:
+        await warm(publisher)
+        asked = without_pool(redis, monkeypatch)
+        places = [await publisher.send("s/x", b"%d" % n, key=b"k", timestamp=n) for n in range(1, 50)]
+        assert not asked
+        assert publisher.buffered_bytes == 0
+    assert places == [(STREAM, n) for n in range(1, 50)]
+    assert await stored(redis) == [b"%d" % n for n in range(50)]
+
+
+async def test_what_comes_while_one_is_on_the_line_follows_it(redis: AsyncRedis) -> None:
+    async with Publisher(redis) as publisher:
+        await warm(publisher)
+        first = asyncio.create_task(publisher.send("s/x", b"1"))
+        await asyncio.sleep(0)
+        rest = [asyncio.create_task(publisher.send("s/x", b"%d" % n)) for n in range(2, 40)]
+        await asyncio.sleep(0)
+        await publisher.submit("s/x", b"40")
+        await publisher.flush()
+        places = await asyncio.gather(first, *rest)
+    assert [offset for _, offset in places] == [*range(1, 40)]
+    assert await stored(redis) == [b"%d" % n for n in range(41)]
+
+
+async def test_a_lost_reply_adds_nothing_twice(real_redis_url: str, redis: AsyncRedis) -> None:
+    async with Proxy(port_of(real_redis_url)) as proxy:
+        client = connect(proxy.url)
+        async with Publisher(client) as publisher:
+            for n in range(3):
+                await warm(publisher, b"%d" % (2 * n))
+                proxy.lose(b"EVALSHA")
+                assert await publisher.send("s/x", b"%d" % (2 * n + 1)) == (STREAM, 2 * n + 1)
+                assert proxy.lost == n + 1
+        await client.aclose()
+    assert await stored(redis) == [b"%d" % n for n in range(6)]
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_made_again(redis: Any) -> None:
+    async with Publisher(redis) as publisher:
+        for n in range(3):
+            await warm(publisher, b"%d" % (2 * n))
+            await redis.client_kill_filter(_type="normal", skipme=True)
+            await publisher.send("s/x", b"%d" % (2 * n + 1))
+    assert await stored(redis) == [b"%d" % n for n in range(6)]
+
+
+async def test_a_server_that_forgot_the_script_is_told_again(redis: Any) -> None:
+    async with Publisher(redis) as publisher:
+        await warm(publisher)
+        await redis.script_flush()
+        assert await publisher.send("s/x", b"1") == (STREAM, 1)
+        await warm(publisher, b"2")
+    assert await stored(redis) == [b"0", b"1", b"2"]
+
+
+async def test_a_message_follows_its_space_to_a_new_generation(redis: AsyncRedis) -> None:
+    async with Publisher(redis) as publisher:
+        await warm(publisher)
+        await SpaceStore(redis).generations.alter("s", rotate=True)
+        assert await publisher.send("s/x", b"1") == (StreamId("s", 1, 0), 0)
+
+
+async def test_a_sealed_stream_says_so(redis: AsyncRedis) -> None:
+    async with Publisher(redis) as publisher:
+        await warm(publisher)
+        await AsyncLog(redis).seal(STREAM)
+        with pytest.raises(StreamSealed):
+            await publisher.send("s/x", b"1")
+
+
+async def test_no_answer_is_indefinite_and_what_comes_late_is_fenced(make_redis_server: MakeServer) -> None:
+    server = make_redis_server()
+    client = connect(server.url, answer_seconds=0.2)
+    await SpaceStore(client).create("s", ["s/#"], streams=1)
+    async with Publisher(client, delivery_timeout=0.3) as publisher:
+        await warm(publisher)
+        server.pause()
+        with pytest.raises(Indefinite):
+            await publisher.send("s/x", b"maybe")
+        server.resume()
+        _, offset = await publisher.send("s/x", b"after")
+    found = await stored(client)
+    assert found[offset] == b"after"
+    assert found in ([b"0", b"after"], [b"0", b"maybe", b"after"])
+    await client.aclose()
+
+
+async def test_a_cancelled_send_is_written_or_not_and_disturbs_nobody(redis: AsyncRedis) -> None:
+    async with Publisher(redis) as publisher:
+        await warm(publisher)
+        task = asyncio.create_task(publisher.send("s/x", b"1"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert await publisher.send("s/x", b"2") == (STREAM, 2)
+    assert await stored(redis) == [b"0", b"1", b"2"]
+
+
+async def test_leaving_while_a_message_is_on_the_line_waits_for_it(redis: AsyncRedis) -> None:
+    async with Publisher(redis) as publisher:
+        await warm(publisher)
+        task = asyncio.create_task(publisher.send("s/x", b"1"))
+        await asyncio.sleep(0)
+    assert await task == (STREAM, 1)
+
+
+async def test_a_line_leads_to_the_primary_that_sentinels_name(redis: Any) -> None:
+    redis.connection_pool.master_address = ("old", 1)
+    line = await open_direct_line(redis, 5.0)
+    assert line is not None
+    assert line.is_free
+    redis.connection_pool.master_address = ("new", 1)
+    assert not line.is_open
+    await line.close()
+
+
+async def test_whoever_asked_is_told_once(make_redis_server: MakeServer) -> None:
+    server = make_redis_server()
+    client: Any = connect(server.url)
+    told: list[Any] = []
+    line = await open_direct_line(client, 0.1)
+    assert line is not None
+    line.ask(("ECHO", b"x" * 100_000), told.append)
+    assert not line.is_free
+    await until(lambda: told == [b"x" * 100_000])
+    assert line.is_free
+    server.pause()
+    line.ask(("ECHO", b"y"), told.append)
+    await until(lambda: len(told) == 2)
+    assert told[1] is None
+    assert not line.is_open
+    server.resume()
+    await line.close()
+    assert len(told) == 2
+    await client.aclose()
