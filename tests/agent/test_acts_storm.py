@@ -158,7 +158,8 @@ async def test_a_dry_run_says_what_is_then_done(embedded_redis_url: str) -> None
                     while True:
                         seen = await describe(home, SHARED)
                         states = {row.state for row in seen.streams}
-                        if states in ({"granted"}, {"free"}) and len(seen.streams) == len(STREAMS):
+                        at_rest = seen.state != "rebalancing" and states in ({"granted"}, {"free"})
+                        if at_rest and len(seen.streams) == len(STREAMS):
                             return seen
                         await asyncio.sleep(0.02)
 
