@@ -15,6 +15,7 @@ import pytest
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.errors import Fenced
+from streamlease.spark.core.checkpoint import CutOffset
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all, newest, ranges
 from tests.spark.world import SUBSCRIPTION, Checkpoint, Phase, Query, World, run_together, wait_for
@@ -40,6 +41,17 @@ def started(world: World, batches: int = 1, **options: Any) -> Query:
         query.run_until("committed")
         query.run(lambda: rows(query) == world.total)
     return query
+
+
+def logged_with_all_streams(query: Query, world: World) -> CutOffset:
+    """The next cut, in the offset log, with five messages of each stream."""
+    world.publish(5)
+    unread = query.session.cuts.unread
+    wait_for(lambda: all(unread.end_of(stream) == world.published[stream] for stream in world.streams))
+    query.run_until("logged")
+    cut = newest(query.checkpoint)
+    assert set(cut.ranges.streams) == set(world.streams)
+    return cut
 
 
 def resumed(world: World, query: Query, **options: Any) -> Query:
@@ -334,11 +346,8 @@ def test_a_pinned_part_counts_towards_the_limit(world: World) -> None:
 
 def test_a_smaller_process_gets_only_the_ranges_that_are_still_its_own(world: World) -> None:
     world.lead()
-    query = started(world, sessionTimeoutMs=SHORT, slots=2, minOffsetsPerTrigger=5 * len(world.streams))
-    world.publish(5)
-    query.run_until("logged")
-    cut = newest(query.checkpoint)
-    assert set(cut.ranges.streams) == set(world.streams)
+    query = started(world, sessionTimeoutMs=SHORT, slots=2)
+    cut = logged_with_all_streams(query, world)
     lost = {stream for stream, slot in query.session.slots_of(cut.ranges).items() if slot == 1}
     assert 0 < len(lost) < 4
     query.kill()
@@ -356,11 +365,8 @@ def test_a_smaller_process_gets_only_the_ranges_that_are_still_its_own(world: Wo
 def test_a_batch_that_was_read_in_part_is_not_taken_for_whole(world: World, phase: Phase, late: bool) -> None:
     """The third process finds a checkpoint with all ranges, of which the second read only some."""
     world.lead()
-    query = started(world, sessionTimeoutMs=SHORT, slots=2, minOffsetsPerTrigger=5 * len(world.streams))
-    world.publish(5)
-    query.run_until("logged")
-    cut = newest(query.checkpoint)
-    assert set(cut.ranges.streams) == set(world.streams)
+    query = started(world, sessionTimeoutMs=SHORT, slots=2)
+    cut = logged_with_all_streams(query, world)
     query.kill()
     second = resumed(world, query, slots=1, sessionTimeoutMs=SHORT)
     second.session.thread.call(second.session.query.begin(cut, finished=False))
