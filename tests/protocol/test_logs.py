@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from streamlease.admin.log_format import JsonFormatter, TextFormatter
+from streamlease.protocol import log_lines
 from streamlease.protocol.log_lines import AboutFilter, about, begin
 
 log = logging.getLogger("streamlease.tests.logs")
@@ -18,7 +19,8 @@ log = logging.getLogger("streamlease.tests.logs")
 
 @pytest.fixture(params=[JsonFormatter, TextFormatter])
 def said(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
-    """What the formatter makes of all that is logged here."""
+    """What the formatter makes of all that is logged here; a thread's earlier work is nothing to it."""
+    before = log_lines._about.set({})
     said = io.StringIO()
     handler = logging.StreamHandler(said)
     handler.addFilter(AboutFilter())
@@ -27,6 +29,7 @@ def said(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     log.setLevel(logging.INFO)
     yield said
     log.removeHandler(handler)
+    log_lines._about.reset(before)
 
 
 json_only = pytest.mark.parametrize("said", [JsonFormatter], indirect=True)
