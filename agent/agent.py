@@ -58,7 +58,6 @@ class Agent:
         await self.mail.open()
         works = {
             "receive": self.mail.receive,
-            "hear": self.mail.hear,
             "send": self.mail.postbox.work,
             "keep alive": self.mail.keep_alive,
             "tick": self._tick,

@@ -1,7 +1,7 @@
 """The mail of one process: one mailbox with one blocking read, one postbox, and who gets which letter.
 
 Letters leave first-in-first-out with one batch in flight. What neighbours on the same event loop say comes
-through an inbox, without Redis. A late message for a borrower that has ended is dropped and counted.
+without Redis. A late message for a borrower that has ended is dropped and counted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from streamlease.protocol.messages import (
     UpdateProgress,
 )
 from streamlease.registry import mailbox
-from streamlease.registry.mailbox import Mailbox
+from streamlease.registry.mailbox import Letter, Mailbox
 from streamlease.registry.neighbours import Neighbours
 from streamlease.registry.postbox import Postbox
 from streamlease.streams.redis.connection import AsyncRedis
@@ -58,7 +58,7 @@ class Mail:
     """Letters from and to `owner`.
 
     Args:
-        tasks: owns what is sent to the servers of a cluster side by side.
+        tasks: owns what is sent to the servers of a cluster side by side, and learns of a defect.
     """
 
     def __init__(self, redis: AsyncRedis, owner: str, tasks: Supervisor) -> None:
@@ -70,7 +70,8 @@ class Mail:
         self.post = self.postbox.post
         """Put a message on its way to a mailbox, in order, without waiting."""
         self._mailbox = Mailbox(redis, owner)
-        self._inbox = self.neighbours.move_in(owner)
+        self._owner = owner
+        self._tasks = tasks
         self._receivers: dict[str, Receive] = {}
         self._terms: dict[str, int] = {}
 
@@ -81,9 +82,11 @@ class Mail:
             StoreUnavailable: Redis does not answer.
         """
         await self._mailbox.open()
+        self.neighbours.move_in(self._owner, self._hear, self._tasks)
 
     async def close(self) -> None:
         """Remove the mailbox."""
+        self.neighbours.move_out(self._owner)
         await self._mailbox.close()
 
     def register(self, receiver: str, receive: Receive) -> None:
@@ -110,15 +113,13 @@ class Mail:
         for letter in await self._mailbox.receive():
             self._deliver(letter.message)
 
-    async def hear(self) -> None:
-        """Wait for letters of neighbours and deliver them; to be called again and again."""
-        for letter in await self._inbox.receive():
-            self._deliver(letter.message)
-
     async def keep_alive(self) -> None:
         """Prolong the life of the mailbox, after a while; to be called again and again."""
         await asyncio.sleep(mailbox.KEEP_ALIVE_MS / 1000)
         await self._mailbox.open()
+
+    def _hear(self, letter: Letter) -> None:
+        self._deliver(letter.message)
 
     def _deliver(self, message: Message) -> None:
         match message:

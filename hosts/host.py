@@ -199,7 +199,6 @@ class LeaderHost:
         load_installed()
         await self._mailbox.open()
         await self._beat_once()
-        self._inbox = self._neighbours.move_in(self.id)
         upkeep = self._upkeep
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "renew": upkeep.renew,
@@ -207,13 +206,13 @@ class LeaderHost:
             "look": upkeep.look,
             "weigh": upkeep.weigh,
             "receive": self._receive,
-            "hear": self._hear,
             "send": self._postbox.work,
             "keep alive": self._keep_alive,
             "beat": self._beat,
             "retention": self._retain,
             "inboxes": self._move_inboxes,
         }
+        self._neighbours.move_in(self.id, self._deliver, self._loops)
         if self.config.registered:
             works["watch"] = self._candidates.watch
             works["hand out"] = self._hand_out.look
@@ -275,9 +274,9 @@ class LeaderHost:
         try:
             await self.drain(drain_timeout)
         finally:
+            self._neighbours.move_out(self.id)
             await self._single.close()
             await self._loops.close()
-        self._neighbours.move_out(self.id)
         with contextlib.suppress(*UNANSWERED):
             # The claim expires by itself.
             await self._retainer.close()
@@ -300,12 +299,14 @@ class LeaderHost:
             lineage,
         )
         self._runners[group] = runner
+        self._neighbours.move_in(self.id, runner.waiting.hear, self._loops, group)
         self._leading[group] = self._single.start(f"leader of {group}", self._run(group, runner))
 
     async def _run(self, group: str, runner: Runner) -> None:
         try:
             await runner.run()
         finally:
+            self._neighbours.move_out(self.id, group)
             del self._runners[group], self._leading[group]
             if runner.over:
                 self.lead(group)
@@ -317,10 +318,6 @@ class LeaderHost:
         for letter in await self._mailbox.receive():
             self._deliver(letter)
         self._heard = began
-
-    async def _hear(self) -> None:
-        for letter in await self._inbox.receive():
-            self._deliver(letter)
 
     def _deliver(self, letter: Letter) -> None:
         match letter.message:

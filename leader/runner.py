@@ -91,7 +91,7 @@ class Runner:
     """Of the data in which the term was issued."""
     over: bool = False
     """Whether the term is of another lineage than the data: then the next one may be claimed at once."""
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: Waiting = field(init=False)
     """What it takes next."""
     renewed_at: int = 0
     declaration: Declaration | None = None
@@ -108,14 +108,14 @@ class Runner:
     _supervisor: Supervisor = field(init=False)
 
     def __post_init__(self) -> None:
+        self.waiting = Waiting(self.group)
         self._supervisor = Supervisor(f"leader of {self.group}", lambda _, error: self.end(str(error)))
         self._describer = Describer(self.group, self.outbox, now_ms, self._supervisor)
         self._letters = LetterWriter(self.redis, self.host, self.post, self._supervisor)
 
     def post(self, event: Event) -> None:
         """Hand an event to the machine; it is taken in order, unless a later one takes its place."""
-        if not self.waiting.put(event) and self.waiting.dropped == 1:
-            log.warning("leader of %s has no room for more messages: they count as lost", self.group)
+        self.waiting.put(event)
 
     def step_down(self) -> None:
         """Give leadership up in good order."""

@@ -12,11 +12,14 @@ if a later one says the same, so what is superseded while it waits is left out:
 The order of what one borrower says stays as it was: progress is not joined across anything else it said.
 What waits is so bounded by what there is: names, leases, open failures, sessions. Beyond `MOST` a message is
 dropped, as if it were lost on its way; what the host itself says never is.
+
+Letters of neighbours come here at once (`registry/neighbours.py`), all others by the host's mailbox.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Hashable
 from itertools import count
 from typing import assert_never
@@ -46,15 +49,19 @@ from streamlease.protocol.messages import (
     ToLeader,
     UpdateProgress,
 )
+from streamlease.registry.mailbox import Letter
+
+log = logging.getLogger(__name__)
 
 MOST = 50_000
 """Messages that wait at most. A group of 100,000 streams hands each of them over in one message."""
 
 
 class Waiting:
-    """The events of one leader, in the order in which it takes them."""
+    """The events of the leader of `group`, in the order in which it takes them."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, group: str, most: int = MOST) -> None:
+        self._group = group
         self.dropped = 0
         """Messages for which there was no room."""
         self._most = most
@@ -69,6 +76,13 @@ class Waiting:
     def __len__(self) -> int:
         """How many events wait."""
         return len(self._events)
+
+    def hear(self, letter: Letter) -> None:
+        """Let what a neighbour says wait."""
+        if isinstance(letter.message, ToLeader):
+            self.put(Received(letter.sender, letter.message))
+        else:
+            log.warning("leader of %s got a %s, which is for others", self._group, letter.message.type)
 
     def put(self, event: Event) -> bool:
         """Let an event wait; False if there is no room for it."""
@@ -109,6 +123,8 @@ class Waiting:
         before = self._events.get(key)
         if before is None:
             if len(self._events) >= self._most:
+                if not self.dropped:
+                    log.warning("leader of %s has no room for more messages: they count as lost", self._group)
                 self.dropped += 1
                 return False
             if isinstance(message, RevokeFinished | MessageFailed | Disconnect):

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
-from streamlease.protocol.messages import Message
+from streamlease.protocol.messages import DrainHost, Message, SpawnWanted
 from streamlease.registry import mailbox
 from streamlease.registry.mailbox import Letter
-from streamlease.registry.neighbours import Neighbours
+from streamlease.registry.neighbours import Neighbours, Taker
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor
@@ -60,7 +60,7 @@ class Postbox:
         neighbours: Neighbours | None = None,
     ) -> None:
         self._redis = redis
-        self._inboxes = (neighbours or Neighbours()).inboxes
+        self._takers = (neighbours or Neighbours()).takers
         self._sender = sender
         self._most = most
         self._waiting: deque[_Outgoing] = deque()
@@ -78,9 +78,11 @@ class Postbox:
 
     def post(self, receiver: str, message: Message) -> None:
         """Put a message on its way, in order, without waiting."""
-        inbox = self._inboxes.get(receiver)
-        if inbox is not None:
-            inbox.put(Letter(self._sender, message))
+        group = "" if isinstance(message, SpawnWanted | DrainHost) else message.group
+        taker = self._takers.get((receiver, group)) or self._takers.get((receiver, ""))
+        if taker is not None:
+            soon = asyncio.get_running_loop().call_soon
+            soon(_hand_over, taker, Letter(self._sender, message), context=taker.context)
             return
         self._waiting.append((receiver, message))
         self._news.set()
@@ -127,3 +129,10 @@ class Postbox:
         self.trouble = str(error)
         await asyncio.sleep(RETRY_SECONDS)
         return []
+
+
+def _hand_over(taker: Taker, letter: Letter) -> None:
+    try:
+        taker.take(letter)
+    except Exception as error:
+        taker.tasks.tell("hear", error)

@@ -76,13 +76,14 @@ class Supervisor:
             if error is not None:
                 _logger.debug("%s: %s was stopped, and ended by %r", self._owner, name, error)
         elif task.cancelled():
-            self._tell(name, asyncio.CancelledError("nobody asked for it"))
+            self.tell(name, asyncio.CancelledError("nobody asked for it"))
         elif error is not None:
-            self._tell(name, error)
+            self.tell(name, error)
         elif endless:
-            self._tell(name, RuntimeError("it returned"))
+            self.tell(name, RuntimeError("it returned"))
 
-    def _tell(self, name: str, error: BaseException) -> None:
+    def tell(self, name: str, error: BaseException) -> None:
+        """What the owner does under that name has ended by `error`; of tasks it is known without this."""
         if isinstance(error, StreamleaseError):
             _logger.error("%s: %s ended: %s", self._owner, name, error)
             self._failed(name, error)

@@ -37,6 +37,7 @@ from streamlease.protocol.messages import (
     Message,
     MessageFailed,
     Ping,
+    PingResponse,
     Progress,
     ProgressCommitted,
     RevokeFinished,
@@ -46,6 +47,7 @@ from streamlease.protocol.messages import (
 from streamlease.registry import leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy
+from streamlease.registry.mailbox import Letter
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.leader.make import wanted
@@ -83,7 +85,7 @@ def failed(failure: str) -> MessageFailed:
 
 async def taken(*events: Event | ToLeader) -> list[Event | ToLeader]:
     """What a leader takes if these wait; messages without their envelopes."""
-    waiting = Waiting()
+    waiting = Waiting("g/a")
     for event in events:
         waiting.put(event if isinstance(event, Event) else Received("box", event))
     assert len(waiting) <= len(events)
@@ -172,8 +174,16 @@ async def test_an_operators_act_waits_once_and_others_beside_it() -> None:
     assert await taken(act("1"), act("2"), act("1")) == [act("1"), act("2")]
 
 
+async def test_what_a_neighbour_says_waits_as_what_came_by_mail_and_what_is_for_others_does_not() -> None:
+    waiting = Waiting("g/a")
+    waiting.hear(Letter("box", ping("b1")))
+    waiting.hear(Letter("box", PingResponse(group=GROUP, borrower="b1", term=1)))
+    waiting.hear(Letter("other box", ping("b2")))
+    assert await waiting.take() == [Received("box", ping("b1")), Received("other box", ping("b2"))]
+
+
 async def test_what_the_host_says_is_never_dropped() -> None:
-    waiting = Waiting(most=2)
+    waiting = Waiting("g/a", most=2)
     for number in range(5):
         waiting.put(Received("box", ping(f"b{number}")))
     own: list[Event] = [
