@@ -72,6 +72,7 @@ class Agent:
             # What cannot leave in time is lost on the way, which the protocol bears.
             async with asyncio.timeout(2.0):
                 await self.mail.postbox.empty()
+        self.mail.stop()  # what a leader says as it ends with this process would begin things anew
         await self._tasks.close()
         await self.leaders.close()
         with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):

@@ -86,8 +86,11 @@ class Mail:
 
     async def close(self) -> None:
         """Remove the mailbox."""
-        self.neighbours.move_out(self._owner)
         await self._mailbox.close()
+
+    def stop(self) -> None:
+        """Deliver no more letters of neighbours."""
+        self.neighbours.move_out(self._owner)
 
     def register(self, receiver: str, receive: Receive) -> None:
         """Deliver messages for the borrower, session or request `receiver` to `receive`."""

@@ -14,6 +14,7 @@ from streamlease.agent.agent import Agent
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import Indefinite, TaskFailed
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.messages import NotLeader
 from streamlease.spark.committing import Commits
 from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.tails import Tails
@@ -150,3 +151,24 @@ async def test_sessions_are_ticked_in_the_order_in_which_they_came(monkeypatch: 
     one.remove_ticker(sessions[0].tick)
     await one._tick()
     assert calls == list(range(1, 100))
+
+
+async def test_a_closing_agent_delivers_nothing_its_own_host_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host says good-bye for the leaders; a borrower would look for the next one."""
+    one, heard = Agent(connect_redis(MemoryServer())), list[object]()
+    await one.start()
+    gone = NotLeader(group="g/a", borrower="b", term=1)
+    one.mail.register("b", heard.append)
+    one.mail.post(one.id, gone)
+    await until(lambda: heard == [gone])
+    close = one.leaders.close
+
+    async def say_goodbye() -> None:
+        one.mail.post(one.id, gone)
+        await asyncio.sleep(0)  # the end of a host takes many turns of the event loop
+        await asyncio.sleep(0)
+        await close()
+
+    monkeypatch.setattr(one.leaders, "close", say_goodbye)
+    await one.close()
+    assert heard == [gone]
