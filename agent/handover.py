@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from streamlease.agent.loop import LoopThread, ManagerBridge
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, HeadersInput
-from streamlease.streams.publish.publisher import Payload
+from streamlease.streams.publish.publisher import Payload, Placed
 from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
 from streamlease.streams.tasks import Supervisor
 
@@ -76,7 +77,32 @@ class Publisher(ManagerBridge[AsyncPublisher]):
             if error is None:
                 raise
 
-    send = _behind(AsyncPublisher.send)
+    def send(
+        self,
+        topic: str,
+        payload: Payload,
+        key: bytes | str | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: datetime | int | None = None,
+    ) -> Placed:
+        """Publish one message and wait until it is written, as the asynchronous ``send`` does."""
+        if type(topic) is str and not self._waiting and self._inner.can_send_at_once(topic):
+
+            def begin(placed: Future[Placed | None]) -> None:
+                alone = None
+                if not self._waiting and not self._emptying.locked():
+                    alone = self._inner.send_at_once(topic, payload, key, headers, timestamp)
+                if alone is None:
+                    placed.set_result(None)
+                else:
+                    alone.tell(0, placed)
+
+            placed = self._loop.told(begin)
+            if placed is not None:
+                return placed
+        return self._send(topic, payload, key, headers, timestamp)
+
+    _send = _behind(AsyncPublisher.send)
     send_many = _behind(AsyncPublisher.send_many)
     send_batch = _behind(AsyncPublisher.send_batch)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
@@ -31,6 +32,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._waiting: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -62,6 +64,24 @@ class LoopThread:
             future.cancel()
             raise
 
+    def told(self, begin: Callable[[Future[T]], object]) -> T:
+        """Have `begin` called on the loop with a future, which is to be told there; wait for what it is told.
+
+        Cheaper than `call`, because nothing is made a task. An interrupted wait cancels nothing.
+
+        Raises:
+            InvalidInput: the loop is stopped.
+        """
+        if self._loop.is_closed():
+            raise _closed()
+        future: Future[T] = Future()
+        self._waiting.add(future)
+        try:
+            self._loop.call_soon_threadsafe(_begin, begin, future)
+            return future.result()
+        finally:
+            self._waiting.discard(future)
+
     def soon(self, callback: Callable[[], object]) -> None:
         """Have `callback` called on the loop, without waiting.
 
@@ -81,10 +101,19 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        for future in [*self._waiting]:
+            future.cancel()
 
     @staticmethod
     async def _cancel_all() -> None:
         await stop(asyncio.all_tasks())
+
+
+def _begin(begin: Callable[[Future[T]], object], future: Future[T]) -> None:
+    try:
+        begin(future)
+    except Exception as error:
+        future.set_exception(error)
 
 
 def _closed() -> InvalidInput:

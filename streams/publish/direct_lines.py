@@ -33,7 +33,7 @@ class DirectLines:
         self._seconds = seconds
         self._by_server: dict[AsyncServer, DirectLine] = {}
         self._opening: set[AsyncServer] = set()
-        self._possible = True
+        self.possible = True
         """False once closed, and for a client without sockets."""
 
     def to(self, stream: StreamId) -> DirectLine | None:
@@ -44,7 +44,7 @@ class DirectLines:
 
     def want(self, stream: StreamId) -> None:
         """Have a line to the server of `stream` soon, unless there is one."""
-        server = self._server_of(stream) if self._possible else None
+        server = self._server_of(stream) if self.possible else None
         if server is None or server in self._opening:
             return
         line = self._by_server.get(server)
@@ -54,7 +54,7 @@ class DirectLines:
 
     async def close(self) -> None:
         """Close all lines; no other is opened. What opens one is to be stopped before."""
-        self._possible = False
+        self.possible = False
         lines, self._by_server = self._by_server, {}
         for line in lines.values():
             await line.close()
@@ -66,7 +66,7 @@ class DirectLines:
                 await ended.close()
             line = await open_direct_line(server, self._seconds)
             if line is None:
-                self._possible = False
+                self.possible = False
             else:
                 self._by_server[server] = line
         except StreamleaseError as error:  # messages go on without one, and say what is wrong

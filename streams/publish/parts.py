@@ -12,6 +12,7 @@ somebody waits for the receipt.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import copy
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -41,6 +42,9 @@ Placed = tuple[StreamId, int]
 
 PlacedRange = tuple[StreamId, OffsetRange]
 """Where neighbours of a record batch stand."""
+
+AnyFuture = asyncio.Future[Placed] | concurrent.futures.Future[Placed | None]
+"""What is told where a message stands, on the event loop or from it in another thread."""
 
 FIELDS = 4
 
@@ -108,7 +112,7 @@ class Part:
         self._stream: StreamId | None = None
         self._first = 0
         self._failure: StreamleaseError | None = None
-        self._waiting: list[tuple[int, asyncio.Future[Placed]]] = []
+        self._waiting: list[tuple[int, AnyFuture]] = []
         self._done: asyncio.Future[None] | None = None
         self._moved: list[Part] = []
         self._moved_rows: list[tuple[Part, int]] = []
@@ -276,15 +280,19 @@ class Part:
 
     def future(self, place: int) -> asyncio.Future[Placed]:
         """A new future of what becomes of the message at `place`."""
+        future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        self.tell(place, future)
+        return future
+
+    def tell(self, place: int, future: AnyFuture) -> None:
+        """Have `future` told, on this event loop, what becomes of the message at `place`."""
         part = self
         while part._moved_rows:
             part, place = part._moved_rows[place]
-        future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
         if part.ended:
             part._tell(place, future)
         else:
             part._waiting.append((place, future))
-        return future
 
     async def finished(self) -> None:
         """Wait until it, and what became of it, succeeded or failed."""
@@ -304,7 +312,7 @@ class Part:
         if self._done is not None:
             self._done.set_result(None)
 
-    def _tell(self, place: int, future: asyncio.Future[Placed]) -> None:
+    def _tell(self, place: int, future: AnyFuture) -> None:
         if self._moved_rows:
             part, there = self._moved_rows[place]
             part._waiting.append((there, future))

@@ -185,6 +185,11 @@ class Publisher:
         route = self._routes.known(topic)
         return self._traces is None and route is not None and route.space.newest_schema is None
 
+    def can_send_at_once(self, topic: str) -> bool:
+        """Whether `send_at_once` is worth a try for a small payload of bytes to `topic`. From any thread."""
+        lane = self._quick.get(topic)
+        return lane is not None and self._sender.can_send_at_once(lane)
+
     # ------------------------------------------------------------------------------------- submitting
 
     async def send(
@@ -211,6 +216,24 @@ class Publisher:
             NotDurable: it was written, but less durably than the space demands; it may still exist.
             Indefinite: it was written, or it was not.
         """
+        alone = self.send_at_once(topic, payload, key, headers, timestamp)
+        if alone is not None:
+            return await alone.future(0)
+        part, place = await self._place(topic, payload, key, headers, timestamp, sent=True)
+        placed = await part.future(place)
+        if part.count == 1 and topic in self._quick:
+            self._sender.want_line(placed[0])
+        return placed
+
+    def send_at_once(
+        self,
+        topic: str,
+        payload: Payload,
+        key: bytes | str | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: datetime | int | None = None,
+    ) -> Part | None:
+        """Write a message now, as a part of its own; None if it has to go the way of all others."""
         lane = self._quick.get(topic) if type(topic) is str and self._sender.is_idle else None
         if (
             lane is not None
@@ -225,12 +248,8 @@ class Publisher:
             part = self._lanes.part_of(topic, payload, key, timestamp, size)
             if self._sender.send_at_once(lane, part):
                 self._buffer.held += size
-                return await part.future(0)
-        part, place = await self._place(topic, payload, key, headers, timestamp, sent=True)
-        placed = await part.future(place)
-        if part.count == 1 and topic in self._quick:
-            self._sender.want_line(placed[0])
-        return placed
+                return part
+        return None
 
     async def submit(
         self,

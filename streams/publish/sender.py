@@ -122,9 +122,13 @@ class Sender:
         """Whether nothing is under way, and nothing waits."""
         return self._resting and not self._flights and not self._work.is_set() and self.error is None
 
+    def can_send_at_once(self, lane: Lane) -> bool:
+        """Whether a part of `lane` needs nothing but a line to be sent at once. From any thread."""
+        return self.is_idle and lane.durability == MEMORY and not self._linger and self._lines.possible
+
     def send_at_once(self, lane: Lane, part: Part) -> bool:
-        """Send the only part of `lane` in this turn, while idle; whether there is a line for it."""
-        line = self._lines.to(lane.stream) if lane.durability == MEMORY and not self._linger else None
+        """Send `part` of `lane` in this turn, while idle; whether there is a line for it."""
+        line = self._lines.to(lane.stream) if self.can_send_at_once(lane) else None
         if line is None:
             return False
         append = lane.append_of(part, self._publisher, self._loop.time())
