@@ -24,6 +24,7 @@ from streamlease.agent.client import Client
 from streamlease.streams.redis.urls import ANSWER_SECONDS, CONNECT_SECONDS, MOST_CONNECTIONS
 from streamlease.streams.redis.wire import AsyncServer
 from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory_transport import MemoryTransport
 from streamlease.testing.sockets import Line, Socket
 
 CLOSED = "Connection closed by server."
@@ -39,10 +40,20 @@ class MemoryConnection(AbstractConnection):
         self._socket: Socket | None = None
         self._requests: Any = hiredis.Reader()
         self._waiter: asyncio.Future[None] | None = None
+        self._transport: MemoryTransport | None = None
 
     def repr_pieces(self) -> list[tuple[str, Any]]:
         """What is shown of it."""
         return [("server", "memory")]
+
+    @property
+    def transport(self) -> MemoryTransport:
+        """For who reads the replies by itself from now on, until the connection is closed."""
+        if self._socket is None:
+            raise RedisConnectionError(CLOSED)
+        if self._transport is None:
+            self._transport = MemoryTransport(self._socket)
+        return self._transport
 
     @property
     def is_connected(self) -> bool:
@@ -75,6 +86,7 @@ class MemoryConnection(AbstractConnection):
         if socket is not None:
             socket.close()
             self._look()
+        self._transport = None
 
     async def can_read(self, *about: Any, **more: Any) -> bool:
         """Whether something lies there that nobody asked for."""
@@ -128,7 +140,9 @@ class MemoryConnection(AbstractConnection):
         return reply
 
     def _look(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self._transport is not None:
+            self._transport.look()
+        elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 

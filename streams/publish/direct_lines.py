@@ -33,8 +33,7 @@ class DirectLines:
         self._seconds = seconds
         self._by_server: dict[AsyncServer, DirectLine] = {}
         self._opening: set[AsyncServer] = set()
-        self.possible = True
-        """False once closed, and for a client without sockets."""
+        self._closed = False
 
     def to(self, stream: StreamId) -> DirectLine | None:
         """A free line to the server of `stream`, if there is one."""
@@ -44,7 +43,7 @@ class DirectLines:
 
     def want(self, stream: StreamId) -> None:
         """Have a line to the server of `stream` soon, unless there is one."""
-        server = self._server_of(stream) if self.possible else None
+        server = self._server_of(stream) if not self._closed else None
         if server is None or server in self._opening:
             return
         line = self._by_server.get(server)
@@ -54,7 +53,7 @@ class DirectLines:
 
     async def close(self) -> None:
         """Close all lines; no other is opened. What opens one is to be stopped before."""
-        self.possible = False
+        self._closed = True
         lines, self._by_server = self._by_server, {}
         for line in lines.values():
             await line.close()
@@ -64,11 +63,7 @@ class DirectLines:
             ended = self._by_server.pop(server, None)
             if ended is not None:
                 await ended.close()
-            line = await open_direct_line(server, self._seconds)
-            if line is None:
-                self.possible = False
-            else:
-                self._by_server[server] = line
+            self._by_server[server] = await open_direct_line(server, self._seconds)
         except StreamleaseError as error:  # messages go on without one, and say what is wrong
             _logger.debug("no line to Redis: %s", error)
         finally:

@@ -124,7 +124,7 @@ class Sender:
 
     def can_send_at_once(self, lane: Lane) -> bool:
         """Whether a part of `lane` needs nothing but a line to be sent at once. From any thread."""
-        return self.is_idle and lane.durability == MEMORY and not self._linger and self._lines.possible
+        return self.is_idle and lane.durability == MEMORY and not self._linger
 
     def send_at_once(self, lane: Lane, part: Part) -> bool:
         """Send `part` of `lane` in this turn, while idle; whether there is a line for it."""

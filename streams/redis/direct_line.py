@@ -44,7 +44,9 @@ class DirectLine(asyncio.Protocol):
         self._asked_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
-        self._transport: asyncio.Transport = connection._writer.transport
+        # A connection without sockets has a transport of its own.
+        writer = connection._writer
+        self._transport: asyncio.Transport = (connection if writer is None else writer).transport
         self._behind: Any = self._transport.get_protocol()
         self._transport.set_protocol(self)
 
@@ -134,8 +136,8 @@ class DirectLine(asyncio.Protocol):
             answered(None)
 
 
-async def open_direct_line(client: AsyncServer, seconds: float) -> DirectLine | None:
-    """A line to the server of `client`; None if its connections have no transport, as those in memory.
+async def open_direct_line(client: AsyncServer, seconds: float) -> DirectLine:
+    """A line to the server of `client`.
 
     Args:
         seconds: how long a reply may take, if not less than with `client`.
@@ -148,9 +150,6 @@ async def open_direct_line(client: AsyncServer, seconds: float) -> DirectLine | 
         connection = await pool.get_connection()
     except Exception as error:
         raise not_connected(client, error) from None
-    if connection._writer is None:
-        await pool.release(connection)
-        return None
     return DirectLine(pool, connection, min(seconds, connection.socket_timeout or seconds))
 
 

@@ -165,7 +165,6 @@ async def test_leaving_while_a_message_is_on_the_line_waits_for_it(redis: AsyncR
 async def test_a_line_leads_to_the_primary_that_sentinels_name(redis: Any) -> None:
     redis.connection_pool.master_address = ("old", 1)
     line = await open_direct_line(redis, 5.0)
-    assert line is not None
     assert line.is_free
     redis.connection_pool.master_address = ("new", 1)
     assert not line.is_open
@@ -177,7 +176,6 @@ async def test_whoever_asked_is_told_once(make_redis_server: MakeServer) -> None
     client: Any = connect(server.url)
     told: list[Any] = []
     line = await open_direct_line(client, 0.1)
-    assert line is not None
     line.ask(("ECHO", b"x" * 100_000), told.append)
     assert not line.is_free
     await until(lambda: told == [b"x" * 100_000])
