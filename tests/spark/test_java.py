@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -113,6 +113,20 @@ def test_many_at_once_make_one_shim(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         homes = {future.result().home for future in [pool.submit(ensure_java) for _ in range(16)]}
     assert len(homes) == 1
     assert [path.name for path in (homes.pop() / "bin").iterdir()] == ["java"]
+
+
+def test_a_program_that_a_forked_process_has_open_for_writing_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = fake_java(tmp_path / "home", "17.0.9")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with (home / "bin" / "java").open("ab") as held, ThreadPoolExecutor(1) as pool:
+        with pytest.raises(OSError, match="busy"):
+            subprocess.run([home / "bin" / "java"], check=False)
+        found = pool.submit(ensure_java)
+        assert not wait([found], 0.2).done
+        held.close()
+        assert found.result().version == "17.0.9"
 
 
 def test_no_java_is_one_line_that_says_what_was_found(
