@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from bench.contenders import servers
 from bench.contenders.workload import (
@@ -167,7 +167,7 @@ class Round:
         row.samples += [age / 1e9 for age in done.value[int(rate * WARM_SECONDS) :]]
 
     def _server(self) -> AbstractContextManager[servers.Server]:
-        return _Prepared(self._contender.server(), self._module.prepare)
+        return _prepared(self._contender.server(), self._module.prepare)
 
     def _accounted(self, server: servers.Server, run: Callable[[], Done]) -> tuple[Done, float]:
         before = processor_of(server.pid)
@@ -183,26 +183,14 @@ class Round:
         return row
 
 
-class _Prepared(AbstractContextManager[servers.Server]):
+@contextmanager
+def _prepared(
+    server: AbstractContextManager[servers.Server], prepare: Callable[[str], Coroutine[Any, Any, None]]
+) -> Iterator[servers.Server]:
     """A server on which the streams have been made."""
-
-    def __init__(
-        self, server: AbstractContextManager[servers.Server], prepare: Callable[[str], object]
-    ) -> None:
-        self._server = server
-        self._prepare = prepare
-
-    def __enter__(self) -> servers.Server:
-        server = self._server.__enter__()
-        try:
-            asyncio.run(self._prepare(server.url))  # type: ignore[arg-type]
-        except BaseException:
-            self._server.__exit__(*sys.exc_info())
-            raise
-        return server
-
-    def __exit__(self, *error: object) -> None:
-        self._server.__exit__(*error)  # type: ignore[arg-type]
+    with server as running:
+        asyncio.run(prepare(running.url))
+        yield running
 
 
 def _is_installed(package: str) -> bool:

@@ -14,11 +14,12 @@ def check_listen_host(host: str) -> str:
         InvalidOption: it is empty, or cannot be looked up.
     """
     try:
-        if host and host.encode("idna"):
-            return host
+        is_name = bool(host.encode("idna"))
     except UnicodeError:
-        pass
-    raise InvalidOption(
-        f"cannot listen on {ascii(host)[:80]}: give an address of this machine, such as 127.0.0.1, "
-        f"or 0.0.0.0 for all of them"
-    )
+        is_name = False
+    if not is_name:
+        raise InvalidOption(
+            f"cannot listen on {ascii(host)[:80]}: give an address of this machine, such as 127.0.0.1, "
+            f"or 0.0.0.0 for all of them"
+        )
+    return host
