@@ -34,13 +34,16 @@ from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, Outcome, read_all
-from streamlease.streams.log.ranges import FIRST_COUNT, MissingOffsets, RangeReader
+from streamlease.streams.log.ranges import MissingOffsets, RangeReader
 from streamlease.streams.log.tails import Watch
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
+
+FIRST_ENTRIES = 2
+"""So many entries of a stream are read first: nobody knows yet how large they are, and somebody waits."""
 
 RETRY_SECONDS = 0.2
 PACE_SECONDS = 0.001
@@ -221,7 +224,7 @@ class Fetching:
                 enough=self._max_batch,
                 max_bytes=READ_BYTES,
                 schema=self._schema,
-                count=one.held.entries or FIRST_COUNT,
+                count=one.held.entries or FIRST_ENTRIES,
             )
             for one in reading
         ]

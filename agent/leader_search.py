@@ -27,7 +27,10 @@ SPAWN_SILENCE_SHARE = 0.5
 """A leader silent for this share of its ttl gets a candidate successor already."""
 
 WATCHES = (0.025, 0.025, 0.025, 0.05, 0.05, 0.075, 0.1, 0.15)
-"""The pauses (s) between looks for a leader that was just wanted: it is there at once, or takes longer."""
+"""The pauses (s) between looks for a leader of another process: it is there at once, or takes longer."""
+
+BEGIN_SECONDS = 0.5
+"""How long a search waits for the host of this process to lead: about until it is missed again."""
 
 LeaderFound = Callable[[str, int], None]
 Wish = tuple[Callable[[], bool], Callable[[], Awaitable[None]]]
@@ -113,26 +116,31 @@ class LeaderSearch:
         silence = record.read_at - record.renewed_at
         if not found.live or silence >= record.ttl * SPAWN_SILENCE_SHARE:
             await self._want(group, found)
-        if not found.live:
-            record = await self._watch(group, record)
+        leader = _leader(record) or await self._begun(group, found)
         finders = self._finders.pop(group, [])
-        if record.held and not record.expired:
+        if leader is not None:
             self._not_found.pop(group, None)
             for finder in finders:
-                finder(record.mailbox, record.term)
+                finder(*leader)
 
-    async def _watch(self, group: str, record: LeaderRecord) -> LeaderRecord:
-        """Look again for a moment: a leader that was just wanted is there soon."""
-        for pause in WATCHES:
+    async def _begun(self, group: str, found: spawn.Found) -> tuple[str, int] | None:
+        """Mailbox and term of the leader that was just wanted, if it is there within a moment."""
+        pauses: tuple[float, ...] = WATCHES
+        if not found.hosts and self._host is not None:
+            term = await self._host.led(group, BEGIN_SECONDS)
+            if term is not None:
+                return self._host.id, term
+            pauses = (0.0,)  # another process may lead it
+        for pause in pauses:
             await asyncio.sleep(pause)
             try:
-                record = await leadership.read(self._redis, group)
+                leader = _leader(await leadership.read(self._redis, group))
             except StreamleaseError as error:
                 log.warning("looking for the leader of %s: %s", group, error)
-                break
-            if record.held and not record.expired:
-                break
-        return record
+                return None
+            if leader is not None:
+                return leader
+        return None
 
     async def _want(self, group: str, found: spawn.Found) -> None:
         try:
@@ -179,3 +187,8 @@ class LeaderSearch:
     def _search_ended(self, group: str, error: StreamleaseError) -> None:
         self._finders.pop(group, None)
         self._failed(group, error)
+
+
+def _leader(record: LeaderRecord) -> tuple[str, int] | None:
+    """Mailbox and term of who leads now."""
+    return (record.mailbox, record.term) if record.held and not record.expired else None

@@ -110,6 +110,18 @@ class Candidates:
             del self._standing[group]
             self.hindered.pop(group, None)
 
+    async def led(self, group: str, seconds: float) -> int | None:
+        """The term in which the host leads the group, as soon as it does.
+
+        Returns:
+            None: it stands for the group no more, or has for `seconds` more.
+        """
+        standing = self._standing.get(group)
+        if standing is not None:
+            await asyncio.wait([standing], timeout=seconds)
+        runner = self._runners.get(group)
+        return None if runner is None else runner.term
+
     async def stop(self) -> None:
         """Stand for nothing more."""
         await stop(list(self._standing.values()))

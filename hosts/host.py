@@ -252,6 +252,10 @@ class LeaderHost:
         """
         self._candidates.lead(group, above)
 
+    async def led(self, group: str, seconds: float) -> int | None:
+        """The term in which this host leads the group, as soon as it does; see `Candidates.led`."""
+        return await self._candidates.led(group, seconds)
+
     async def drain(self, seconds: float) -> None:
         """Take no new leaders and step down from all, so that no client waits for a timeout.
 

@@ -195,7 +195,8 @@ class RangeReader:
             rows = sum(offsets.end - offsets.start for offsets in held)
             self._seen = (len(sizes), rows, sum(sizes))
             room = CHUNK_BYTES if self._bytes_left is None else min(CHUNK_BYTES, self._bytes_left)
-            self._count = max(1, min(MOST_COUNT, room * len(sizes) // max(1, sum(sizes))))
+            fitting = room * len(sizes) // max(1, sum(sizes))
+            self._count = max(1, min(MOST_COUNT, fitting, self._still_wanted(len(sizes), rows)))
         return Taken(entries[: len(sizes)], begin, self.position, self._versions, sizes)
 
     def decode(self, taken: Taken) -> list[pa.RecordBatch]:
@@ -246,6 +247,12 @@ class RangeReader:
         if self._bytes_left is not None:
             self._bytes_left -= batch.nbytes
         self.done = self._has_enough()
+
+    def _still_wanted(self, entries: int, rows: int) -> int:
+        """How many entries it takes until there is enough; `entries` of them had `rows` messages."""
+        if self._enough_at is None:
+            return MOST_COUNT
+        return -(-(self._enough_at - self.position) * entries // max(1, rows))
 
     def _has_enough(self) -> bool:
         if self.position == self._end:

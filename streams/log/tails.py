@@ -47,7 +47,7 @@ PATIENCE_SECONDS = 0.25
 """How long a poll waits for the slowest server of a cluster before it leaves that to itself."""
 
 GATHER_SECONDS = 0.005
-"""How long a poll that is wanted at once waits for more streams: many are granted in a row."""
+"""How long a new subscription to news waits for more streams: many are granted in a row."""
 
 FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
@@ -238,7 +238,6 @@ class Tails:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._poll_now.wait()
-                await asyncio.sleep(GATHER_SECONDS)
 
     def _asked(self) -> list[StreamId]:
         """What the next poll reads."""

@@ -28,7 +28,7 @@ from streamlease.streams.log.many import Outcome, read_all
 from streamlease.streams.log.ranges import FIRST_COUNT, MOST_FIRST_COUNT, RangeReader
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.cluster import Answer
-from streamlease.streams.redis.connection import AsyncRedis, Command, connect, exchange_behind
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask, connect, exchange_behind
 from streamlease.streams.tasks import Supervisor
 from tests.agent.helpers import SUB, in_order, publish, take
 from tests.streams.helpers import append, cluster_of, rows, until
@@ -211,6 +211,19 @@ async def test_the_next_read_asks_for_as_many_entries_as_it_needs(redis: AsyncRe
     (found,) = await read_all(redis, [again])
     assert isinstance(found, list)
     assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(150, 250))
+
+
+async def test_a_step_asks_for_no_more_than_is_still_wanted(redis: AsyncRedis) -> None:
+    log = AsyncLog(redis)
+    await log.open(STREAMS[:1])
+    for sequence in range(6):
+        await log.append(append(STREAMS[0], sequence, rows(0, 100)))
+    reader = RangeReader(STREAMS[0], 0, 600, enough=350, count=1)
+    asked = []
+    while not reader.done:
+        asked.append(reader.commands[-1][-1])
+        reader.feed(await ask(redis, reader.commands))
+    assert (asked, reader.position) == ([1, 3], 400)
 
 
 async def test_nothing_is_lost_where_nothing_is_pushed(

@@ -180,8 +180,8 @@ class Rig:
         """Let the rebalance that is due be made."""
         return self.tick(self.leader.config.rebalance_delay)
 
-    def join(self, borrower: str, **more: Any) -> None:
-        self.hear(wanted(borrower, **more), f"box-{borrower}")
+    def join(self, borrower: str, **more: Any) -> list[Effect]:
+        return self.hear(wanted(borrower, **more), f"box-{borrower}")
 
     def accept(self, borrower: str | None = None) -> None:
         """Acknowledge all grants (of one borrower) by progress at their beginning."""

@@ -69,7 +69,7 @@ def why(rig: Rig, stream: str) -> str:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: in_state("granting"), "its owner has not answered the grant since 0.1 s"),
+        (lambda: in_state("granting"), "its owner has not answered the grant since 0.2 s"),
         (lambda: in_state("granted"), ""),
         (lambda: in_state("revoking"), "asked back since 0.0 s, to balance; it is taken in 30.0 s"),
         (

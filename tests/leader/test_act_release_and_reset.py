@@ -121,5 +121,4 @@ def test_a_reset_while_nobody_is_there_is_where_the_next_one_begins() -> None:
     rig = led((S0,), ("b1",))
     rig.hear(goodbye("b1"))
     rig.hear(command("reset", offsets={S0: 33}))
-    rig.join("b2")
-    assert only(rig.settle(), Grant).progress == 33
+    assert only(rig.join("b2"), Grant).progress == 33

@@ -165,8 +165,7 @@ def test_8_a_leaver_s_incomplete_progress_is_taken() -> None:
     rig = led()
     rig.hear(goodbye("b1", (S0, 1, 4), (S1, 1, 0)))
     assert (rig.committed(S0), rig.committed(S1)) == (4, 0)
-    rig.join("b2")
-    assert {grant.stream: grant.progress for grant in sent(rig.settle(), Grant)} == {S0: 4, S1: 0}
+    assert {grant.stream: grant.progress for grant in sent(rig.join("b2"), Grant)} == {S0: 4, S1: 0}
 
 
 def test_9_an_evicted_borrower_s_goodbye_does_not_overwrite_the_next_owner_s_progress() -> None:
@@ -195,8 +194,7 @@ def test_9_a_disconnect_in_an_open_cut_leaves_its_end_to_the_next_owner() -> Non
     rig = led((S0,))
     rig.hear(fix("s-n-b1", 1, part(S0, 1, 0, 10)))
     rig.hear(goodbye("b1", (S0, 1, 0)))
-    rig.join("b2")
-    assert only(rig.settle(), Grant).pinned_end == 10
+    assert only(rig.join("b2"), Grant).pinned_end == 10
     rig.hear(finish("s-n-b1", 1))
     assert rig.committed(S0) == 0
 

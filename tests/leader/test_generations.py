@@ -91,8 +91,7 @@ def test_what_is_free_is_finished_directly_and_what_is_empty_at_once() -> None:
     rig = Rig()
     rig.generations({S0: 0, S1: 0}, N0, N1)
     assert rig.journal[-1] == StreamsAdvanced(finished=(S0, S1), released=(N0, N1))
-    rig.join("b1")
-    assert {grant.stream for grant in sent(rig.settle(), Grant)} == {N0, N1}
+    assert {grant.stream for grant in sent(rig.join("b1"), Grant)} == {N0, N1}
 
 
 def test_an_empty_generation_does_not_let_the_next_one_overtake_the_one_before() -> None:
@@ -180,8 +179,7 @@ def test_a_pinned_end_survives_the_seal() -> None:
     rig = sealed()
     rig.hear(fix("s-n-b1", 1, part(S0, 1, 0, 3)))
     rig.hear(goodbye("b1"))
-    rig.join("b2")
-    grants = {grant.stream: grant for grant in sent(rig.settle(), Grant)}
+    grants = {grant.stream: grant for grant in sent(rig.join("b2"), Grant)}
     assert grants[S0].pinned_end == 3
     rig.accept()
     consume(rig, S0, 3)
@@ -209,8 +207,8 @@ def test_a_generation_that_is_dropped_unread_releases_what_followed_it() -> None
     rig = sealed()
     rig.streams(N0, N1)
     assert rig.journal[-1] == StreamsAdvanced(finished=(), released=(N0, N1))
-    rig.join("b1b", name="n-b1", session="s-n-b1", attempt=2)
-    assert {grant.stream for grant in sent(rig.settle(), Grant)} == {N0, N1}
+    joined = rig.join("b1b", name="n-b1", session="s-n-b1", attempt=2)
+    assert {grant.stream for grant in sent(joined, Grant)} == {N0, N1}
 
 
 def test_retention_that_passes_the_end_finishes_the_stream() -> None:

@@ -102,8 +102,7 @@ def test_the_term_is_journalled_first() -> None:
 def test_what_a_message_tells_is_persisted_before_it_is_sent() -> None:
     rig = Rig()
     rig.join("b1")
-    rig.streams(S0)
-    effects = rig.settle()
+    effects = rig.streams(S0)
     kinds = [type(effect) for effect in effects]
     assert kinds == [Persist, Send]
     assert only(effects, Grant).lease_epoch == 1

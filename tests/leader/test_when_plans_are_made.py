@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
-from streamlease.leader.core.events import StreamsListed
+from streamlease.leader.core.events import Received, StreamsListed
 from streamlease.leader.core.state.records import StreamsForgotten
 from streamlease.protocol.messages import (
     Grant,
     Invalidate,
     Revoke,
 )
-from tests.leader.make import CONFIG, S0, S1, S2, S3, Rig, keep_alive, led, only, ping, sent
+from tests.leader.make import CONFIG, S0, S1, S2, S3, Rig, goodbye, keep_alive, led, only, ping, sent, wanted
+
+
+def test_the_first_grants_wait_for_nothing() -> None:
+    """Whichever comes last, the streams or the borrower."""
+    for early, late in (("join", "streams"), ("streams", "join")):
+        rig = Rig()
+        happen = {"join": lambda rig=rig: rig.join("b1"), "streams": lambda rig=rig: rig.streams(S0, S1)}
+        assert sent(happen[early](), Grant) == []
+        assert {grant.stream for grant in sent(happen[late](), Grant)} == {S0, S1}
+        assert rig.now == 0
+
+
+def test_nor_do_those_behind_the_last_goodbye() -> None:
+    rig = led((S0, S1))
+    rig.hear(goodbye("b1"))
+    assert {grant.stream for grant in sent(rig.join("b2"), Grant)} == {S0, S1}
+
+
+def test_those_who_come_in_one_turn_share_the_first_plan() -> None:
+    rig = Rig()
+    rig.streams(S0, S1, S2, S3)
+    for n in range(4):
+        rig.leader.step(Received(f"box-{n}", wanted(f"b{n}")), rig.now, more=n < 3)
+    assert len(set(rig.owners.values())) == 4
+    assert rig.leader.plans.made == 2  # one without borrowers, when the streams were listed
 
 
 def test_joins_within_the_delay_make_one_plan_and_do_not_put_it_off() -> None:
     rig = Rig()
     rig.streams(S0, S1, S2, S3)
-    for n in range(4):
+    rig.join("b0")
+    rig.accept()
+    for n in range(1, 4):
         rig.join(f"b{n}")
-        assert sent(rig.tick(CONFIG.rebalance_delay // 4 - 1), Grant) == []
-    assert len(sent(rig.tick(4), Grant)) == 4
-    assert rig.leader.plans.rebalances == 1
-    assert len(set(rig.owners.values())) == 4
+        assert sent(rig.tick(CONFIG.rebalance_delay // 3 - 1), Revoke) == []
+    assert len(sent(rig.tick(4), Revoke)) == 3
+    assert rig.leader.plans.rebalances == 2
 
 
 def test_a_plan_that_had_to_wait_for_a_grant_is_made_after_it() -> None:

@@ -1,8 +1,9 @@
 """Plans: when they are made, and what is taken at most.
 
 A plan is wanted when somebody comes or goes, when streams do, and when an operator says so; a stream that
-comes free asks for one at the end of the turn. Joins and leaves within `rebalance_delay` make one plan. In
-groups whose strategy measures streams, weights ask as well::
+comes free asks for one at the end of the turn. Joins and leaves within `rebalance_delay` make one plan, but
+the first one, which only gives, waits for nothing. In groups whose strategy measures streams, weights ask as
+well::
 
     Measured --> smoothed weights --> no plan of this kind for `weight_interval`? --> plan --> a few moves
 
@@ -55,6 +56,8 @@ class Plans:
     leases: Leases
     streams: Streams
     rebalance_at: int | None = None
+    healing: bool = False
+    """Whether the first plan leaves time to those who know more than the journal."""
     due: bool = False
     """Whether a plan is made at the end of this turn."""
     made_at: int | None = None
@@ -90,7 +93,7 @@ class Plans:
     def recovered(self, now: int) -> None:
         """A leader begins; streams that have an owner stay there until their weights are known."""
         if healing.begins(self.ledger.durable, self.ledger.term):
-            self.rebalance_at = now + healing.DELAY
+            self.healing, self.rebalance_at = True, now + healing.DELAY
         self.weighed_at = now
         if self.leases and self.strategy.measure is not None:
             self.warm_until = now + WARM_UP
@@ -101,8 +104,14 @@ class Plans:
         self.want(now)
 
     def want(self, now: int) -> None:
-        """Ask for a plan soon; requests that come before it is made join it, and never put it off."""
-        if self.rebalance_at is None:
+        """Ask for a plan soon; requests that come before it is made join it, and never put it off.
+
+        While nobody holds anything, a plan takes nothing from anybody: once it is known which streams there
+        are, it is made at the end of this turn.
+        """
+        if not self.leases and self.streams.listing is not None and not self.healing:
+            self.rebalance_at, self.due = None, True
+        elif self.rebalance_at is None:
             self.rebalance_at = now + self.config.rebalance_delay
 
     def want_at_end_of_turn(self, now: int) -> None:
@@ -129,7 +138,7 @@ class Plans:
         if self.warm_until is not None and now >= self.warm_until:
             self._warm(now)
         if self.rebalance_at is not None and now >= self.rebalance_at:
-            self.rebalance_at = None
+            self.healing, self.rebalance_at = False, None
             self.ledger.happened(PlanDue())
 
     # ------------------------------------------------------------ how many

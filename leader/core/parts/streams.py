@@ -35,6 +35,7 @@ class Streams:
         unlisted = [s for s in durable.streams if s not in starts]
         unread = frozenset(s for s in unlisted if s.partition(".")[0] in event.unread)
         gone = tuple(s for s in unlisted if s not in unread)
+        begins = self.listing is None and not self.held
         self.listing = generations.Listing.of(event.ends, event.predecessors, unread)
         if new:
             waiting = generations.waiting(durable, new, event.predecessors)
@@ -48,7 +49,7 @@ class Streams:
         blocked = any(held[stream].blocked for stream in passed)
         if passed:
             self.ledger.record(Truncated(floors=passed))
-        if new or gone or blocked:
+        if new or gone or blocked or begins:
             self.ledger.happened(SituationChanged())
         self.ledger.happened(Passed(tuple(held)))
 
