@@ -1,7 +1,11 @@
-"""Batches of a shared subscription: handed to a program, committed, or given up at a message that failed."""
+"""Batches of a shared subscription: read ahead, handed to a program in turns of the streams, committed, or
+given up at a message that failed.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -131,6 +135,89 @@ class Batch:
     def held(self) -> Held:
         """The lease under which the batch was read."""
         return self._held
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Of one stream, in order."""
+
+    batches: deque[tuple[Batch, int]] = field(default_factory=deque)
+    """With their sizes in bytes."""
+    more: bool = False
+    """Whether the stream had more when it was read last."""
+
+
+class ReadAhead:
+    """Batches that wait; some may be of streams that are not the consumer's any more.
+
+    Args:
+        most_messages, most_bytes, most_batches: so much is to wait at most. The last read may exceed it.
+    """
+
+    def __init__(self, most_messages: int, most_bytes: int, most_batches: int) -> None:
+        self._most = (most_messages, most_bytes, most_batches)
+        self.messages = self.bytes = self.batches = 0
+        """How much waits."""
+        self._streams: OrderedDict[Held, _Waiting] = OrderedDict()
+        """In the order of their turns; each has a batch at least."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether half of what may wait is free: rounds that read a little each would cost more."""
+        messages, size, batches = self._most
+        return 2 * self.messages <= messages and 2 * self.bytes <= size and 2 * self.batches <= batches
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """How many messages and batches may still come."""
+        messages, _, batches = self._most
+        return messages - self.messages, batches - self.batches
+
+    def rests(self, held: Held) -> bool:
+        """Whether a batch of a stream that was read to its end waits."""
+        waiting = self._streams.get(held)
+        return waiting is not None and not waiting.more
+
+    def put(self, batch: Batch, size: int, *, more: bool) -> None:
+        """Keep `batch`, of `size` bytes, behind what waits of its stream.
+
+        Args:
+            more: whether the stream has more behind it.
+        """
+        waiting = self._streams.setdefault(batch.held, _Waiting())
+        waiting.more = more
+        waiting.batches.append((batch, size))
+        self._count(len(batch), size, 1)
+
+    def take(self, most: int) -> Batch | None:
+        """The next batch, or a part of it with at most `most` messages."""
+        if not self._streams:
+            return None
+        held, waiting = self._streams.popitem(last=False)
+        whole, size = waiting.batches.popleft()
+        batch, rest = whole.parted(most)
+        taken = size
+        if rest is not None:
+            taken = size * len(batch) // len(whole)
+            waiting.batches.appendleft((rest, size - taken))
+        if waiting.batches:
+            self._streams[held] = waiting
+        self._count(-len(batch), -taken, 0 if rest is not None else -1)
+        return batch
+
+    def void(self, held: Held, position: int = 0) -> None:
+        """Forget what waits of a stream behind `position`."""
+        waiting = self._streams.get(held)
+        while waiting is not None and waiting.batches and waiting.batches[-1][0].end > position:
+            batch, size = waiting.batches.pop()
+            self._count(-len(batch), -size, -1)
+        if waiting is not None and not waiting.batches:
+            del self._streams[held]
+
+    def _count(self, messages: int, size: int, batches: int) -> None:
+        self.messages += messages
+        self.bytes += size
+        self.batches += batches
 
 
 def writable(text: str) -> str:

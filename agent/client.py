@@ -187,7 +187,7 @@ class Client:
         *,
         start: Start = "latest",
         name: str | None = None,
-        max_batch: int = 1000,
+        max_batch: int | None = None,
         buffered_batches: int = 16,
         session_timeout: float = 10.0,
         schema: SchemaLike | None = None,
@@ -203,8 +203,8 @@ class Client:
             options: how the group behaves if this is its first subscriber: strategy, time to give streams
                 back, what becomes of messages that cannot be processed.
             name: static name: a newcomer with the same name takes the streams over at once.
-            max_batch: most messages in one batch.
-            buffered_batches: how many batches, or entries larger than a batch, are fetched ahead.
+            max_batch: most messages in one batch; None: as many as came together, a few MiB at most.
+            buffered_batches: how many full batches are fetched ahead; of small ones more.
             session_timeout: seconds of silence after which the streams go to others.
             schema: the typed columns wanted, in a space with a schema; None for all. If the space has them
                 not, or of other types, the iterator raises ``SchemaMismatch``.

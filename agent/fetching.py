@@ -1,9 +1,17 @@
-"""Reading what is new in the streams that a subscription holds, all of one round at once.
+"""Reading what is new in the streams that a subscription holds, many in one exchange with each server.
 
-A round reads of each stream that has news, in one write to each server. Its batches wait to be handed out:
-no more than so many of them, and of a stream that was read to its end no second one, for what comes meanwhile
-makes the next batch larger. After a round that read all there was, the next one begins a millisecond later at
-the earliest. So the cost of a message falls as soon as more come, or the program or Redis falls behind.
+A stream is looked at when there may be news of it: its end moved, it was granted, a wait of it is over, what
+was read of it was handed out. So a round costs nothing for streams in which nothing happens.
+
+What was read waits to be handed out, up to a limit; of a stream that was read to its end there is no second
+batch, for what comes meanwhile makes the next one larger. A read takes whole entries, and each entry once:
+the first step of a read, and more if they are small. After a round that read all there was, the next one
+begins a millisecond later at the earliest. So the cost of a message falls as soon as more come, or the
+program or Redis falls behind.
+
+How many streams a round reads follows from how much the streams before had: 16 that have a backlog, and 256
+that have a few messages each. They are bounded because what they have is known only when it is there: if all
+have much more than those before, the reader holds one step of each (``streams.log.ranges``) for that once.
 
 In a cluster a server that does not answer delays only its own streams: the rounds of the others go on, and
 what it brings later waits beside what they brought.
@@ -14,15 +22,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from streamlease.agent import metrics
-from streamlease.agent.batch import Batch
+from streamlease.agent.batch import Batch, ReadAhead
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StoreUnavailable, StreamleaseError
@@ -33,8 +42,16 @@ from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.many import READ_BYTES, Outcome, read_all
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader
+from streamlease.streams.log.many import READ_BYTES, Outcome, read_each
+from streamlease.streams.log.ranges import (
+    BATCH_ROWS,
+    CHUNK_BYTES,
+    ENOUGH_BYTES,
+    ENOUGH_ROWS,
+    FIRST_COUNT,
+    MissingOffsets,
+    RangeReader,
+)
 from streamlease.streams.log.tails import Watch
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.per_server import PerServer
@@ -45,10 +62,26 @@ log = logging.getLogger(__name__)
 FIRST_ENTRIES = 2
 """So many entries of a stream are read first: nobody knows yet how large they are, and somebody waits."""
 
+FEW = 64
+"""So few messages of a stream are read in one step, however few are in each entry."""
+
 RETRY_SECONDS = 0.2
 PACE_SECONDS = 0.001
 PATIENCE_SECONDS = 0.25
 """How long a round waits for the slowest server of a cluster before it leaves that to itself."""
+
+FEWEST_STREAMS = 16
+MOST_STREAMS = 256
+"""So many streams a round reads, if there are as many with news; it begins with the fewest."""
+
+ROUND_BYTES = 4 * 1024 * 1024
+"""What the streams of a round are to bring together, as expanded, if they are more than the fewest."""
+
+MOST_BATCHES = 1024
+"""Most batches that wait, however small they are."""
+
+TURN_BYTES = 1024 * 1024
+"""After so much was decoded, others have a turn on the loop."""
 
 
 @lru_cache(maxsize=65_536)
@@ -78,8 +111,8 @@ class Fetching:
         settling: the owner of the batches.
         arrived: called when there is something to hand out.
         tasks: of the consumer, who is told if a stream of a cluster cannot be read on.
-        max_batch: most messages of a batch.
-        most_waiting: at so many waiting batches nothing more is read.
+        max_batch: most messages of a batch; None: as many as came together, up to ``CHUNK_BYTES``.
+        most_waiting: how many such batches may wait, if they are full.
         clock: seconds; that of `Held.retry_at`.
     """
 
@@ -93,13 +126,11 @@ class Fetching:
         arrived: Callable[[], None],
         tasks: Supervisor,
         *,
-        max_batch: int,
+        max_batch: int | None,
         most_waiting: int,
         schema: Schema | None,
         clock: Callable[[], float],
     ) -> None:
-        self.ready: deque[Batch] = deque()
-        """What was read and waits to be handed out, perhaps in parts; some is not the consumer's any more."""
         self._redis = redis
         self._tails = tails
         self._book = book
@@ -107,38 +138,50 @@ class Fetching:
         self._filter = shared.filter
         self._messages = metrics.READ.labels(str(shared))
         self._arrived = arrived
-        self._max_batch = max_batch
-        self._most = most_waiting
+        self._max_batch = max_batch or BATCH_ROWS
+        self._max_bytes = CHUNK_BYTES if max_batch is None else READ_BYTES
         self._schema = schema
         self._clock = clock
-        self._turn = 0
-        """Where among the streams the next look begins: what found no room is read first then."""
+        self.waiting = ReadAhead(most_waiting * self._max_batch, most_waiting * CHUNK_BYTES, MOST_BATCHES)
+        self._news: OrderedDict[Held, None] = OrderedDict()
+        """Streams that may have something to read, in the order in which they are looked at."""
+        self._delayed: set[Held] = set()
+        """Streams that are not read before their `retry_at`."""
+        self._at_a_time = FEWEST_STREAMS
+        """How many streams the next round reads."""
         self._not_before = 0.0
         """When the next round may begin, by the event loop's clock."""
         self._servers = PerServer(redis, tasks, _meta_of, self._read_some, PATIENCE_SECONDS)
 
+    @property
+    def wants_round(self) -> bool:
+        """Whether there may be something to read, and room for it."""
+        return bool(self._news) and self.waiting.has_room
+
+    def look_at(self, held: Held) -> None:
+        """There may be something to read in this stream."""
+        self._news.setdefault(held)
+
     def take(self) -> Batch | None:
         """The next batch that may be handed out."""
-        while self.ready:
-            batch = self.ready.popleft()
+        while (batch := self.waiting.take(self._max_batch)) is not None:
             held = batch.held
             if self._book.holds(held) and not held.lease.asked_back and held.failing is None:
-                batch, rest = batch.parted(self._max_batch)
-                if rest is not None:
-                    self.ready.appendleft(rest)
+                if held.position != self._tails.next_of(batch.stream):
+                    self.look_at(held)
                 return batch
+            self.waiting.void(held)
         return None
 
     def void(self, held: Held) -> None:
-        """Forget what waits of a stream behind where it is to be read again."""
-        kept = [batch for batch in self.ready if batch.held is not held or batch.end <= held.position]
-        self.ready.clear()
-        self.ready.extend(kept)
+        """Forget what waits of a stream behind where it is to be read again; look at it."""
+        self.waiting.void(held, held.position)
+        self.look_at(held)
 
     def pause(self, most: float) -> float:
         """How long (s), at most, there is nothing to read unless something changes."""
         now = self._clock()
-        due = (held.retry_at - now for held in self._book.streams.values() if held.retry_at is not None)
+        due = [held.retry_at - now for held in self._delayed if held.retry_at is not None]
         return max(0.0, min((most, *due)))
 
     async def round(self) -> bool:
@@ -173,65 +216,93 @@ class Fetching:
         for one in found:
             if one.start > one.end:
                 failed |= await self._went_back(one)
-        for one, outcome in zip(reading, await self._read(reading), strict=True):
-            if isinstance(outcome, DamagedEntry):
-                self._found_damage(one, outcome)
-            elif isinstance(outcome, MissingOffsets):
-                self._missing(one, outcome)
-            elif isinstance(outcome, HistoryTruncated | SchemaMismatch):
-                raise outcome
-            elif isinstance(outcome, StreamleaseError):
-                failed = True
-                self._warn(one, outcome)
-            else:
-                self._took(one, outcome)
+        brought = decoded = 0
+        async with aclosing(self._read(reading)) as outcomes:
+            async for one, outcome, size in outcomes:
+                if isinstance(outcome, DamagedEntry):
+                    self._found_damage(one, outcome)
+                elif isinstance(outcome, MissingOffsets):
+                    self._missing(one, outcome)
+                elif isinstance(outcome, HistoryTruncated | SchemaMismatch):
+                    raise outcome
+                elif isinstance(outcome, StreamleaseError):
+                    failed = True
+                    self._warn(one, outcome)
+                else:
+                    self._took(one, outcome, size)
+                    brought += size
+                    decoded += size
+                if decoded >= TURN_BYTES:
+                    decoded = 0
+                    await asyncio.sleep(0)
+        if reading:
+            fitting = ROUND_BYTES * len(reading) // max(1, brought)
+            self._at_a_time = max(FEWEST_STREAMS, min(MOST_STREAMS, fitting, 4 * self._at_a_time))
         if failed:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _look(self) -> list[News]:
         """The streams with news for which there is room; also those that end below what was read of them."""
-        now, began = self._clock(), time.time_ns()
-        for held in self._book.streams.values():
-            if held.retry_at is not None and now >= held.retry_at:
-                held.retry_at = None  # also if there is no room: `pause` must not wait for what is over
-        room = self._most - len(self.ready)
-        if room <= 0:
+        self._end_delays()
+        if not self.waiting.has_room:
             return []
-        resting = {batch.held for batch in self.ready if batch.end - batch.start < self._max_batch}
+        began = time.time_ns()
+        messages, batches = self.waiting.room
+        most = min(self._at_a_time, batches)
         found: list[News] = []
-        held_streams = list(self._book.streams.items())
-        first = self._turn % max(1, len(held_streams))
-        for place in range(first, first + len(held_streams)):
-            name, held = held_streams[place % len(held_streams)]
-            if not held.is_read or held in resting:
-                continue
-            stream = _stream(name)
-            next = self._tails.next_of(stream)
-            if next is None or held.position == next:
-                continue
-            if len(found) == room:
-                self._turn = place
+        for _ in range(len(self._news)):
+            if len(found) >= most or messages <= 0:
                 break
-            found.append(News(stream, held, held.position, next, began))
+            held, _ = self._news.popitem(last=False)
+            one = self._news_of(held, began)
+            if one is not None:
+                self._news[held] = None  # the next look finds out whether all was read
+                found.append(one)
+                messages -= min(self._max_batch, one.end - one.start)
         return found
 
-    async def _read(self, reading: Sequence[News]) -> list[Outcome]:
+    def _end_delays(self) -> None:
+        """Look at streams whose wait is over; without room too, or `pause` would wait for what is over."""
+        now = self._clock()
+        for held in [*self._delayed]:
+            if held.retry_at is None or now >= held.retry_at:
+                held.retry_at = None
+                self._delayed.discard(held)
+                self.look_at(held)
+
+    def _news_of(self, held: Held, began: int) -> News | None:
+        """What there is to read in a stream; nothing if it is not the time for it."""
+        if not self._book.holds(held):
+            return None
+        if held.retry_at is not None:
+            self._delayed.add(held)
+        if not held.is_read or self.waiting.rests(held):
+            return None  # until it is granted, answered, or handed out
+        stream = _stream(held.stream)
+        next = self._tails.next_of(stream)
+        return (
+            None if next is None or held.position == next else News(stream, held, held.position, next, began)
+        )
+
+    async def _read(self, reading: Sequence[News]) -> AsyncGenerator[tuple[News, Outcome, int]]:
+        """What each stream has, and its size in bytes as expanded, in the order in which they come."""
         readers = [
             RangeReader(
                 one.stream,
                 one.start,
                 one.held.read_up_to(one.end),
                 enough=self._max_batch,
-                max_bytes=READ_BYTES,
+                max_bytes=self._max_bytes,
                 schema=self._schema,
-                count=one.held.entries or FIRST_ENTRIES,
+                count=one.held.entries or (FIRST_COUNT if one.end - one.start <= FEW else FIRST_ENTRIES),
             )
             for one in reading
         ]
-        outcomes = await read_all(self._redis, readers)
-        for one, reader in zip(reading, readers, strict=True):
-            one.held.entries = reader.entries_for(self._max_batch)
-        return outcomes
+        worth = (min(ENOUGH_ROWS, self._max_batch), ENOUGH_BYTES)
+        async with aclosing(read_each(self._redis, readers, worth=worth)) as outcomes:
+            async for place, outcome in outcomes:
+                reading[place].held.entries = readers[place].entries_for(self._max_batch)
+                yield reading[place], outcome, readers[place].bytes
 
     def _missing(self, one: News, hole: MissingOffsets) -> None:
         """Redis has lost messages: what stands before them is read first, and then what comes behind them."""
@@ -249,9 +320,10 @@ class Fetching:
         if self._book.holds(one.held) and one.held.position == damaged.start:
             self._settling.found_damage(one.held, damaged)
 
-    def _took(self, one: News, batches: list[pa.RecordBatch]) -> None:
+    def _took(self, one: News, batches: list[pa.RecordBatch], size: int) -> None:
         """Keep what was read of a stream, unless it was lost or goes on elsewhere meanwhile."""
         held, start = one.held, one.start
+        rows = sum(data.num_rows for data in batches)
         for data in batches:
             end = start + data.num_rows
             if not self._book.holds(held) or not held.read(start, end):
@@ -261,7 +333,7 @@ class Fetching:
             if chosen.num_rows:
                 batch = Batch(self._settling, held, one.stream, start, end, chosen)
                 batch.began = one.began
-                self.ready.append(batch)
+                self.waiting.put(batch, size * data.num_rows // rows, more=end < one.end)
                 self._arrived()
             else:
                 self._skip(held, start, end)

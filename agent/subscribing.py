@@ -29,7 +29,7 @@ class Subscribing:
     shared: SharedSubscription
     start: Start
     name: str | None
-    max_batch: int
+    max_batch: int | None
     buffered_batches: int
     timers: BorrowerConfig
     schema: Schema | None
@@ -42,7 +42,7 @@ class Subscribing:
         *,
         start: Start,
         name: str | None,
-        max_batch: int,
+        max_batch: int | None,
         buffered_batches: int,
         session_timeout: float,
         schema: SchemaLike | None,
@@ -61,7 +61,7 @@ class Subscribing:
         shared = SharedSubscription.parse(subscription)
         if name is not None:
             check_name("static name", name)
-        if max_batch < 1 or buffered_batches < 1:
+        if (max_batch is not None and max_batch < 1) or buffered_batches < 1:
             raise InvalidOption(
                 f"max_batch is {max_batch} and buffered_batches {buffered_batches}: both must be at least 1"
             )

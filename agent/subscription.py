@@ -68,14 +68,14 @@ class SharedReader:
         tails: Tails,
         shared: SharedSubscription,
         *,
-        max_batch: int,
+        max_batch: int | None,
         buffered_batches: int,
         schema: Schema | None = None,
         clock: Callable[[], float] = seconds,
     ) -> None:
         self._clock = clock
         self._traces = traces.active()
-        self._tails = tails.watch(lambda stream, next: self._changed.set())
+        self._tails = tails.watch(self._heard)
         self.subscription = str(shared)
         self._delivered = metrics.DELIVERED.labels(self.subscription)
         self.book = ConsumerBook()
@@ -142,10 +142,9 @@ class SharedReader:
 
     def _take(self) -> Batch | None:
         """The next batch, now handed to the program."""
-        if not self._fetching.ready:
-            return None
         batch = self._fetching.take()
-        self._changed.set()
+        if self._fetching.wants_round:
+            self._changed.set()
         if batch is not None:
             batch.held.delivered = batch.end
             batch.turn = batch.held.turn
@@ -225,6 +224,13 @@ class SharedReader:
         """When a message that failed may be processed again; None: at once."""
         return self._clock() + milliseconds / 1000 if milliseconds else None
 
+    def _heard(self, stream: StreamId, next: int | None) -> None:
+        """The end of a stream is known, or has moved."""
+        held = self.book.streams.get(str(stream))
+        if held is not None:
+            self._fetching.look_at(held)
+            self._changed.set()
+
     def _wake(self) -> None:
         self._changed.set()
         self._arrived.set()
@@ -235,10 +241,13 @@ class SharedReader:
             logs.begin(group=config.subscription.id, borrower=config.names[0])
         while not self._settling.leaving:
             self._changed.clear()
-            self._give_up_lost(self._clock())
+            now = self._clock()
+            if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
+                self._give_up_lost(now)
             if not await self._fetch_round():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._fetching.pause(LOOK_SECONDS)):
+                    until_look = LOOK_SECONDS - max(0.0, self._clock() - (self._looked_at or now))
+                    async with asyncio.timeout(self._fetching.pause(until_look)):
                         await self._changed.wait()
 
     async def _fetch_round(self) -> bool:

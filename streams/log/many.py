@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import closing
 from typing import TypeGuard
 
@@ -43,36 +43,61 @@ Outcome = list[pa.RecordBatch] | StreamleaseError
 async def read_all(
     redis: Redis, readers: Sequence[RangeReader], older: Sequence[Segment] = ()
 ) -> list[Outcome]:
-    """What each of `readers` finds, in order: batches like those of ``AsyncLog.read``, or why there are none.
+    """What each of `readers` finds, in order; see `read_each`."""
+    found = {place: outcome async for place, outcome in read_each(redis, readers, older)}
+    return [found[place] for place in range(len(readers))]
 
-    One stream's error is not another's, nor is that of a server of a cluster one of other servers' streams.
+
+async def read_each(
+    redis: Redis,
+    readers: Sequence[RangeReader],
+    older: Sequence[Segment] = (),
+    *,
+    worth: tuple[int, int] | None = None,
+) -> AsyncGenerator[tuple[int, Outcome]]:
+    """What each of `readers` finds, with its place, as soon as it is there: batches, or why there are none.
+
+    The batches are those of ``AsyncLog.read``. One stream's error is not another's, nor is that of a server
+    of a cluster one of other servers' streams.
 
     Args:
         older: what holds messages that are not in memory any more, newest first.
+        worth: so many messages, or bytes, are worth an end of the reading: it goes no further step. None: the
+            readers say when they are done.
     """
     history = History(older) if older else None
     batches: list[list[pa.RecordBatch]] = [[] for _ in readers]
-    errors: dict[int, StreamleaseError] = {}
     going = [place for place, reader in enumerate(readers) if not reader.done]
+    for place, reader in enumerate(readers):
+        if reader.done:
+            yield place, []
     while going:
         commands = [readers[place].commands for place in going]
         try:
             answers = await exchange_behind(redis, (), [command for some in commands for command in some], ())
         except (StoreUnavailable, Indefinite) as error:
-            errors |= dict.fromkeys(going, silent(redis, error))
-            break
+            for place in going:
+                yield place, silent(redis, error)
+            return
         begin = 0
         below: dict[int, int] = {}
+        left: list[int] = []
         for place, some in zip(going, commands, strict=True):
+            reader = readers[place]
             mine = [answer.reply for answer in answers[begin : begin + len(some)]]
             begin += len(some)
             try:
-                batches[place] += readers[place].feed(good(redis, mine))
+                batches[place] += reader.feed(good(redis, mine))
             except StreamleaseError as error:
                 if history is not None and _is_below_memory(error):
                     below[place] = error.oldest
                 else:
-                    errors[place] = error
+                    yield place, error
+                continue
+            if reader.done or (worth is not None and reader.has_brought(*worth)):
+                yield place, _joined(batches, place)
+            else:
+                left.append(place)
         if history is not None and below:
             reading = [
                 asyncio.to_thread(_read_below, history, readers[place], memory)
@@ -80,11 +105,20 @@ async def read_all(
             ]
             for place, outcome in zip(below, await asyncio.gather(*reading), strict=True):
                 if isinstance(outcome, StreamleaseError):
-                    errors[place] = outcome
+                    yield place, outcome
+                    continue
+                batches[place] += outcome
+                if readers[place].done:
+                    yield place, _joined(batches, place)
                 else:
-                    batches[place] += outcome
-        going = [place for place in going if place not in errors and not readers[place].done]
-    return [errors.get(place) or gather(found, last=True)[0] for place, found in enumerate(batches)]
+                    left.append(place)
+        going = left
+
+
+def _joined(batches: list[list[pa.RecordBatch]], place: int) -> list[pa.RecordBatch]:
+    """What was found at `place`, which is kept no longer."""
+    found, batches[place] = batches[place], []
+    return gather(found, last=True)[0]
 
 
 def _is_below_memory(error: StreamleaseError) -> TypeGuard[HistoryTruncated]:

@@ -134,6 +134,8 @@ class RangeReader:
         self._end = end
         self._enough_at = None if enough is None else start + max(1, enough)
         self._bytes_left = max_bytes
+        self.bytes = 0
+        """How many were read, as expanded."""
         self._whole = whole
         self._schema = schema
         self._columns = columns
@@ -236,6 +238,10 @@ class RangeReader:
         wanted = -(-messages * entries // rows)
         return max(1, min(MOST_FIRST_COUNT, wanted, CHUNK_BYTES * entries // max(1, size)))
 
+    def has_brought(self, messages: int, size: int) -> bool:
+        """Whether so many messages, or bytes, were read."""
+        return self.position - self._start >= messages or self.bytes >= size
+
     def wanted_below(self, memory: int) -> Wanted:
         """What this reader wants of what lies below the offset `memory`, and so in another segment."""
         end = memory if self._end is None else min(self._end, memory)
@@ -244,6 +250,7 @@ class RangeReader:
     def pass_over(self, batch: pa.RecordBatch) -> None:
         """Go on behind a batch that another segment had."""
         self.position += batch.num_rows
+        self.bytes += batch.nbytes
         if self._bytes_left is not None:
             self._bytes_left -= batch.nbytes
         self.done = self._has_enough()
@@ -291,6 +298,7 @@ class RangeReader:
                 self.done = True
                 return sizes
             sizes.append(size)
+            self.bytes += size
             self.position = offsets.end if self._end is None else min(offsets.end, self._end)
             if self._bytes_left is not None:
                 self._bytes_left -= size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from streamlease.agent import fetching
 from streamlease.agent.client import Client
-from streamlease.agent.fetching import Fetching, News
+from streamlease.agent.fetching import FEWEST_STREAMS, MOST_STREAMS, ROUND_BYTES, Fetching, News
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.borrower.lease import StreamEvent
@@ -25,7 +25,7 @@ from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import Outcome, read_all
-from streamlease.streams.log.ranges import FIRST_COUNT, MOST_FIRST_COUNT, RangeReader
+from streamlease.streams.log.ranges import CHUNK_BYTES, FIRST_COUNT, MOST_FIRST_COUNT, RangeReader
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.cluster import Answer
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask, connect, exchange_behind
@@ -41,6 +41,8 @@ class Rig:
 
     def __init__(self, *, most_waiting: int = 3, max_batch: int = 10, redis: Any = None) -> None:
         self.ends = {str(stream): 5 for stream in STREAMS}
+        self.bytes = 100
+        """What a read of a stream brings."""
         book = ConsumerBook()
         self.held = book.streams
         for stream in STREAMS:
@@ -53,37 +55,102 @@ class Rig:
             redis, tails, book, Settling(book, SUB), SharedSubscription.parse(SUB), lambda: None, self.tasks,
             max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: 0.0,
         )  # fmt: skip
-        self.waiting = self.fetching.ready
-        self.fetching._read = self.reads  # type: ignore[assignment,method-assign]
+        self.waiting = self.fetching.waiting
+        self.fetching._read = self.reads  # type: ignore[method-assign]
+        self.hear()
 
-    async def reads(self, news: list[News]) -> list[Outcome]:
+    def hear(self, *streams: str) -> None:
+        """The ends of these streams moved; without any, those of all."""
+        for stream in streams or self.held:
+            self.fetching.look_at(self.held[stream])
+
+    async def reads(self, news: Sequence[News]) -> AsyncGenerator[tuple[News, Outcome, int]]:
         self.read = [(one.stream.shard, one.start) for one in news]
-        return [[pa.record_batch({"topic": ["a/0"] * min(10, one.end - one.start)})] for one in news]
+        for one in news:
+            yield one, [pa.record_batch({"topic": ["a/0"] * min(10, one.end - one.start)})], self.bytes
 
     async def round(self) -> list[tuple[int, int]]:
         self.read = []
         assert await self.fetching.round() == bool(self.read)
         return self.read
 
+    def hand_out(self) -> list[tuple[int, int, int]]:
+        """All that waits: stream, start and end."""
+        taken = []
+        while (batch := self.fetching.take()) is not None:
+            taken.append((batch.stream.shard, batch.start, batch.end))
+        return taken
+
 
 async def test_a_stream_that_found_no_room_is_read_first_in_the_next_round() -> None:
-    rig = Rig()
-    assert await rig.round() == [(0, 0), (1, 0), (2, 0)]
+    rig = Rig(most_waiting=1)
+    assert await rig.round() == [(0, 0), (1, 0)], "ten messages may wait"
     assert await rig.round() == []
-    rig.waiting.clear()
+    assert rig.hand_out() == [(0, 0, 5), (1, 0, 5)]
     rig.ends = dict.fromkeys(rig.ends, 9)
-    assert await rig.round() == [(3, 0), (4, 0), (0, 5)]
+    rig.hear()
+    assert await rig.round() == [(2, 0), (3, 0)]
+    rig.hand_out()
+    assert await rig.round() == [(4, 0), (0, 5)]
+
+
+async def test_nothing_is_read_until_half_of_what_may_wait_is_handed_out() -> None:
+    rig = Rig(most_waiting=2)
+    rig.ends = {"s.0.0": 20, **dict.fromkeys([str(stream) for stream in STREAMS[1:]], 0)}
+    assert [await rig.round() for _ in range(2)] == [[(0, 0)], [(0, 10)]]
+    rig.ends["s.0.1"] = 1
+    rig.hear("s.0.1")
+    assert not rig.fetching.wants_round
+    assert await rig.round() == []
+    assert rig.fetching.take() is not None
+    assert rig.fetching.wants_round
+    assert await rig.round() == [(1, 0)]
+
+
+async def test_a_round_reads_more_streams_if_those_before_had_little() -> None:
+    streams = [StreamId("s", 0, shard) for shard in range(2 * MOST_STREAMS)]
+    rig = Rig(most_waiting=1000)
+    for stream in streams:
+        rig.held[str(stream)] = Held.begin(0, str(stream), 1, 0)
+    rig.ends = dict.fromkeys(rig.held, 1)
+    rig.hear()
+    read = [len(await rig.round()) for _ in range(4)]
+    assert read == [FEWEST_STREAMS, 4 * FEWEST_STREAMS, MOST_STREAMS, 2 * MOST_STREAMS - sum(read[:3])]
+    rig.hand_out()
+    rig.bytes, rig.ends = ROUND_BYTES, dict.fromkeys(rig.held, 2)
+    rig.hear()
+    assert [len(await rig.round()) for _ in range(2)] == [MOST_STREAMS, FEWEST_STREAMS]
+
+
+async def test_what_waits_is_bounded_in_bytes() -> None:
+    rig = Rig(most_waiting=4)
+    rig.bytes = 3 * CHUNK_BYTES
+    rig.ends = {"s.0.0": 100, **dict.fromkeys([str(stream) for stream in STREAMS[1:]], 0)}
+    assert await rig.round() == [(0, 0)]
+    assert await rig.round() == []
+    assert rig.hand_out() == [(0, 0, 10)]
+    assert await rig.round() == [(0, 10)]
+
+
+async def test_streams_take_turns() -> None:
+    rig = Rig(most_waiting=100)
+    rig.ends = {"s.0.0": 20, "s.0.1": 15, **dict.fromkeys([str(stream) for stream in STREAMS[2:]], 0)}
+    assert [await rig.round() for _ in range(3)] == [[(0, 0), (1, 0)], [(0, 10), (1, 10)], []]
+    assert rig.hand_out() == [(0, 0, 10), (1, 0, 10), (0, 10, 20), (1, 10, 15)]
 
 
 async def test_what_comes_while_a_batch_waits_makes_the_next_one_larger() -> None:
     rig = Rig(most_waiting=100)
     await rig.round()
-    rig.ends["s.0.1"] = 6
+    rig.ends["s.0.0"] = 6
+    rig.hear("s.0.0")
     assert await rig.round() == []
-    rig.ends["s.0.1"] = 8
-    rig.waiting.remove(rig.waiting[1])
-    assert await rig.round() == [(1, 5)]
-    assert rig.waiting[-1].end == 8
+    rig.ends["s.0.0"] = 8
+    batch = rig.fetching.take()
+    assert batch is not None
+    assert (batch.stream.shard, batch.end) == (0, 5)
+    assert await rig.round() == [(0, 5)]
+    assert rig.hand_out()[-1] == (0, 5, 8)
 
 
 async def test_a_backlog_is_read_ahead() -> None:
@@ -93,6 +160,26 @@ async def test_a_backlog_is_read_ahead() -> None:
     assert not rig.fetching._not_before, "who is behind does not wait for more"
     assert [await rig.round() for _ in range(2)] == [[(0, 30)], []]
     assert rig.fetching._not_before
+
+
+async def test_a_stream_without_news_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(most_waiting=100)
+    await rig.round()
+    rig.hand_out()
+    await rig.round()
+    looked: list[str] = []
+
+    def next_of(stream: StreamId) -> int:
+        looked.append(str(stream))
+        return rig.ends[str(stream)]
+
+    monkeypatch.setattr(rig.fetching, "_tails", SimpleNamespace(next_of=next_of))
+    assert await rig.round() == []
+    assert looked == []
+    rig.ends["s.0.3"] = 7
+    rig.hear("s.0.3")
+    assert await rig.round() == [(3, 5)]
+    assert looked == ["s.0.3"]
 
 
 async def test_streams_that_may_not_be_read_are_passed_over() -> None:
@@ -108,21 +195,22 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
     rig = Rig(most_waiting=100, redis=cluster_of(STREAMS[0]))
     answers, whole = asyncio.Event(), rig.reads
 
-    async def reads(news: list[News]) -> list[Outcome]:
+    async def reads(news: Sequence[News]) -> AsyncGenerator[tuple[News, Outcome, int]]:
         if news[0].stream == STREAMS[0]:
             await answers.wait()
-        return await whole(news)
+        async for found in whole(news):
+            yield found
 
-    rig.fetching._read = reads  # type: ignore[assignment,method-assign]
+    rig.fetching._read = reads  # type: ignore[method-assign]
     async with asyncio.timeout(10):
         for end in (10, 15, 20):
             await rig.fetching.round()
-            assert {str(batch.stream) for batch in rig.waiting} == {str(one) for one in STREAMS[1:]}
+            assert {shard for shard, _, _ in rig.hand_out()} == {one.shard for one in STREAMS[1:]}
             assert rig.held[str(STREAMS[1])].position == end - 5
-            rig.waiting.clear()
             rig.ends = dict.fromkeys(rig.ends, end)
+            rig.hear()
         answers.set()
-        while not rig.waiting:
+        while not rig.waiting.batches:
             await rig.fetching.round()
     assert rig.held[str(STREAMS[0])].position == 5, "it was asked once"
     assert not rig.told
@@ -132,10 +220,11 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
 async def test_a_stream_of_a_cluster_that_cannot_be_read_on_is_told_to_the_owner() -> None:
     rig = Rig(most_waiting=100, redis=cluster_of(STREAMS[0]))
 
-    async def reads(news: list[News]) -> list[Any]:
-        return [HistoryTruncated(str(one.stream), 0, 3) for one in news]
+    async def reads(news: Sequence[News]) -> AsyncGenerator[tuple[News, Outcome, int]]:
+        for one in news:
+            yield one, HistoryTruncated(str(one.stream), 0, 3), 0
 
-    rig.fetching._read = reads  # type: ignore[assignment,method-assign]
+    rig.fetching._read = reads  # type: ignore[method-assign]
     await rig.fetching.round()
     await until(lambda: len(rig.told) == 2)  # one for each server
     assert all(isinstance(error, HistoryTruncated) for error in rig.told)

@@ -44,7 +44,7 @@ class Reader(SharedReader):
         held = self.book.streams[S0]
         for end in ends:
             batch = Batch(self._settling, held, STREAM, held.position, end, pa.record_batch({}))
-            self._fetching.ready.append(batch)
+            self._fetching.waiting.put(batch, 1, more=False)
             held.position = end
 
 

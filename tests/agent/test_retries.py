@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from streamlease.agent.batch import ReadAhead
 from streamlease.agent.client import Client
 from streamlease.agent.fetching import News
 from streamlease.agent.subscription import SharedReader
@@ -29,7 +31,7 @@ class Reader(SharedReader):
         self.now = 100.0
         super().__init__(None, resting_tails(), SHARED, max_batch=2, buffered_batches=4, clock=self._time)  # type: ignore[arg-type]
         self._fetching._tails = SimpleNamespace(next_of=lambda stream: 10)  # type: ignore[assignment]
-        self._fetching._read = self._noted  # type: ignore[assignment,method-assign]
+        self._fetching._read = self._noted  # type: ignore[method-assign]
         session: Any = SimpleNamespace(
             new_failure=lambda: "f", slots=[SimpleNamespace(step=lambda event: None)]
         )
@@ -39,12 +41,12 @@ class Reader(SharedReader):
     def _time(self) -> float:
         return self.now
 
-    async def _noted(self, reading: list[News]) -> list[Outcome]:
+    async def _noted(self, reading: Sequence[News]) -> AsyncGenerator[tuple[News, Outcome, int]]:
         """In place of reading."""
         for news in reading:
             self.fetches.append((str(news.stream), news.start))
             news.held.position = news.end
-        return [[] for _ in reading]
+            yield news, [], 0
 
     async def fetched(self) -> list[tuple[str, int]]:
         """What one round fetches."""
@@ -72,6 +74,7 @@ async def reader() -> Reader:
 async def test_a_failed_message_is_fetched_again_after_its_delay(reader: Reader) -> None:
     await reader.fails(S0, 4, "retry", 1500)
     reader.book.streams[S1].position = 7
+    reader._fetching.look_at(reader.book.streams[S1])
     assert reader._fetching.pause(1.0) == 1.0
     assert await reader.fetched() == [(S1, 7)], "the other stream goes on"
     reader.now += 1.25
@@ -84,7 +87,8 @@ async def test_a_failed_message_is_fetched_again_after_its_delay(reader: Reader)
 
 async def test_a_wait_that_is_over_while_there_is_no_room_keeps_nobody_awake(reader: Reader) -> None:
     await reader.fails(S0, 4, "retry", 1500)
-    reader._fetching._most = 0
+    reader._fetching.waiting = ReadAhead(0, 0, 0)
+    reader._fetching.waiting.batches = 1
     reader.now += 2.0
     assert await reader.fetched() == []
     assert reader._fetching.pause(1.0) == 1.0
