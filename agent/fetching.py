@@ -37,6 +37,7 @@ from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema
@@ -46,8 +47,6 @@ from streamlease.streams.log.many import READ_BYTES, Outcome, read_each
 from streamlease.streams.log.ranges import (
     BATCH_ROWS,
     CHUNK_BYTES,
-    ENOUGH_BYTES,
-    ENOUGH_ROWS,
     FIRST_COUNT,
     MissingOffsets,
     RangeReader,

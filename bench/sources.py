@@ -131,18 +131,22 @@ class _EntriesReader(_Reader):
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         client = redis.Redis.from_url(self.options["redis"])
         narrow = self.options.get("columns") == "payload"
+        some = "columns" in self.options
         for key in (stream_of(number) for number in range(STREAMS)):
             last, number = "-", 0
             while entries := client.xrange(key, last, "+", count=CHUNK):
                 for id, fields in entries:
                     if narrow:
                         yield (fields[b"p"],)
+                        continue
+                    moment = datetime.fromtimestamp(int(fields[b"ts"]) / 1_000_000, UTC)
+                    if some:
+                        yield (fields[b"p"], number, moment)
                     else:
                         appended = datetime.fromtimestamp(int(id.partition(b"-")[0]) / 1000, UTC)
-                        moment = datetime.fromtimestamp(int(fields[b"ts"]) / 1_000_000, UTC)
                         topic = fields[b"t"].decode()
                         yield (topic, fields[b"k"], fields[b"p"], None, key, number, moment, appended, None)
-                        number += 1
+                    number += 1
                 last = f"({entries[-1][0].decode()}"
 
 
@@ -154,8 +158,8 @@ class Entries(DataSource):
         return "entries_source"
 
     def schema(self) -> StructType:
-        """The columns of the others, all of them or the payload alone."""
-        return select(message_fields(), ["payload"] if self.options.get("columns") == "payload" else [])
+        """The columns of the others: all of them, the payload, or payload, offset and timestamp."""
+        return select(message_fields(), [*filter(None, self.options.get("columns", "").split(","))])
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return _EntriesReader(dict(self.options))

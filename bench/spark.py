@@ -1,4 +1,4 @@
-"""The Spark source beside record batches from memory and a hand-written source: throughput of one task."""
+"""The Spark source beside memory, Parquet and a hand-written source: throughput of one task."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from tempfile import TemporaryDirectory
 import redis
 
 from bench.frame import Frame, Table
-from bench.messages import PAYLOAD_BYTES, SPACE, Messages
-from bench.sparks import ROWS, fill, once, session
+from bench.messages import PAYLOAD_BYTES, Messages
+from bench.sparks import ROWS, fill, once, session, write_parquet
 
 STREAMS = 4
 FEWER = 10
 """The hand-written source reads so many times fewer messages: it would need minutes."""
+
+SMALL_ROWS = 625
+"""Messages of a small entry: 10,000 that a publisher sends together, over 16 streams."""
+
+COLUMNS = {
+    "payload": {"columns": "payload"},
+    "three columns": {"columns": "payload,offset,timestamp"},
+    "all columns": {},
+}
 
 
 def measure(frame: Frame) -> Iterator[Table]:
@@ -23,7 +32,10 @@ def measure(frame: Frame) -> Iterator[Table]:
     few = max(1, frame.messages // FEWER)
     found: dict[str, list[float]] = {}
     with frame.server() as url, session(1) as spark, TemporaryDirectory() as folder:
-        fill(url, frame.messages, STREAMS)
+        fill(url, "large", frame.messages, STREAMS, ROWS)
+        fill(url, "small", frame.messages, STREAMS, SMALL_ROWS)
+        files = Path(folder) / "parquet"
+        write_parquet(spark, url, "large", files)
         with redis.Redis.from_url(url) as plain:
             Messages.make(few).xadd_pipelined(plain)
         number = 0
@@ -37,14 +49,16 @@ def measure(frame: Frame) -> Iterator[Table]:
             found.setdefault(name, []).append(expected / seconds)
 
         for turn in range(frame.runs + 1):
-            for label, chosen in (("payload", {"columns": "payload"}), ("all columns", {})):
+            for label, chosen in COLUMNS.items():
                 size = {"rows": str(frame.messages), "batch": str(6 * ROWS)}
-                group = {"redis": url, "subscribe": f"$shared/g{number}/{SPACE}/#", "slots": "1"}
                 run(f"{label}: memory", "memory_source", frame.messages, **size, **chosen)
-                run(
-                    f"{label}: Streamlease", "streamlease", frame.messages,
-                    startingOffsets="earliest", **group, **chosen,
-                )  # fmt: skip
+                run(f"{label}: Parquet", "parquet", frame.messages, path=str(files), **chosen)
+                for space, entries in (("large", ROWS), ("small", SMALL_ROWS)):
+                    group = {"redis": url, "subscribe": f"$shared/g{number}/{space}/#", "slots": "1"}
+                    run(
+                        f"{label}: Streamlease, entries of {entries:,}", "streamlease", frame.messages,
+                        startingOffsets="earliest", **group, **chosen,
+                    )  # fmt: skip
                 run(f"{label}: one per entry", "entries_source", few, redis=url, rows="1", **chosen)
             if not turn:
                 found.clear()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bench.messages import PAYLOAD_BYTES, SPACE
+from bench.messages import PAYLOAD_BYTES
 from bench.sources import Entries, Little, Memory
 from streamlease.agent import blocking
 from streamlease.spark.environment import configure_environment
@@ -51,17 +51,17 @@ def session(cores: int) -> Iterator[Any]:
         spark.stop()
 
 
-def fill(url: str, count: int, streams: int) -> None:
-    """Publish `count` messages with topic and key, in record batches."""
+def fill(url: str, space: str, count: int, streams: int, rows: int) -> None:
+    """Publish `count` messages with topic and key, in entries of `rows`."""
     with blocking.connect(url) as client:
-        client.create_space(SPACE, [f"{SPACE}/#"], streams=streams)
+        client.create_space(space, [f"{space}/#"], streams=streams)
         with client.publisher() as publisher:
-            for first in range(0, count, ROWS):
-                rows = min(ROWS, count - first)
-                noise = os.urandom(rows * PAYLOAD_BYTES)
+            for first in range(0, count, rows):
+                size = min(rows, count - first)
+                noise = os.urandom(size * PAYLOAD_BYTES)
                 batch = {
-                    "topic": pa.repeat(f"{SPACE}/{first // ROWS}", rows),
-                    "key": pa.array([b"key-%d" % (row % 1000) for row in range(rows)], pa.binary()),
+                    "topic": pa.repeat(f"{space}/{first // rows}", size),
+                    "key": pa.array([b"key-%d" % (row % 1000) for row in range(size)], pa.binary()),
                     "payload": pa.array(
                         [noise[at : at + PAYLOAD_BYTES] for at in range(0, len(noise), PAYLOAD_BYTES)],
                         pa.binary(),
@@ -70,12 +70,21 @@ def fill(url: str, count: int, streams: int) -> None:
                 publisher.send_batch("topic", pa.RecordBatch.from_pydict(batch))
 
 
+def write_parquet(spark: Any, url: str, space: str, folder: Path) -> None:
+    """Write all messages of `space` to Parquet files."""
+    messages = spark.read.format("streamlease").option("redis", url).option("subscribe", f"{space}/#").load()
+    messages.write.parquet(str(folder))
+
+
 def once(spark: Any, format: str, options: dict[str, str], folder: Path) -> tuple[int, float]:
     """Read what is available now into nothing: rows, and the seconds that Spark needed for their batches."""
+    reader = spark.readStream.format(format).options(**options)
+    if format == "parquet":
+        whole = spark.read.parquet(options["path"])
+        names = options["columns"].split(",") if "columns" in options else whole.columns
+        reader = reader.schema(whole.select(names).schema)
     query = (
-        spark.readStream.format(format)
-        .options(**options)
-        .load()
+        reader.load()
         .writeStream.format("noop")
         .option("checkpointLocation", str(folder))
         .trigger(availableNow=True)

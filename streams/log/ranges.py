@@ -37,12 +37,6 @@ BATCH_ROWS = 65_536
 BATCH_BYTES = 32 * 1024 * 1024
 """Most bytes of one batch of several rows. Arrow cannot join columns of texts above 2 GiB."""
 
-ENOUGH_ROWS = 4096
-"""So many rows are worth a batch of their own on the way to Spark: joining them to others would copy them."""
-
-ENOUGH_BYTES = 1024 * 1024
-"""The same in bytes."""
-
 ROW_BYTES = 40
 """Bytes that a message takes beside its own values: its offset, its times, and where its values begin."""
 

@@ -28,15 +28,9 @@ import pyarrow as pa
 
 from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.log.ranges import (
-    ENOUGH_BYTES,
-    ENOUGH_ROWS,
-    MissingOffsets,
-    RangeReader,
-    Wanted,
-    gather,
-)
+from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Wanted, gather
 from streamlease.streams.redis.connection import BlockingRedis, PendingAnswer
 
 Batches = Generator[pa.RecordBatch, None, None]

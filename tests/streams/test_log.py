@@ -175,9 +175,10 @@ async def test_what_is_large_enough_is_handed_out_as_it_is(
 ) -> None:
     monkeypatch.setattr(ranges, "BATCH_ROWS", 64)
     monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 10)
+    monkeypatch.setattr("streamlease.streams.entries.columnar.ENOUGH_ROWS", 10)
     total = await fill(log, stream, [4, 5, 6, 3, 10, 2, 70, 1, 1])
     batches = [*read_range(blocking, stream, 0, total)]
-    assert [batch.num_rows for batch in batches] == [15, 3, 10, 2, 64, 8]
+    assert [batch.num_rows for batch in batches] == [18, 10, 2, 64, 8]
     assert offsets(batches) == list(range(total))
 
 
