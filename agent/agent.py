@@ -43,11 +43,13 @@ class Agent:
         """Why the agent is over, unless it was closed."""
         self._tasks = Supervisor(f"agent {self.id}", self._ended)
         self.mail = Mail(redis, self.id, self._tasks)
-        self.leaders = LeaderSearch(redis, self.id, self.mail, self._search_failed, embedded=embedded)
+        self._sessions: dict[End, str] = {}
+        self.leaders = LeaderSearch(
+            redis, self.id, self.mail, self._search_failed, self._sessions.values, embedded=embedded
+        )
         self.commands = Commands(redis, self.mail, self.leaders)
         self._tickers: dict[Callable[[int], None], None] = {}
         """In the order in which they came."""
-        self._sessions: dict[End, str] = {}
 
     async def start(self) -> None:
         """Open the mailbox and begin to listen.
@@ -61,6 +63,7 @@ class Agent:
             "send": self.mail.postbox.work,
             "keep alive": self.mail.keep_alive,
             "tick": self._tick,
+            "look out": self.leaders.lookout,
         }
         for name, work in works.items():
             # Whatever the program was about when it connected, these are not.

@@ -1,7 +1,9 @@
 """Where leaders are: found on behalf of the borrowers of a process, and had spawned where there are none.
 
 Where leader hosts are registered, one of them is asked; where there are none, the process leads itself
-(`embedded`).
+(`embedded`). Then nobody but the consumers can notice that a leader died together with its process. So each
+of them looks at the records of its groups once a second (`lookout`), and one of them leads as soon as the ttl
+of the dead leader is over.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextvars import Context
 
 from streamlease.agent.mail import Mail
@@ -17,7 +19,8 @@ from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.registry import leadership, spawn
-from streamlease.registry.leadership import LeaderRecord
+from streamlease.registry.leadership import LeaderRecord, LeaderWatch
+from streamlease.streams import clock
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
 
@@ -28,6 +31,9 @@ SPAWN_SILENCE_SHARE = 0.5
 
 WATCHES = (0.025, 0.025, 0.025, 0.05, 0.05, 0.075, 0.1, 0.15)
 """The pauses (s) between looks for a leader of another process: it is there at once, or takes longer."""
+
+LOOKOUT_SECONDS = 1.0
+"""How often a process that could lead looks whether the leaders of its groups live."""
 
 BEGIN_SECONDS = 0.5
 """How long a search waits for the host of this process to lead: about until it is missed again."""
@@ -41,8 +47,9 @@ class LeaderSearch:
     """Finds leaders for the owner of `mail`, whose id is `owner`.
 
     Args:
-        embedded: lead in this process where no leader host is registered.
         failed: called with a group, and why nothing more can be done for it.
+        groups: those that this process consumes.
+        embedded: lead in this process where no leader host is registered.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class LeaderSearch:
         owner: str,
         mail: Mail,
         failed: Callable[[str, StreamleaseError], None],
+        groups: Callable[[], Collection[str]],
         *,
         embedded: bool,
     ) -> None:
@@ -58,7 +66,12 @@ class LeaderSearch:
         self._owner = owner
         self._mail = mail
         self._failed = failed
+        self._groups = groups
         self._embedded = embedded
+        self._watches: dict[str, LeaderWatch] = {}
+        """What was seen of the leaders of other processes."""
+        self._hosts_lead = False
+        """Whether leader hosts were there when a leader was looked for last: they watch each other."""
         self._tasks = Supervisor(f"agent {owner}, leader of", self._search_ended)
         self._searches: set[str] = set()
         self._finders: dict[str, list[LeaderFound]] = {}
@@ -87,6 +100,23 @@ class LeaderSearch:
             self._searches.add(group)
             self._tasks.start(group, self._search(group))
 
+    async def lookout(self) -> None:
+        """Look whether the leaders of this process' groups live, after a while; to be called again and again.
+
+        Raises:
+            StoreUnavailable, StoreRefused: Redis does not answer.
+        """
+        await asyncio.sleep(LOOKOUT_SECONDS)
+        own = self._host.leaders if self._host is not None else ()
+        watched = set() if self._hosts_lead or not self._embedded else {*self._groups()}.difference(own)
+        self._watches = {group: self._watches.get(group) or LeaderWatch() for group in sorted(watched)}
+        if not watched:
+            return
+        for group, record in (await leadership.read_all(self._redis, [*self._watches])).items():
+            watch = self._watches.get(group)
+            if watch is not None and watch.observe(record, clock.milliseconds()) and record.held:
+                self.find(group, _told_nobody)
+
     def trouble(self, group: str) -> str:
         """What keeps this process from the leader of `group`, as far as it shows; empty if nothing does."""
         hindered = self._host.hindered.get(group, "") if self._host is not None else ""
@@ -112,7 +142,8 @@ class LeaderSearch:
             self._not_found[group] = str(error)
             self._finders.pop(group, None)
             return
-        record = found.record
+        record, self._hosts_lead = found.record, found.hosts > 0
+        self._watches.setdefault(group, LeaderWatch()).observe(record, clock.milliseconds())
         silence = record.read_at - record.renewed_at
         if not found.live or silence >= record.ttl * SPAWN_SILENCE_SHARE:
             await self._want(group, found)
@@ -151,7 +182,7 @@ class LeaderSearch:
             if found.hosts:
                 await spawn.ask_hosts(self._redis, self._owner, group, found, above)
             elif self._embedded:
-                (await self._working_host()).lead(group, above)
+                (await self._working_host()).lead(group, above, self._watches.get(group))
             else:
                 log.warning("no leader host is there for %s: start one with 'streamlease serve'", group)
                 self._not_found[group] = "no leader host is there: start one with 'streamlease serve'"
@@ -187,6 +218,10 @@ class LeaderSearch:
     def _search_ended(self, group: str, error: StreamleaseError) -> None:
         self._finders.pop(group, None)
         self._failed(group, error)
+
+
+def _told_nobody(mailbox: str, term: int) -> None:
+    """Whoever misses the leader looks for it too."""
 
 
 def _leader(record: LeaderRecord) -> tuple[str, int] | None:

@@ -25,7 +25,7 @@ from streamlease.protocol.messages import (
     SpawnWanted,
 )
 from streamlease.registry import leadership
-from streamlease.registry.leadership import LeaderRecord
+from streamlease.registry.leadership import LeaderRecord, LeaderWatch
 from streamlease.registry.postbox import Postbox
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor, stop
@@ -42,8 +42,8 @@ WATCH_SECONDS = 0.1
 Place = Callable[[str, LeaderRecord, int], Awaitable[object]]
 """Makes a spawn job for a group, from its leadership record and the term that the new one must be above."""
 
-Begin = Callable[[str, int, str], None]
-"""Begins to lead a group: in which term, of which lineage."""
+Begin = Callable[[str, int, str, int], None]
+"""Begins to lead a group: in which term, of which lineage, and for how long (ms) no leader heard anybody."""
 
 
 class Candidates:
@@ -92,20 +92,23 @@ class Candidates:
     def _note(self, group: str, term: int) -> None:
         self._seen[group] = max(term, self.term_seen(group))
 
-    def lead(self, group: str, above: int = 0) -> None:
+    def lead(self, group: str, above: int = 0, watch: LeaderWatch | None = None) -> None:
         """Become a candidate for the group, unless the host leads it or is one already.
 
         Args:
             above: the new term must be higher: Redis may have lost one that somebody has seen.
+            watch: what this process has seen of who leads.
         """
         self._note(group, above)
         if self._draining() or group in self._runners or group in self._standing:
             return
-        self._standing[group] = self._tasks.start(f"candidate for {group}", self._stay_candidate(group))
+        self._standing[group] = self._tasks.start(
+            f"candidate for {group}", self._stay_candidate(group, watch)
+        )
 
-    async def _stay_candidate(self, group: str) -> None:
+    async def _stay_candidate(self, group: str, watch: LeaderWatch | None) -> None:
         try:
-            await (self._pass_on(group) if self._hand_out.drained else self._stand(group))
+            await (self._pass_on(group) if self._hand_out.drained else self._stand(group, watch))
         finally:
             del self._standing[group]
             self.hindered.pop(group, None)
@@ -134,8 +137,10 @@ class Candidates:
         for group in await self._upkeep.watch():
             self.lead(group)
 
-    async def _stand(self, group: str) -> None:
+    async def _stand(self, group: str, watch: LeaderWatch | None = None) -> None:
         candidacy = self._upkeep.candidacy(group)
+        if watch is not None:
+            candidacy.watch = watch
         give_up = now_ms() + int(CANDIDACY_SECONDS * 1000)
         first_seen = None
         while now_ms() < give_up and not self._draining():
@@ -149,7 +154,7 @@ class Candidates:
                 candidacy.floor = self.term_seen(group)
                 if ready and (term := await candidacy.attempt(self._redis)) is not None:
                     self._note(group, term)
-                    self._begin(group, term, candidacy.lineage)
+                    self._begin(group, term, candidacy.lineage, candidacy.deaf(now_ms()))
                     return
             except UnknownGroup as error:
                 log.info("candidate for %s: %s", group, error, extra={"group": group})

@@ -68,7 +68,7 @@ from streamlease.protocol.messages import (
     UpdateProgress,
 )
 from streamlease.registry import hosts, mailbox
-from streamlease.registry.leadership import LeadershipConfig
+from streamlease.registry.leadership import LeadershipConfig, LeaderWatch
 from streamlease.registry.mailbox import Letter, Mailbox
 from streamlease.registry.neighbours import Neighbours
 from streamlease.registry.postbox import Postbox
@@ -244,13 +244,14 @@ class LeaderHost:
             runner.end(f"host {self.id} failed: {error}")
         self._told_failed()
 
-    def lead(self, group: str, above: int = 0) -> None:
+    def lead(self, group: str, above: int = 0, watch: LeaderWatch | None = None) -> None:
         """Become a candidate for the group, unless the host leads it or is one already.
 
         Args:
             above: the new term must be higher: Redis may have lost one that somebody has seen.
+            watch: what this process has seen of who leads.
         """
-        self._candidates.lead(group, above)
+        self._candidates.lead(group, above, watch)
 
     async def led(self, group: str, seconds: float) -> int | None:
         """The term in which this host leads the group, as soon as it does; see `Candidates.led`."""
@@ -290,7 +291,7 @@ class LeaderHost:
 
     # ------------------------------------------------------------ candidates and leaders
 
-    def _begin(self, group: str, term: int, lineage: str) -> None:
+    def _begin(self, group: str, term: int, lineage: str, deaf: int) -> None:
         runner = Runner(
             self._redis,
             group,
@@ -301,6 +302,7 @@ class LeaderHost:
             self.config.leadership,
             self._upkeep.look_soon,
             lineage,
+            deaf,
         )
         self._runners[group] = runner
         self._neighbours.move_in(self.id, runner.waiting.hear, self._loops, group)

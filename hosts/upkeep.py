@@ -258,7 +258,7 @@ class Upkeep:
     def _is_due(self, group: str, dead: str, alive: Sequence[str], now: int) -> bool:
         order = sorted((host for host in alive if host != dead), key=lambda host: _rank(group, host))
         turn = order.index(self._host) if self._host in order else len(order)
-        since = self._watched[group].watched_since
+        since = self._watched[group].watch.since
         return since is not None and now - since >= self._config.ttl + turn * TURN_MS
 
 

@@ -89,6 +89,8 @@ class Runner:
     """Called once it knows the journal, and is to be told which streams there are."""
     lineage: str = ""
     """Of the data in which the term was issued."""
+    deaf: int = 0
+    """For how long (ms) no leader had heard anybody when the term began."""
     over: bool = False
     """Whether the term is of another lineage than the data: then the next one may be claimed at once."""
     waiting: Waiting = field(init=False)
@@ -223,7 +225,7 @@ class Runner:
             "leader of %s began term %d with %d streams", self.group, self.term, len(machine.durable.streams)
         )
         # Before everything that waits: a borrower may have been faster than the recovery.
-        reason = await self._carry_out(machine.step(Recovered(), now_ms()), machine, journal)
+        reason = await self._carry_out(machine.step(Recovered(self.deaf), now_ms()), machine, journal)
         if reason is not None:
             return reason
         self._leading = _Leading(declaration, journal, machine, StreamWatch(groups, declaration, journal))

@@ -25,16 +25,16 @@ does not tell its replication id (none of those that are supported) gives plain 
 has seen is not issued again.
 
 A candidate takes over only when the record is expired by the clock of Redis *and* has not changed for a
-whole ttl of the candidate's own clock (`Candidacy`), so a jump of either clock alone deposes nobody. A record
-that was renewed more than a ttl in the future is expired as well: the clock of Redis went back. Not promised:
-that the deposed leader knows it before its next write.
+whole ttl of the candidate's own clock (`LeaderWatch`), so a jump of either clock alone deposes nobody. A
+record that was renewed more than a ttl in the future is expired as well: the clock of Redis went back. Not
+promised: that the deposed leader knows it before its next write.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from redis.exceptions import ResponseError
 
@@ -157,11 +157,43 @@ def _record(group: str, fields: Sequence[bytes | None], read_at: int) -> LeaderR
 
 
 @dataclass(slots=True)
-class Candidacy:
-    """One host's wish to lead one group: it watches the record until it may claim or take over.
+class LeaderWatch:
+    """What one process has seen of the leadership record of one group.
 
-    `now` is always the candidate's own clock in milliseconds; it must not run backwards.
+    `now` is always the process' own clock in milliseconds; it must not run backwards.
     """
+
+    record: LeaderRecord = NOBODY
+    """As it was read last."""
+    since: int | None = None
+    """Since when it is known to be the same; None before the first look."""
+    before: int | None = None
+    """When it was looked at before that, and was another."""
+    looked_at: int | None = None
+
+    def observe(self, record: LeaderRecord, now: int) -> bool:
+        """Note what the record says at `now`; whether an attempt to lead may succeed."""
+        same = (record.term, record.renewed_at) == (self.record.term, self.record.renewed_at)
+        if self.since is None or not same:
+            self.since, self.before = now, self.looked_at
+        self.record, self.looked_at = record, now
+        if record.damage:
+            return False
+        if not record.held:
+            return True
+        return record.expired and now - self.since >= record.ttl
+
+    def silence(self, now: int) -> int:
+        """For how long (ms) the leader has not renewed, by the clock that says less; 0 if nobody leads."""
+        if self.since is None or not self.record.held:
+            return 0
+        own = now - (self.since if self.before is None else self.before)
+        return max(0, min(own, self.record.read_at - self.record.renewed_at))
+
+
+@dataclass(slots=True)
+class Candidacy:
+    """One host's wish to lead one group: it watches the record until it may claim or take over."""
 
     group: str
     host: str
@@ -171,22 +203,17 @@ class Candidacy:
     """The new term must be above this one: the highest that anybody is known to have seen."""
     lineage: str = ""
     """Of the data in which the new term was issued; empty if the server does not tell."""
-    watched: LeaderRecord = NOBODY
-    watched_since: int | None = None
+    watch: LeaderWatch = field(default_factory=LeaderWatch)
     declared: bool = False
     """Whether nobody may begin to lead it once its declaration is gone."""
 
     def observe(self, record: LeaderRecord, now: int) -> bool:
         """Note what the record says at `now`; whether an attempt to lead may succeed."""
-        same = (record.term, record.renewed_at) == (self.watched.term, self.watched.renewed_at)
-        if self.watched_since is None or not same:
-            self.watched_since = now
-        self.watched = record
-        if record.damage:
-            return False
-        if not record.held:
-            return True
-        return record.expired and now - self.watched_since >= record.ttl
+        return self.watch.observe(record, now)
+
+    def deaf(self, now: int) -> int:
+        """For how long (ms) no leader heard anybody: the former one did until it was to renew at most."""
+        return max(0, self.watch.silence(now) - self.config.renew_interval)
 
     async def attempt(self, redis: AsyncRedis) -> int | None:
         """Claim or take over, as the watched record demands: the new term, or None if somebody else leads.
@@ -198,9 +225,10 @@ class Candidacy:
         """
         arguments: list[str | int] = [self.host, self.mailbox, self.config.ttl, self.floor]
         of_group = [keys.leader(self.group)]
-        if self.watched.held:
+        watched = self.watch.record
+        if watched.held:
             script = _TAKE_OVER
-            arguments += [self.watched.term, self.watched.renewed_at]
+            arguments += [watched.term, watched.renewed_at]
         else:
             script = _CLAIM
             of_group += [keys.definition(self.group)] if self.declared else []

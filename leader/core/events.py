@@ -15,6 +15,9 @@ from streamlease.protocol.messages import FromLeader, ToLeader
 class Recovered:
     """The journal has been read and the term is held: the leader begins to act."""
 
+    deaf: int = 0
+    """For how long (ms) no leader heard anybody before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Received:

@@ -150,7 +150,7 @@ class Leader:
             return []
         match event:
             case Recovered():
-                self._recovered(now)
+                self._recovered(event.deaf, now)
             case Received():
                 _received(self, event.sender, event.message, now)
             case StreamsListed():
@@ -173,10 +173,10 @@ class Leader:
             _settle(self, now)
         return self.ledger.end_turn()
 
-    def _recovered(self, now: int) -> None:
+    def _recovered(self, deaf: int, now: int) -> None:
         ledger = self.ledger
         ledger.record(TermStarted(term=ledger.term, host=ledger.host, lineage=ledger.lineage))
-        self.peers.recovered(now)
+        self.peers.recovered(deaf, now)
         self.leases.recovered(now)
         self.sessions.recovered(now)
         self.plans.recovered(now)

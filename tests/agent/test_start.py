@@ -1,8 +1,11 @@
-"""How long a consumer's start takes: in virtual time, where work costs nothing and every wait shows."""
+"""How long a start and a take-over take: in virtual time, where work costs nothing and every wait shows."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+
+import pytest
 
 from streamlease.agent.client import Client
 from streamlease.testing.loops import Timeline
@@ -45,3 +48,54 @@ def test_no_wait_lies_between_subscribe_and_the_first_message() -> None:
         task.result()
     assert {start: round(seconds, 3) for start, seconds in took.items()} == dict.fromkeys(took, 0.0)
     assert len(took) == 3
+
+
+class Consumer:
+    """A process that consumes a group, leads by itself if need be, and commits each batch."""
+
+    def __init__(self, timeline: Timeline, server: MemoryServer, name: str) -> None:
+        self.process = timeline.process(name)
+        self.streams: list[str] = []
+        self.seen: set[bytes] = set()
+        self.task = self.process.start(self._consume(server))
+
+    async def _consume(self, server: MemoryServer) -> None:
+        async with (
+            connect(server, embedded=True) as client,
+            client.subscribe("$shared/g/a/#", start="earliest") as batches,
+        ):
+            async for batch in batches:
+                self.streams = batches.streams
+                self.seen.update(message.payload for message in batch.messages)
+                await batch.commit()
+
+
+async def _publish(server: MemoryServer, numbers: Iterable[int]) -> None:
+    async with connect(server) as client:
+        await client.create_space("s", ["a/#"], streams=STREAMS)
+        async with client.publisher() as publisher:
+            for number in numbers:
+                await publisher.submit(f"a/{number}", b"%d" % number)
+
+
+@pytest.mark.parametrize("lived", [10.0, 10.35, 10.7])
+def test_a_consumer_that_died_with_its_leader_is_followed_within_its_session_timeout_and_2_s(
+    lived: float,
+) -> None:
+    """Whenever it dies between two signs of life: others consume what it had."""
+    everything = {b"%d" % number for number in range(16 * STREAMS)}
+    with Timeline() as timeline:
+        server = MemoryServer(lambda: 1_000_000.0 + timeline.now)
+        publisher = timeline.process("publisher")
+        publisher.start(_publish(server, range(8 * STREAMS)))
+        timeline.run(0.5)
+        first = Consumer(timeline, server, "leads")
+        timeline.run(1.0)
+        others = [Consumer(timeline, server, f"other {number}") for number in range(2)]
+        timeline.run(lived)
+        first.process.kill()
+        publisher.start(_publish(server, range(8 * STREAMS, 16 * STREAMS)))
+        assert timeline.run(
+            timeline.now + 30.0, lambda: first.seen.union(*(other.seen for other in others)) == everything
+        )
+        assert timeline.now - lived <= 12.0

@@ -137,13 +137,14 @@ class Rig:
         config: LeaderConfig = CONFIG,
         lineage: str = "",
         options: GroupOptions = OPTIONS,
+        deaf: int = 0,
     ) -> None:
         begin = state if state is not None else GroupState()
         self.leader = Leader(GROUP, "host", term, config, begin, options, lineage=lineage)
         self.now = 0
         self.effects: list[Effect] = []
         self.journal: list[Record] = []
-        self.step(Recovered())
+        self.step(Recovered(deaf))
 
     def step(self, event: Any) -> list[Effect]:
         effects = self.leader.step(event, self.now)
@@ -214,9 +215,10 @@ class Rig:
             state.apply(record)
         return state
 
-    def crash(self) -> Rig:
-        """The next leader, begun from what was journalled."""
-        return Rig(self.leader.term + 1, self.replayed(), self.leader.config, options=self.leader.options)
+    def crash(self, deaf: int = 0) -> Rig:
+        """The next leader, begun from what was journalled, after `deaf` ms without one."""
+        leader = self.leader
+        return Rig(leader.term + 1, self.replayed(), leader.config, options=leader.options, deaf=deaf)
 
     def frozen(self) -> Leader:
         """All that the leader is, but for the count of what it refused and when it heard from whom."""

@@ -35,6 +35,26 @@ def test_a_new_leader_waits_as_long_as_each_former_owner_had(timeout: int, waite
     assert rig.owners[other] == "", "the one with 30 s may still come back"
 
 
+@pytest.mark.parametrize(("deaf", "waited"), [(4000, 6000), (9000, RETURN_TIMEOUT)])
+def test_the_time_without_a_leader_counts_as_silence(deaf: int, waited: int) -> None:
+    """The dead have been silent for longer than the new leader lives; but the living get time to find it."""
+    rig = led((S0,), ("b1",)).crash(deaf)
+    rig.tick(waited - 1)
+    assert rig.lease_state(S0) == "granted"
+    rig.tick(1)
+    assert rig.lease_state(S0) == "free"
+
+
+def test_who_came_back_has_its_whole_time_again() -> None:
+    rig = led((S0,), ("b1",)).crash(9000)
+    rig.join("b1b", name="n-b1", session="s-n-b1", attempt=2)
+    rig.accept()
+    rig.tick(9999)
+    assert rig.lease_state(S0) == "granted"
+    rig.tick(1)
+    assert rig.lease_state(S0) == "free"
+
+
 @pytest.mark.parametrize(
     ("options", "milliseconds"), [(GroupOptions(), 30_000), (GroupOptions(revocation_timeout_ms=3000), 3000)]
 )

@@ -349,6 +349,31 @@ def test_a_change_of_leader_starts_the_watch_again() -> None:
     assert candidacy.observe(record(2, 0, TTL), 2 * TTL)
 
 
+def test_for_how_long_a_leader_is_silent_says_the_clock_that_says_less() -> None:
+    """By its own clock, a process knows only that the record changed between two looks."""
+    candidacy = Candidacy(GROUP, "h", "box", CONFIG)
+    candidacy.observe(record(1, 100, 150), 5000)
+    candidacy.observe(record(1, 1100, 1150), 6000)
+    for now in (7000, 8000):
+        candidacy.observe(record(1, 1100, now - 4850), now)
+    assert candidacy.watch.silence(8000) == 2050
+    candidacy.observe(record(1, 1100, 900_000), 9000)  # the clock of Redis was set
+    assert candidacy.watch.silence(9000) == 4000
+    assert candidacy.deaf(9000) == 4000 - CONFIG.renew_interval
+    candidacy.observe(record(1, 1100, 500), 10_000)
+    assert candidacy.watch.silence(10_000) == 0
+
+
+def test_of_a_record_that_never_changed_only_the_time_since_the_first_look_is_known() -> None:
+    candidacy = Candidacy(GROUP, "h", "box", CONFIG)
+    assert candidacy.deaf(0) == 0
+    candidacy.observe(record(1, 0, 60_000), 1000)
+    candidacy.observe(record(1, 0, 65_000), 6000)
+    assert candidacy.watch.silence(6000) == 5000
+    candidacy.observe(record(2, 65_500, 66_000, host=""), 7000)
+    assert candidacy.watch.silence(7000) == 0, "who resigned told everybody"
+
+
 @pytest.mark.parametrize(("ttl", "interval"), [(1999, 1000), (1000, 0), (0, 0), (1000, -1)])
 def test_a_renewal_that_does_not_fit_twice_into_the_ttl_is_refused(ttl: int, interval: int) -> None:
     with pytest.raises(InvalidOption, match=f"leader ttl is {ttl} ms and renew interval {interval} ms"):

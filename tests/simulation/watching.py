@@ -37,6 +37,7 @@ from streamlease.protocol.messages import (
     Revoke,
     Revoked,
 )
+from streamlease.registry.leadership import LeaderWatch
 from streamlease.registry.postbox import Postbox
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.query.borrowing import SessionEvents
@@ -143,10 +144,10 @@ def _watch_leaders(world: World, enter: Any) -> None:
 def _watch_hosts(world: World, enter: Any) -> None:
     real = Candidates._stand
 
-    async def stand(candidates: Candidates, group: str) -> None:
+    async def stand(candidates: Candidates, group: str, watch: LeaderWatch | None = None) -> None:
         world.judge.candidate(candidates._host, +1)
         try:
-            await real(candidates, group)
+            await real(candidates, group, watch)
         finally:
             world.judge.candidate(candidates._host, -1)
 

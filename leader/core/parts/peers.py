@@ -33,7 +33,8 @@ count that time against its borrowers: they had no chance to be heard."""
 
 RETURN_TIMEOUT = 5000
 """How long (ms) a new leader waits for the former one's borrowers at least, however short their session
-timeout is: they miss a leader after their ping timeout (3 s), then look for the next one each half second."""
+timeout is, and however long there was no leader: they miss one after their ping timeout (3 s), then look for
+the next one each half second."""
 
 MAX_ARRIVALS = 10_000
 """How many names' arrivals are remembered; they only serve to refuse late messages."""
@@ -57,12 +58,12 @@ class Peers(Table[Peer]):
 
     # ------------------------------------------------------------ coming and going
 
-    def recovered(self, now: int) -> None:
-        """Expect those whom the former leader had."""
+    def recovered(self, deaf: int, now: int) -> None:
+        """Expect those whom the former leader had, whom nobody can have heard for `deaf` ms."""
         self.idle_since = now
         for progress in self.ledger.durable.streams.values():
             if progress.owner is not None and progress.session is not None:
-                timeout = max(progress.session_timeout_ms, RETURN_TIMEOUT)
+                timeout = max(progress.session_timeout_ms - deaf, RETURN_TIMEOUT)
                 absent = Peer(progress.owner, progress.session, "", "", "", 0, 0, timeout, now)
                 self._rows.setdefault(progress.owner, absent)
 
