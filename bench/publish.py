@@ -1,15 +1,15 @@
-"""Publishing: Streamlease's ways beside redis-py's pipelined single XADD."""
+"""Publishing: Streamlease's ways beside redis-py's pipelined single XADD, over few streams and over many."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import redis
 
 from bench.frame import Contender, Frame, Table, clear, rates, seconds_of
-from bench.messages import PAYLOAD_BYTES, SPACE, STREAMS, Messages
+from bench.messages import MANY_SPACES, PAYLOAD_BYTES, SPACE, STREAMS, Messages
 from streamlease.agent.client import connect
 from streamlease.streams.publish.publisher import Publisher
 
@@ -48,11 +48,15 @@ WAYS: dict[str, Way] = {
 
 
 def publish(url: str, data: Messages, way: Way = record_batches) -> float:
-    """Publish all messages into a new space; the seconds from the new publisher to its end."""
+    """Publish all messages into new spaces; the seconds from the new publisher to its end."""
 
     async def run() -> float:
         async with connect(url) as client:
-            await client.create_space(SPACE, [f"{SPACE}/#"], streams=STREAMS)
+            if data.streams == STREAMS:
+                await client.create_space(SPACE, [f"{SPACE}/#"], streams=STREAMS)
+            else:
+                for name in MANY_SPACES:
+                    await client.create_space(name, [f"{name}/#"], streams=data.streams // len(MANY_SPACES))
             began = time.perf_counter()
             async with client.publisher() as publisher:
                 await way(publisher, data)
@@ -61,13 +65,26 @@ def publish(url: str, data: Messages, way: Way = record_batches) -> float:
     return asyncio.run(run())
 
 
+async def one_list(publisher: Publisher, data: Messages) -> None:
+    """Plain Python lists, all messages in one call."""
+    await publisher.submit_many(data.topics, data.payloads, keys=data.keys, timestamps=data.times)
+
+
 def measure(frame: Frame) -> Iterator[Table]:
     """Messages per second of each way."""
-    data = Messages.make(frame.messages)
+    yield _table(frame, Messages.make(frame.messages), WAYS)
+    many = {**WAYS, "Streamlease, one list of all": one_list}
+    yield _table(frame, Messages.over_many_streams(frame.messages), many)
+
+
+def _table(frame: Frame, data: Messages, ways: Mapping[str, Way]) -> Table:
     with frame.server() as url, redis.Redis.from_url(url) as plain:
         contenders: dict[str, Contender] = {BASE: lambda: seconds_of(lambda: data.xadd_pipelined(plain))}
-        for name, way in WAYS.items():
+        for name, way in ways.items():
             contenders[name] = lambda way=way: publish(url, data, way)  # type: ignore[misc]
         seconds = frame.side_by_side(contenders, lambda: clear(url))
-    title = f"Publishing {frame.messages:,} messages of {PAYLOAD_BYTES} bytes, median of {frame.runs}"
-    yield rates(title, seconds, frame.messages, BASE)
+    title = (
+        f"Publishing {frame.messages:,} messages of {PAYLOAD_BYTES} bytes over {data.streams:,} streams, "
+        f"median of {frame.runs}"
+    )
+    return rates(title, seconds, frame.messages, BASE)

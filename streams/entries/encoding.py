@@ -12,18 +12,21 @@ import pyarrow.compute as pc
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.streams.entries.decoding import reopened
-from streamlease.streams.entries.layout import CODECS, LETTERS, Codec, Encoded, Fields, layout_of
+from streamlease.streams.entries.few import encode_few, is_few
+from streamlease.streams.entries.layout import (
+    INT32_MAX,
+    LETTERS,
+    SMALL_BYTES,
+    Codec,
+    Encoded,
+    Fields,
+    layout_of,
+    write_options,
+)
 from streamlease.streams.entries.message_rows import HEADERS, Headers, Row, check_payload, normalized
 from streamlease.streams.entries.schemas import Schema, Versions
 from streamlease.streams.entries.typed import columns_of, normalized_typed
 from streamlease.streams.entries.values import Values
-
-_IPC = {
-    codec: pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec, use_threads=False)
-    for codec in CODECS
-}
-_SMALL_BYTES = 1024
-_INT32_MAX = 2**31 - 1
 
 _SAMPLES = 4
 _SAMPLE_BYTES = 4096
@@ -92,6 +95,8 @@ def encode_columns(
     rows = len(topics)
     if schema is None and rows == 1:
         return encode_message(Row(topics[0], contents[0], keys[0], headers.get(0), times[0]))  # type: ignore[arg-type]
+    if schema is None and not headers and is_few(contents, keys):  # type: ignore[arg-type]
+        return encode_few(topics, contents, keys, times, codec)  # type: ignore[arg-type]
     given = pa.array([_structs(headers.get(place)) for place in range(rows)], HEADERS) if headers else None
     return _encode(
         pa.array(topics, pa.string()),
@@ -213,7 +218,7 @@ def _encode(
     if times is not None:
         extent = pc.min_max(times)
         least, most = extent["min"].as_py(), extent["max"].as_py()
-        letter = "d" if most - least <= _INT32_MAX else "D"
+        letter = "d" if most - least <= INT32_MAX else "D"
         letters += letter
         columns.append(pc.subtract(times, least).cast(LETTERS[letter].type))
         fields += [b"e", b"%d" % least]
@@ -222,7 +227,7 @@ def _encode(
     layout = layout_of(letters, schema)
     batch = pa.RecordBatch.from_arrays(columns, schema=layout.schema)
     sink = pa.BufferOutputStream()
-    options = _IPC[codec if batch.nbytes > _SMALL_BYTES else "none"]
+    options = write_options(codec if batch.nbytes > SMALL_BYTES else "none")
     with pa.ipc.new_stream(sink, layout.schema, options=options) as writer:
         writer.write_batch(batch)
     # The schema message at the front and the end mark (8 bytes) are the same every time.

@@ -21,11 +21,11 @@ MOST_TOPIC_BYTES = 1024 * 1024 * 1024
 default, with the longest topic there is, take a quarter."""
 
 _RECORD_BATCH = 3
-_HEADER_TYPE, _HEADER = 1, 2
-_BUFFERS, _COMPRESSION = 2, 3
+_HEADER_TYPE, HEADER, BODY_LENGTH = 1, 2, 3
+LENGTH, NODES, BUFFERS, _COMPRESSION = 0, 1, 2, 3
 """Places of fields in the tables Message and RecordBatch."""
 
-_AS_IT_IS = -1
+AS_IT_IS = -1
 """Stands for the length of a buffer that did not get smaller by compression."""
 
 
@@ -58,12 +58,12 @@ def expanded_bytes(message: bytes) -> int:
     try:
         (length,) = struct.unpack_from("<I", message, 4)
         body = 8 + length
-        root = _follow(message, 8)
-        if message[_field(message, root, _HEADER_TYPE)] != _RECORD_BATCH:
+        root = follow(message, 8)
+        if message[field_at(message, root, _HEADER_TYPE)] != _RECORD_BATCH:
             raise Unreadable("it is no record batch")
-        batch = _follow(message, _field(message, root, _HEADER))
-        buffers = _follow(message, _field(message, batch, _BUFFERS))
-        compressed = _field(message, batch, _COMPRESSION, needed=False)
+        batch = follow(message, field_at(message, root, HEADER))
+        buffers = follow(message, field_at(message, batch, BUFFERS))
+        compressed = field_at(message, batch, _COMPRESSION, needed=False)
         (count,) = struct.unpack_from("<I", message, buffers)
         begin, end = buffers + 4, buffers + 4 + 16 * count
         if end > len(message):
@@ -73,7 +73,7 @@ def expanded_bytes(message: bytes) -> int:
             expanded = size
             if size and compressed:
                 (expanded,) = struct.unpack_from("<q", message, body + place)
-                if expanded == _AS_IT_IS:
+                if expanded == AS_IT_IS:
                     expanded = size - 8
             if expanded < 0:
                 raise Unreadable("a buffer has a negative length")
@@ -83,13 +83,13 @@ def expanded_bytes(message: bytes) -> int:
     return whole
 
 
-def _follow(message: bytes, at: int) -> int:
+def follow(message: bytes, at: int) -> int:
     """Where the offset that stands at `at` leads to."""
     (offset,) = struct.unpack_from("<I", message, at)
     return at + int(offset)
 
 
-def _field(message: bytes, table: int, number: int, *, needed: bool = True) -> int:
+def field_at(message: bytes, table: int, number: int, *, needed: bool = True) -> int:
     """Where the field of a table stands; 0 if it has none and need not."""
     (back,) = struct.unpack_from("<i", message, table)
     fields = table - back

@@ -45,6 +45,11 @@ class Encoded(NamedTuple):
     rows: int
     fields: Fields
 
+    @property
+    def size(self) -> int:
+        """Bytes of all fields."""
+        return sum(map(len, self.fields))
+
 
 LETTERS: dict[str, pa.Field] = {
     "i": pa.field("topic", pa.int16()),
@@ -60,6 +65,21 @@ Codec = Literal["zstd", "lz4", "none"]
 """How a publisher compresses; it stands in each entry, so readers need not know it."""
 
 CODECS: tuple[Codec, ...] = ("zstd", "lz4", "none")
+
+SMALL_BYTES = 1024
+"""A smaller record batch is not compressed."""
+
+INT32_MAX = 2**31 - 1
+
+_OPTIONS = {
+    codec: pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec, use_threads=False)
+    for codec in CODECS
+}
+
+
+def write_options(codec: Codec) -> pa.ipc.IpcWriteOptions:
+    """How a record batch is written."""
+    return _OPTIONS[codec]
 
 
 class Layout(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,20 +18,25 @@ LARGER = 4
 """A piece is cut in two if it is so many times as large as wanted."""
 
 
-def split(
-    batch: pa.RecordBatch, place: Callable[[str, bytes | None], StreamId], by_key: bool, max_bytes: int
-) -> list[tuple[StreamId, pa.RecordBatch]]:
-    """The rows of `batch` (normalized) by stream, their order kept, in pieces of about `max_bytes`.
+class Run(NamedTuple):
+    """Neighbouring rows of a batch that belong to one stream: ``begin <= row < end``."""
+
+    stream: StreamId
+    begin: int
+    end: int
+
+
+def by_stream(
+    batch: pa.RecordBatch, place: Callable[[str, bytes | None], StreamId], by_key: bool
+) -> tuple[pa.RecordBatch, list[Run]]:
+    """The rows of `batch` (normalized) with those of each stream side by side, their order kept.
 
     Args:
         place: gives the stream of a topic and a key; must know all topics of the batch.
         by_key: whether the key matters to `place`.
-
-    Raises:
-        MessageTooLarge: a row is larger than what is read again.
     """
     if not batch.num_rows:
-        return []
+        return batch, []
     topics = pc.dictionary_encode(batch.column("topic"))
     names: list[str] = topics.dictionary.to_pylist()
     numbers: dict[StreamId, int] = {}
@@ -44,20 +50,39 @@ def split(
         shards = pc.take(pa.array(of_name, pa.int32()), topics.indices)
     streams = list(numbers)
     if len(streams) == 1:
-        return [(streams[0], piece) for piece in _pieces(batch, max_bytes)]
+        return batch, [Run(streams[0], 0, batch.num_rows)]
     order = pc.sort_indices(shards)
-    runs = pc.run_end_encode(pc.take(shards, order))
-    sorted_rows = batch.take(order)
-    result = []
+    lengths = pc.run_end_encode(pc.take(shards, order))
+    runs = []
     begin = 0
-    for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        whole = sorted_rows.slice(begin, end - begin)
-        result += [(streams[number], piece) for piece in _pieces(whole, max_bytes)]
+    for number, end in zip(lengths.values.to_pylist(), lengths.run_ends.to_pylist(), strict=True):
+        runs.append(Run(streams[number], begin, end))
         begin = end
-    return result
+    return batch.take(order), runs
 
 
-def _pieces(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
+def split(
+    batch: pa.RecordBatch, place: Callable[[str, bytes | None], StreamId], by_key: bool, max_bytes: int
+) -> list[tuple[StreamId, pa.RecordBatch]]:
+    """The rows of `batch` by stream, as :func:`by_stream`, in pieces of about `max_bytes`.
+
+    Raises:
+        MessageTooLarge: a row is larger than what is read again.
+    """
+    rows, runs = by_stream(batch, place, by_key)
+    return [
+        (stream, piece)
+        for stream, begin, end in runs
+        for piece in pieces_of(rows.slice(begin, end - begin), max_bytes)
+    ]
+
+
+def pieces_of(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
+    """`batch`, which has rows, in pieces of about `max_bytes`.
+
+    Raises:
+        MessageTooLarge: a row is larger than what is read again.
+    """
     rows = max(1, min(MAX_PIECE_ROWS, max_bytes * batch.num_rows // max(1, batch.nbytes)))
     pieces = (batch.slice(begin, rows) for begin in range(0, batch.num_rows, rows))
     return [part for piece in pieces for part in _halves(piece, LARGER * max_bytes)]

@@ -7,8 +7,7 @@ schema gained a column goes on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -24,10 +23,10 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Encoded, raised
 from streamlease.streams.entries.schemas import load_versions
-from streamlease.streams.log.keys import stream_log, stream_meta, stream_news, stream_publishers
+from streamlease.streams.log.keys import append_keys, stream_log, stream_meta, stream_news
 from streamlease.streams.log.state import no_stream
 from streamlease.streams.redis.cluster import Answer
-from streamlease.streams.redis.connection import Command, refusal
+from streamlease.streams.redis.connection import Argument, Command, refusal
 from streamlease.streams.redis.durability import MEMORY, Durability, not_durable
 from streamlease.streams.redis.durable import Waits
 from streamlease.streams.redis.scripts import Call, load_script
@@ -38,6 +37,13 @@ Position = tuple[int, int]
 """How far a publisher is: incarnation and sequence."""
 
 ANYTHING: Position = (-1, -1)
+
+TOGETHER = 64
+"""So many appends to streams of one server are done by one call at most. More would save nothing, and others
+of the server would wait longer."""
+
+TOGETHER_BYTES = 64 * 1024
+"""Bytes of all entries of one such call, unless it has a single one."""
 
 
 class OutOfSequence(Fenced):
@@ -56,8 +62,7 @@ class StreamPending(StoreRefused):
     """The stream takes nothing before the streams that it follows are sealed. Nothing was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """One entry for one stream, on behalf of one publisher.
 
     Args:
@@ -92,19 +97,20 @@ class Append:
     @property
     def call(self) -> Call:
         """The script call that does it."""
-        stream = self.stream
         return load_script(_ROOM, "append").call(
-            [stream_meta(stream), stream_publishers(stream), stream_log(stream)],
-            [
-                self.publisher,
-                self.incarnation,
-                self.sequence,
-                self.entry.rows,
-                self.expected,
-                stream_news(stream),
-                self.known,
-                *self.entry.fields,
-            ],
+            append_keys(self.stream), [self.publisher, *self._numbers, *self.entry.fields]
+        )
+
+    @property
+    def _numbers(self) -> tuple[Argument, ...]:
+        """What the script takes from the incarnation on to the fields."""
+        return (
+            self.incarnation,
+            self.sequence,
+            self.entry.rows,
+            self.expected,
+            stream_news(self.stream),
+            self.known,
         )
 
 
@@ -211,15 +217,51 @@ def _wrong_schema(append: Append, wanted: str) -> SchemaMismatch:
     )
 
 
-def calls_of(appends: Sequence[Append]) -> list[Call]:
-    """The script calls of appends to different streams.
+def grouped(appends: Sequence[Append], most: int) -> Iterator[Sequence[Append]]:
+    """`appends` to different streams in neighbours that one call does: `most` at most, of one publisher.
 
     Raises:
         InvalidInput: a stream occurs twice.
     """
     if len({append.stream for append in appends}) != len(appends):
         raise InvalidInput("one call appends to a stream once: its appends must follow each other")
-    return [append.call for append in appends]
+    first, size = 0, 0
+    for place, append in enumerate(appends):
+        size += append.entry.size
+        if place > first and (
+            place - first == most or size > TOGETHER_BYTES or append.publisher != appends[first].publisher
+        ):
+            yield appends[first:place]
+            first, size = place, append.entry.size
+    if appends:
+        yield appends[first:]
+
+
+def call_of(group: Sequence[Append]) -> Call:
+    """The script call that does the appends of a group."""
+    if len(group) == 1:
+        return group[0].call
+    keys: list[str] = []
+    args: list[Argument] = [group[0].publisher]
+    for append in group:
+        fields = append.entry.fields
+        keys += append_keys(append.stream)
+        args += (len(fields), *append._numbers, *fields)
+    return load_script(_ROOM, "append_many").call(keys, args)
+
+
+def answers_of(group: Sequence[Append], answer: Answer) -> Sequence[Answer] | None:
+    """The answer to each append of a group; None if they are to be asked for one by one.
+
+    Each append of a call has its own outcome, errors included. An error of the whole call, such as for keys
+    of which this user may not write all, came before any of them was done.
+    """
+    if len(group) == 1 or isinstance(answer.reply, StreamleaseError):
+        return [answer] * len(group)
+    if isinstance(answer.reply, ResponseError):
+        return None
+    replies = (ResponseError(reply[1].decode()) if reply[0] == b"error" else reply for reply in answer.reply)
+    return [Answer(reply, answer.waited) for reply in replies]
 
 
 def behind(append: Append, outcome: Appended | StreamleaseError) -> bool:
@@ -242,4 +284,4 @@ def newer(append: Append, reply: Any) -> Append | None:
     given = append.entry.fields[1]
     if versions is None or versions.find(given) in (None, versions.newest):
         return None
-    return replace(append, entry=raised(append.entry, versions))
+    return append._replace(entry=raised(append.entry, versions))

@@ -22,6 +22,8 @@ key                       type    what
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from streamlease.protocol.ids import StreamId
 
 SPACE_DEFINITIONS = "sl:{spaces}:defs"
@@ -47,6 +49,12 @@ def stream_publishers(stream: StreamId) -> str:
 def stream_news(stream: StreamId) -> str:
     """The channel on which each append is announced."""
     return f"sl:{{{stream}}}:news"
+
+
+@lru_cache(maxsize=32_768)
+def append_keys(stream: StreamId) -> tuple[str, str, str]:
+    """The keys that an append needs: meta, publishers, log."""
+    return stream_meta(stream), stream_publishers(stream), stream_log(stream)
 
 
 def stream_staged(stream: StreamId, token: str) -> str:

@@ -19,21 +19,26 @@ import pyarrow as pa
 from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import (
+    Indefinite,
     NotDurable,
+    StoreUnavailable,
     StreamleaseError,
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.schemas import Schema, Versions
 from streamlease.streams.log.appends import (
     ANYTHING,
+    TOGETHER,
     Append,
     Appended,
     OutOfSequence,
     Position,
     ProgressMoved,
     StreamPending,
+    answers_of,
     behind,
-    calls_of,
+    call_of,
+    grouped,
     newer,
     outcome_of,
     versions_command,
@@ -49,6 +54,7 @@ from streamlease.streams.redis.connection import (
     Command,
     Redis,
     ask,
+    is_cluster,
     refusal,
 )
 from streamlease.streams.redis.durability import MEMORY, WAIT_SECONDS, Durability
@@ -253,9 +259,9 @@ class AsyncLog:
             StoreUnavailable: nothing was written.
             Indefinite: each may have been written, or not.
         """
-        choices = [append.durability for append in appends]
-        answers, waits = await run_settled(self._redis, calls_of(appends), choices, wait_seconds)
-        outcomes = [outcome_of(one, waits, answer) for one, answer in zip(appends, answers, strict=True)]
+        # The keys of two streams of a cluster lie in two slots.
+        together = 1 if is_cluster(self._redis) else TOGETHER
+        outcomes = await self._outcomes(appends, wait_seconds, together)
         late = [place for place, one in enumerate(appends) if evolve and behind(one, outcomes[place])]
         if late:
             replies = await ask(self._redis, [versions_command(appends[place]) for place in late])
@@ -265,6 +271,30 @@ class AsyncLog:
                 for place, outcome in zip(again, repeated, strict=True):
                     outcomes[place] = outcome
         return outcomes
+
+    async def _outcomes(
+        self, appends: Sequence[Append], seconds: float, together: int
+    ) -> list[Appended | StreamleaseError]:
+        """Append in one write, with at most `together` appends in one call."""
+        groups = [*grouped(appends, together)]
+        choices = {append.durability for append in appends}
+        answers, waits = await run_settled(self._redis, [*map(call_of, groups)], [*choices], seconds)
+        outcomes: dict[StreamId, Appended | StreamleaseError] = {}
+        alone: list[Append] = []
+        for group, answer in zip(groups, answers, strict=True):
+            each = answers_of(group, answer)
+            if each is None:
+                alone += group
+            else:
+                for append, own in zip(group, each, strict=True):
+                    outcomes[append.stream] = outcome_of(append, waits, own)
+        if alone:
+            try:
+                repeated = await self._outcomes(alone, seconds, 1)
+            except (StoreUnavailable, Indefinite) as error:
+                repeated = [error] * len(alone)
+            outcomes.update((append.stream, one) for append, one in zip(alone, repeated, strict=True))
+        return [outcomes[append.stream] for append in appends]
 
     async def never_again(self, stream: StreamId, position: int) -> int | None:
         """See to it that no offset below `position`, which a reader has seen, is given out again.

@@ -1,7 +1,8 @@
 """Many messages that are handed over at once: they stay columns, from the caller to the entry.
 
 All topics of a call draw their turns together. The rows are divided by stream, and each piece becomes a part
-of its stream's lane as it is, without a look at single rows.
+of its stream's lane as it is, without a look at single rows. Where streams get few rows each, a part for
+every piece would cost more than its rows: those join what waits in their lanes, as single messages do.
 """
 
 from __future__ import annotations
@@ -19,20 +20,27 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import HeadersInput, normalized
 from streamlease.streams.entries.message_rows import topics_of
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.entries.splitting import split
+from streamlease.streams.entries.splitting import by_stream, pieces_of
 from streamlease.streams.entries.typed import normalized_typed
 from streamlease.streams.publish import traces
 from streamlease.streams.publish.buffer import ROW_BYTES, Gate
 from streamlease.streams.publish.following import Following
 from streamlease.streams.publish.inputs import Payload, batch_of
-from streamlease.streams.publish.lanes import Lanes
-from streamlease.streams.publish.parts import PlacedRange
+from streamlease.streams.publish.lanes import Lane, Lanes
+from streamlease.streams.publish.parts import FIELDS, PlacedRange
 from streamlease.streams.publish.routes import Route, Routes
 from streamlease.streams.publish.turns import Turn, Turns
 from streamlease.streams.spaces.spaces import Space
 
-MANY = 16_384
+MANY = 65_536
 """So many messages of a list become columns at once."""
+
+
+FEW = 64
+"""So few rows of a stream join the messages that wait for it already; more are a part of their own."""
+
+FEW_BYTES = 16 * 1024
+"""The same for their bytes."""
 
 
 class Columns:
@@ -120,7 +128,7 @@ class Columns:
 
     async def _routes_of(self, topics: Iterable[str]) -> dict[str, Route]:
         deadline = asyncio.get_running_loop().time() + self._timeout
-        return {name: await self._routes.of(name, deadline) for name in topics}
+        return {name: self._routes.known(name) or await self._routes.of(name, deadline) for name in topics}
 
     async def _take_rows(
         self, batch: pa.RecordBatch, routes: Mapping[str, Route], watched: bool, turn: Turn
@@ -135,26 +143,74 @@ class Columns:
         self._gate.check_open()
 
         def place(name: str, key: bytes | None) -> StreamId:
-            space = routes[name].space
-            stream = space.stream_for(name, key)
+            space, lane = routes[name]
+            stream = space.stream_for(name, key) if lane is None else lane.stream
             homes[stream] = space
             return stream
 
+        rows, runs = by_stream(rows, place, by_key)
+        small = rows.num_rows <= FEW * len(runs) and rows.nbytes <= FEW_BYTES * len(runs)
+        few = FewRows.of(rows) if small and self._traces is None else None
         futures = []
-        for stream, piece in split(rows, place, by_key, self._lanes.max_bytes):
-            size = piece.nbytes + ROW_BYTES
-            await self._gate.reserve(size)
-            lane = self._lanes.get(homes[stream], stream)
-            part = self._lanes.add_batch(lane, piece, size, schema)
-            part.watched_batch = watched
-            if self._traces is not None:
-                self._traces.join(part)
-            assert part.whole is not None
-            futures.append(part.whole)
-            space = self._routes.current.get(stream.space)
-            if space is not None and stream.generation < space.newest.number:
-                self._following.move(lane, space)  # split before the space got another generation
+        for stream, begin, end in runs:
+            size = few.size(begin, end) if few is not None else 0
+            most = min(FEW, self._lanes.max_messages)
+            if few is not None and end - begin <= most and size <= self._lanes.max_bytes:
+                await self._gate.reserve(size)
+                lane = self._lanes.get(homes[stream], stream)
+                futures.append(self._lanes.add_rows(lane, few.rows(begin, end), end - begin, size, watched))
+                self._follow(lane)
+                continue
+            for piece in pieces_of(rows.slice(begin, end - begin), self._lanes.max_bytes):
+                size = piece.nbytes + ROW_BYTES
+                await self._gate.reserve(size)
+                lane = self._lanes.get(homes[stream], stream)
+                part = self._lanes.add_batch(lane, piece, size, schema)
+                part.watched_batch = watched
+                if self._traces is not None:
+                    self._traces.join(part)
+                assert part.whole is not None
+                futures.append(part.whole)
+                self._follow(lane)
         return futures
+
+    def _follow(self, lane: Lane) -> None:
+        """What was put into `lane` was divided before its space got another generation, perhaps."""
+        space = self._routes.current.get(lane.stream.space)
+        if space is not None and lane.stream.generation < space.newest.number:
+            self._following.move(lane, space)
+
+
+class FewRows:
+    """The rows of a batch as they stand in parts of single messages: several for each of many streams."""
+
+    def __init__(self, flat: list[Any], ends: list[int]) -> None:
+        self._flat = flat
+        self._ends = ends
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> FewRows | None:
+        """Those of `batch`; None if it has more than payloads, keys and event times."""
+        names = batch.schema.names
+        if not {*names} <= {"topic", "payload", "key", "timestamp"}:
+            return None
+        flat: list[Any] = [None] * (FIELDS * batch.num_rows)
+        lengths = pc.binary_length(batch.column("payload"))
+        for place, name in enumerate(("topic", "payload", "key", "timestamp")):
+            if name in names:
+                flat[place::FIELDS] = batch.column(name).to_pylist()
+        if "key" in names:
+            lengths = pc.add(lengths, pc.fill_null(pc.binary_length(batch.column("key")), 0))
+        sizes = pc.add(lengths.cast(pa.int64()), ROW_BYTES)
+        return cls(flat, [0, *pc.cumulative_sum(sizes).to_pylist()])
+
+    def rows(self, begin: int, end: int) -> list[Any]:
+        """The values of the rows ``begin <= row < end``."""
+        return self._flat[FIELDS * begin : FIELDS * end]
+
+    def size(self, begin: int, end: int) -> int:
+        """What these rows count for in the buffer."""
+        return self._ends[end] - self._ends[begin]
 
 
 def _one_schema(routes: Iterable[Route]) -> Schema | None:

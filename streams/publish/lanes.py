@@ -11,8 +11,10 @@ which holds still until it is known where its messages belong now.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,7 +23,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Codec, Row
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.log import Append
-from streamlease.streams.publish.parts import Part
+from streamlease.streams.publish.parts import Part, PlacedRange
 from streamlease.streams.redis.durability import MEMORY, Durability
 from streamlease.streams.spaces.spaces import Space
 
@@ -98,6 +100,7 @@ class Lanes:
         offer: told of each lane that has something to send.
         clock: seconds on the event loop.
         max_messages, max_bytes: where a part is full.
+        lingers: a part that is not full waits for more messages, unless it was handed over as columns.
     """
 
     def __init__(
@@ -108,11 +111,13 @@ class Lanes:
         max_messages: int,
         max_bytes: int,
         codec: Codec,
+        lingers: bool,
     ) -> None:
         self._offer = offer
         self._clock = clock
-        self._max_messages = max_messages
+        self.max_messages = max_messages
         self._codec: Codec = codec
+        self._lingers = lingers
         self.max_bytes = max_bytes
         self.by_stream: dict[StreamId, Lane] = {}
         self.left: set[StreamId] = set()
@@ -137,7 +142,7 @@ class Lanes:
         return (
             part is not None
             and (part.schema is schema or _alike(part.schema, schema))
-            and part.count < self._max_messages
+            and part.count < self.max_messages
             and size <= part.room
         )
 
@@ -153,6 +158,24 @@ class Lanes:
             lane.put(part, open=True)
             self._offer(lane)
         return part, part.add(row, size, sent)
+
+    def add_rows(
+        self, lane: Lane, rows: Sequence[Any], count: int, size: int, watched: bool
+    ) -> asyncio.Future[list[PlacedRange]]:
+        """Put a few payloads without a schema at the end of `lane`; see ``Part.add_rows``."""
+        part = lane.open
+        if (
+            part is None
+            or part.schema is not None
+            or part.count + count > self.max_messages
+            or size > part.room
+        ):
+            part = Part(self._clock(), None, self._codec, max(size, self.max_bytes))
+            lane.put(part, open=True)
+            self._offer(lane)
+        if self._lingers:
+            lane.open = None
+        return part.add_rows(rows, count, size, watched)
 
     def part_of(
         self, topic: str, payload: bytes, key: bytes | None, timestamp: int | None, size: int

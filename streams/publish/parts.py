@@ -63,7 +63,7 @@ class Part:
         "_first",
         "_moved",
         "_moved_rows",
-        "_origin",
+        "_pieces",
         "_stream",
         "_waiting",
         "batch",
@@ -116,8 +116,8 @@ class Part:
         self._done: asyncio.Future[None] | None = None
         self._moved: list[Part] = []
         self._moved_rows: list[tuple[Part, int]] = []
-        self._origin: Part | None = None
-        """The record batch of which it is a piece."""
+        self._pieces: list[tuple[int, int, asyncio.Future[list[PlacedRange]]]] = []
+        """First place, number of messages, and what is told where they stand."""
 
     @classmethod
     def of_batch(
@@ -131,7 +131,7 @@ class Part:
         """A part of all rows of `batch`, which is normalized and counts as `size` bytes."""
         part = cls(born, schema, codec)
         part.batch, part.count, part.capacity = batch, batch.num_rows, size
-        part.whole = asyncio.get_running_loop().create_future()
+        part.whole = part.piece(0, part.count)
         return part
 
     @property
@@ -159,6 +159,22 @@ class Part:
         if row.headers:
             self.headers[place] = row.headers
         return place
+
+    def add_rows(
+        self, rows: Sequence[Any], count: int, size: int, watched: bool
+    ) -> asyncio.Future[list[PlacedRange]]:
+        """Take `count` messages of `size` bytes, as they stand in ``rows``; told where they stand.
+
+        Args:
+            watched: somebody waits for the future.
+        """
+        place = self.count
+        self.count = place + count
+        self.room -= size
+        if watched:
+            self.sent += count
+        self.rows += rows
+        return self.piece(place, count)
 
     def encoded(self) -> Encoded:
         """The entry, made once; a retry sends the very same."""
@@ -223,46 +239,24 @@ class Part:
     def succeed(self, stream: StreamId, first: int) -> None:
         """Tell everybody where the messages stand."""
         self._stream, self._first = stream, first
-        if self.whole is not None and not self.whole.done():
-            self.whole.set_result([(stream, OffsetRange(first, first + self.count))])
         self._finish()
-        self._tell_origin()
 
     def fail(self, error: StreamleaseError) -> None:
         """Tell everybody that it went wrong, each with an error of their own."""
         self._failure = error
-        if self.whole is not None and not self.whole.done():
-            self.whole.set_exception(copy.copy(error))
-            self.whole.exception()  # whoever dropped the future learns it from flush()
         self._finish()
-        self._tell_origin()
 
     def moved(self, parts: Sequence[Part], rows: Sequence[tuple[Part, int]] = ()) -> None:
         """Its messages go on in `parts`: that of each place at a place of another one, or all pieces."""
         self._moved = [*parts]
         self._moved_rows = [*rows]
-        if self.whole is not None:
-            for part in parts:
-                part._origin = self
-            self._join()
         self._finish()
 
-    def _tell_origin(self) -> None:
-        if self._origin is not None:
-            self._origin._join()
-
-    def _join(self) -> None:
-        """Once all pieces ended: have the places of all of them, or the first error among them."""
-        pieces = [part.whole for part in self._moved if part.whole is not None]
-        if self.whole is None or self.whole.done() or not all(piece.done() for piece in pieces):
-            return
-        error = next((found for piece in pieces if (found := piece.exception()) is not None), None)
-        if error is not None:
-            self.whole.set_exception(error)
-            self.whole.exception()  # as in `fail`
-        else:
-            self.whole.set_result([place for piece in pieces for place in piece.result()])
-        self._tell_origin()
+    def piece(self, place: int, count: int) -> asyncio.Future[list[PlacedRange]]:
+        """A new future of what becomes of `count` neighbours from `place` on; not for a part that ended."""
+        future: asyncio.Future[list[PlacedRange]] = asyncio.get_running_loop().create_future()
+        self._pieces.append((place, count, future))
+        return future
 
     def outcome(self, place: int) -> Placed | StreamleaseError | None:
         """Where the message at `place` stands, or why it does not; None while that is open."""
@@ -309,6 +303,9 @@ class Part:
         for place, future in self._waiting:
             self._tell(place, future)
         self._waiting = []
+        for place, count, piece in self._pieces:
+            self._tell_piece(place, count, piece)
+        self._pieces = []
         if self._done is not None:
             self._done.set_result(None)
 
@@ -322,9 +319,53 @@ class Part:
             return
         if isinstance(outcome, StreamleaseError):
             future.set_exception(outcome)
-            future.exception()  # as in `fail`
+            future.exception()  # whoever dropped the future learns it from flush()
         else:
             future.set_result(outcome)
+
+    def _tell_piece(self, place: int, count: int, piece: asyncio.Future[list[PlacedRange]]) -> None:
+        if piece.done():
+            return
+        if self._moved:
+            _join(piece, self._moved_pieces(place, count))
+            return
+        outcome = self.outcome(place)
+        if isinstance(outcome, StreamleaseError):
+            piece.set_exception(outcome)
+            piece.exception()  # as in `_tell`
+        elif outcome is not None:
+            stream, first = outcome
+            piece.set_result([(stream, OffsetRange(first, first + count))])
+
+    def _moved_pieces(self, place: int, count: int) -> list[asyncio.Future[list[PlacedRange]]]:
+        if not self._moved_rows:
+            return [part.whole for part in self._moved if part.whole is not None]
+        runs: list[tuple[Part, int, int]] = []
+        for part, there in self._moved_rows[place : place + count]:
+            if runs and runs[-1][0] is part and sum(runs[-1][1:]) == there:
+                runs[-1] = (part, runs[-1][1], runs[-1][2] + 1)
+            else:
+                runs.append((part, there, 1))
+        return [part.piece(first, many) for part, first, many in runs]
+
+
+def _join(
+    whole: asyncio.Future[list[PlacedRange]], pieces: Sequence[asyncio.Future[list[PlacedRange]]]
+) -> None:
+    """Once all `pieces` ended: have `whole` told the places of all of them, or the first error among them."""
+
+    def look(_: object) -> None:
+        if whole.done() or not all(piece.done() for piece in pieces):
+            return
+        error = next((found for piece in pieces if (found := piece.exception()) is not None), None)
+        if error is not None:
+            whole.set_exception(error)
+            whole.exception()  # as in `_tell`
+        else:
+            whole.set_result([place for piece in pieces for place in piece.result()])
+
+    for piece in pieces:
+        piece.add_done_callback(look)
 
 
 class Receipt:

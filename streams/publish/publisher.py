@@ -144,6 +144,7 @@ class Publisher:
             max_messages=max_batch_messages,
             max_bytes=min(max_batch_bytes, MAX_MESSAGE_BYTES, self._buffer.round_bytes),
             codec=compression,
+            lingers=linger_ms > 0,
         )
         self._routes = Routes(self._spaces, self._lanes)
         self._traces = traces.active()

@@ -72,6 +72,9 @@ class Routes:
             route = self._found.get(topic)
             if route is not None:
                 return route
+            space = self._spaces.at_hand(topic)
+            if space is not None and not space.ended:
+                return self._enter(topic, space)
             try:
                 async with asyncio.timeout(max(LEAST_ATTEMPT, deadline - clock())):
                     return await self._find(topic)
@@ -106,6 +109,9 @@ class Routes:
             if not space.settled:
                 await self._spaces.generations.settle(space.name)
             raise StreamSealed(f"space {space.name} is sealed and takes no more messages: use another space")
+        return self._enter(topic, space)
+
+    def _enter(self, topic: str, space: Space) -> Route:
         # What waits in the streams of a former generation must not be overtaken: see `Following`.
         current = self.current.get(space.name)
         if current is not None and current.newest.number != space.newest.number and current.covers(topic):

@@ -60,7 +60,10 @@ _NOT_IN_SCRIPT = ("ACL failure in script", "user executing the script can't run 
 FAILURES = (RedisConnectionError, RedisTimeoutError, OSError)
 
 MANY = 64
-"""So many replies have one timeout together; a command of more arguments is always packed by hiredis."""
+"""A command of more arguments is always packed by hiredis."""
+
+LEAST_SHARE = 15 / 16
+"""What the second and later replies of an exchange have of their timeout at least."""
 
 LARGE = 6000
 """Bytes of an argument that is not to be copied."""
@@ -71,9 +74,6 @@ and thousands would be more connections than a server takes; the others wait, in
 
 WAITING = frozenset({"XREAD", "XREADGROUP", "BLPOP", "WAIT", "WAITAOF"})
 """The last command of an exchange that Redis may answer late on purpose: it takes no room from the others."""
-
-QUICK = frozenset({"HMGET", "HGETALL", "HGET", "GET", "EXISTS", "XRANGE", "XREVRANGE"})
-"""Commands that only read, and for which nobody waits in Redis."""
 
 
 def address(client: Server) -> str:
@@ -152,13 +152,13 @@ def reason(error: BaseException) -> str:
 
 def _packed(connection: Any, commands: Sequence[Command]) -> list[bytes]:
     """`commands` as they are sent. The client's own way is slow, but copies nothing that is large."""
-    few = [command for command in commands if len(command) <= MANY]
-    if len(few) == len(commands) and any(
-        isinstance(one, bytes) and len(one) > LARGE for command in few for one in command
-    ):
-        packed: list[bytes] = connection.pack_commands(commands)
-        return packed
-    return [pack_command(command) for command in commands]  # type: ignore[arg-type]  # of any length
+    packed: list[bytes] = []
+    for command in commands:
+        if len(command) <= MANY and any(isinstance(one, bytes) and len(one) > LARGE for one in command):
+            packed += connection.pack_command(*command)
+        else:
+            packed.append(pack_command(command))  # type: ignore[arg-type]  # of any length
+    return packed
 
 
 async def _send(connection: Any, packed: list[bytes]) -> None:
@@ -177,36 +177,24 @@ async def _send(connection: Any, packed: list[bytes]) -> None:
 
 
 async def _each(connection: Any, commands: Sequence[Command]) -> list[Any]:
-    """Send, and read each reply with its own timeout."""
-    await _send(connection, _packed(connection, commands))
-    replies: list[Any] = []
-    for _ in commands:
-        try:
-            replies.append(await connection.read_response())
-        except ResponseError as error:
-            replies.append(error)
-    return replies
+    """Send, and read each reply with a timeout of its own.
 
-
-async def _many(connection: Any, commands: Sequence[Command]) -> list[Any]:
-    """The same for commands that take Redis no time, with one timeout for some replies together.
-
-    The client's own way takes a third longer for two commands and seven times as long for many, most of it
-    for packing in Python and for timers.
+    The client's own way has a timer for each, which takes longer than to read it. Here one is set anew once a
+    sixteenth of its time has passed, so that much less a reply may have.
     """
-    packed = [pack_command(command) for command in commands]  # type: ignore[arg-type]  # of any length
-    await _send(connection, packed)
-    loop = asyncio.get_running_loop()
-    limit = connection.socket_timeout
+    await _send(connection, _packed(connection, commands))
+    clock = asyncio.get_running_loop().time
+    limit: float | None = connection.socket_timeout
     replies: list[Any] = []
     async with asyncio.timeout(limit) as alarm:
-        for number in range(len(commands)):
-            if limit is not None and number % MANY == 0:
-                alarm.reschedule(loop.time() + limit)
+        for _ in commands:
             try:
                 replies.append(await connection.read_response(timeout=math.inf))
             except ResponseError as error:
                 replies.append(error)
+            until = alarm.when()
+            if limit is not None and until is not None and (now := clock()) + limit * LEAST_SHARE > until:
+                alarm.reschedule(now + limit)
     return replies
 
 
@@ -323,8 +311,7 @@ async def _exchange(client: AsyncServer, commands: Sequence[Command]) -> list[An
         raise not_connected(client, error) from None
     whole = False
     try:
-        quick = len(commands) > 1 and all(command[0] in QUICK for command in commands)
-        replies = await (_many(connection, commands) if quick else _each(connection, commands))
+        replies = await _each(connection, commands)
         whole = not any(isinstance(reply, ResponseError) for reply in replies)
         return replies
     except Exception as error:

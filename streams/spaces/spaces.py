@@ -225,6 +225,19 @@ class SpaceStore:
                 return
         raise too_busy(name)
 
+    def at_hand(self, topic: str) -> Space | None:
+        """The space to which messages of `topic` belong, if that needs no look into Redis.
+
+        Raises:
+            InvalidTopic: `topic` is malformed.
+        """
+        check_topic(topic)
+        fresh = self._table.fresh()
+        if fresh is not None:
+            with suppress(UnknownSpace, Unsupported):
+                return fresh.known.for_topic(topic)
+        return None
+
     async def for_topic(self, topic: str) -> Space:
         """The space to which messages of `topic` belong; what was read up to a second ago may serve.
 
@@ -234,11 +247,9 @@ class SpaceStore:
             Unsupported: the definition of the space that covers it is damaged.
             StoreUnavailable, StoreRefused.
         """
-        check_topic(topic)
-        fresh = self._table.fresh()
-        if fresh is not None:
-            with suppress(UnknownSpace, Unsupported):
-                return fresh.known.for_topic(topic)
+        space = self.at_hand(topic)
+        if space is not None:
+            return space
         called = clock.seconds()
         while True:
             seen = await self._table.read_together()

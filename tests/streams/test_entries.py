@@ -18,6 +18,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import entry_id
 from streamlease.streams.entries import expanding, message_rows, splitting
 from streamlease.streams.entries.entries import (
+    CODECS,
     HEADERS,
     MESSAGE_SCHEMA,
     Codec,
@@ -31,10 +32,13 @@ from streamlease.streams.entries.entries import (
     encode_normalized,
     encode_rows,
     filter_batch,
+    normalized,
     pack_headers,
     to_messages,
 )
+from streamlease.streams.entries.few import MOST_ROWS, encode_few
 from streamlease.streams.entries.layout import layout_of
+from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME
 from streamlease.streams.entries.splitting import split
 from streamlease.streams.log.ranges import RangeReader
 
@@ -96,6 +100,47 @@ def test_entries_cut_anywhere_give_exactly_the_rows(data: st.DataObject) -> None
     high = first if end is None else end
     got = [message for batch in batches for message in to_messages(batch)]
     assert got == [message for message in everything if start <= message.offset < high]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(any_rows, min_size=2, max_size=12))
+def test_few_messages_are_written_as_arrow_writes_them(rows: list[Row]) -> None:
+    topics, payloads, keys, _, times, _ = zip(*rows, strict=True)
+    if None in times:  # what stands below a null is anything
+        times = (None,) * len(rows)
+    columns = {
+        "topic": pa.array(topics),
+        "payload": pa.array(payloads, pa.binary()),
+        "key": pa.array(keys, pa.binary()),
+        "timestamp": pa.array(times, pa.int64()),
+    }
+    few = encode_few(topics, payloads, keys, times, "none")
+    assert few == encode_normalized(normalized(pa.record_batch(columns)), "none")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.lists(
+        st.builds(
+            Row,
+            topic=st.sampled_from(["a", "b", "c"]),
+            payload=st.binary(max_size=300) | st.integers(0, 300).map(lambda size: b"x" * size),
+            key=st.none() | st.binary(max_size=60),
+            headers=st.none(),
+            timestamp=st.none() | st.integers(FIRST_TIME, LAST_TIME - 1),
+            values=st.none(),
+        ),
+        min_size=2,
+        max_size=MOST_ROWS,
+    ),
+    codec=st.sampled_from(CODECS),
+)
+def test_few_messages_come_back_however_they_are_compressed(rows: list[Row], codec: Codec) -> None:
+    topics, payloads, keys, _, times, _ = zip(*rows, strict=True)
+    entry = encode_few(topics, payloads, keys, times, codec)
+    (batch,) = decode_entries(STREAM, [stored(entry, 0)])
+    batch.validate(full=True)
+    assert to_messages(batch) == [expected(row, place) for place, row in enumerate(rows)]
 
 
 def noise(seed: int, sizes: list[int]) -> list[Row]:

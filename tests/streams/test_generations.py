@@ -404,19 +404,20 @@ async def test_publishers_follow_under_load(embedded_redis_url: str, shard_by: A
     await client.aclose()
 
 
-async def test_a_batch_that_waited_is_split_anew(redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [60, 600])  # few join what waits, many are a part of their own
+async def test_a_batch_that_waited_is_split_anew(redis: AsyncRedis, rows: int) -> None:
     spaces = SpaceStore(redis)
     await spaces.create("s", ["s/#"], streams=1)
     async with Publisher(redis) as publisher:
         await publisher.send("s/0", b"warm")
         await spaces.generations.alter("s", streams=6)
-        batch = pa.record_batch({"topic": [TOPICS[n % 12] for n in range(60)], "payload": [b"x"] * 60})
+        batch = pa.record_batch({"topic": [TOPICS[n % 12] for n in range(rows)], "payload": [b"x"] * rows})
         (whole,) = await publisher.submit_batch("topic", batch)
         single = await publisher.submit("s/0", b"behind")
         places = await whole
         assert len(places) > 1
         assert {stream.generation for stream, _ in places} == {1}
-        assert sum(len(range_) for _, range_ in places) == 60
+        assert sum(len(range_) for _, range_ in places) == rows
         stream, offset = await single
         assert offset == max(range_.end for one, range_ in places if one == stream)
         assert publisher.buffered_bytes == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -254,6 +253,60 @@ async def test_each_outcome_of_many_appends_stands_alone(log: AsyncLog, stream: 
         await log.append_many([append(stream, 1, rows(0, 1)), append(stream, 2, rows(0, 1))])
 
 
+async def test_appends_of_one_call_come_out_as_each_alone_would(real_redis_url: str) -> None:
+    client = connect(real_redis_url)
+    log = AsyncLog(client)
+    streams = [StreamId("space", 0, shard) for shard in range(12)]
+    await log.open(streams)
+    for broken, key in zip(streams[:3], (stream_meta, stream_publishers, stream_log), strict=True):
+        await client.delete(key(broken))
+        await client.set(key(broken), "no such type")
+    await log.seal(streams[3])
+    await client.delete(stream_meta(streams[4]))
+    await client.xadd(stream_log(streams[5]), {"x": "y"}, id="7-7")
+    await client.xadd(stream_log(streams[6]), {"x": "y"}, id="0-9")
+    await log.append(append(streams[7], 0, rows(0, 2)))
+    await log.append(append(streams[8], 0, rows(0, 1), incarnation=2))
+    appends = [append(one, 0, rows(0, 2)) for one in streams]
+    appends[10] = append(streams[10], 1, rows(0, 2))  # leaves one out
+
+    together = await log.append_many(appends)
+    alone = [(await log.append_many([one]))[0] for one in appends]
+
+    for place, (one, other) in enumerate(zip(together, alone, strict=True)):
+        if isinstance(one, Appended):
+            assert place in (7, 9, 11)
+            assert one._replace(duplicate=True) == other
+        else:
+            assert type(one) is type(other)
+            assert str(other).startswith(str(one))  # an error that ends a script names its line besides
+    kinds = [type(one).__name__ for one in together]
+    assert kinds[:4] == [*["StoreRefused"] * 3, "StreamSealed"]
+    assert kinds[4:8] == ["UnknownSpace", "StreamleaseError", "StreamleaseError", "Appended"]
+    assert kinds[8:] == ["Fenced", "Appended", "OutOfSequence", "Appended"]
+    await client.aclose()
+
+
+async def test_who_may_not_write_one_stream_may_write_the_others_of_a_call(embedded_redis_url: str) -> None:
+    owner = connect(embedded_redis_url)
+    streams = [StreamId("space", 0, shard) for shard in range(3)]
+    await AsyncLog(owner).open(streams)
+    own = [f"~sl:{{{one}}}:*" for one in streams[:2]]
+    await owner.execute_command("ACL", "SETUSER", "partly", "reset", "on", ">secret", "+@all", "&*", *own)
+    try:
+        client = connect(
+            embedded_redis_url.replace("://", "://partly:secret@").replace(":secret@:", ":secret@")
+        )
+        outcomes = await AsyncLog(client).append_many([append(one, 0, rows(0, 1)) for one in streams])
+        assert [isinstance(one, Appended) for one in outcomes] == [True, True, False]
+        assert isinstance(outcomes[2], StoreRefused)
+        assert "rights" in str(outcomes[2])
+        await client.aclose()
+    finally:
+        await owner.execute_command("ACL", "DELUSER", "partly")
+        await owner.aclose()
+
+
 async def test_scripts_survive_a_flush_of_the_script_cache(
     redis: AsyncRedis, log: AsyncLog, stream: StreamId, blocking: BlockingRedis
 ) -> None:
@@ -387,13 +440,13 @@ async def test_offsets_that_were_acknowledged_and_lost_are_never_used_again(
     log: AsyncLog, stream: StreamId
 ) -> None:
     await log.append(append(stream, 0, rows(0, 3)))
-    placed = await log.append(replace(append(stream, 1, rows(10, 2)), known=8))
+    placed = await log.append(append(stream, 1, rows(10, 2))._replace(known=8))
     assert placed.first == 8
     with pytest.raises(MissingOffsets) as caught:
         await log.read(stream, 3)
     assert (caught.value.asked, caught.value.oldest) == (3, 8)
     assert offsets(await log.read(stream, 8)) == [8, 9]
-    assert (await log.append(replace(append(stream, 2, rows(12, 1)), known=5))).first == 10
+    assert (await log.append(append(stream, 2, rows(12, 1))._replace(known=5))).first == 10
 
 
 async def test_a_reader_keeps_the_offsets_it_has_read_from_being_used_again(

@@ -12,6 +12,7 @@ import pytest
 from streamlease.protocol.errors import Indefinite, InvalidInput, StoreUnavailable
 from streamlease.streams.entries.entries import Message, Row, encode_typed_rows, to_messages
 from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.log.keys import stream_log
 from streamlease.streams.log.log import Append, AsyncLog
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, connect, run_blocking
@@ -30,6 +31,43 @@ async def messages(redis: AsyncRedis, space: Space) -> list[list[Message]]:
         batches = await AsyncLog(redis).read(stream, 0, max_bytes=None)
         found.append([message for batch in batches for message in to_messages(batch)])
     return found
+
+
+async def test_few_messages_for_each_of_many_streams_gather_in_their_entries(redis: AsyncRedis) -> None:
+    space = await SpaceStore(redis).create("s", ["s/#"], streams=150)
+    topics = [f"s/{n % 400}" for n in range(2000)]
+    payloads = [b"%d" % n for n in range(2000)]
+    async with Publisher(redis) as publisher:
+        futures = []
+        for first in range(0, 2000, 500):
+            part = slice(first, first + 500)
+            futures += await publisher.submit_many(
+                topics[part], payloads[part], keys=[None, b"k"] * 250, timestamps=[None, 7] * 250
+            )
+            await publisher.submit("s/0", b"between")
+        await publisher.flush()
+        assert publisher.buffered_bytes == 0
+        places = [place for future in futures for place in future.result()]
+    told = sorted((stream.shard, offset) for stream, offsets in places for offset in range(*offsets))
+    found = await messages(redis, space)
+    between = [
+        (number, one.offset)
+        for number, stream in enumerate(found)
+        for one in stream
+        if one.payload == b"between"
+    ]
+    there = [(number, one.offset) for number, stream in enumerate(found) for one in stream]
+    assert sorted(told + between) == there
+    assert len(between) == 4
+    for stream in found:
+        for topic in {one.topic for one in stream}:
+            mine = [one for one in stream if one.topic == topic and one.payload != b"between"]
+            numbers = [int(one.payload) for one in mine]
+            assert numbers == [n for n in range(2000) if topics[n] == topic]
+            assert [one.key for one in mine] == [b"k" if n % 2 else None for n in numbers]
+    # Nothing was sent before the flush, so each stream has one entry.
+    for one in space.streams():
+        assert await redis.xlen(stream_log(one)) <= 1
 
 
 async def test_lists_come_out_as_they_went_in(redis: AsyncRedis) -> None:

@@ -1,6 +1,6 @@
--- The end of a log: what append.lua and append_staged.lua check and write alike. They include this file.
+-- The end of a log: what one_append.lua and append_staged.lua check and write alike. They include this file.
 --
--- KEYS  1 meta (hash)  3 log (stream)
+-- KEYS  none: the log is handed in
 -- ARGV  none
 --
 -- Replies: the first three functions answer what the script has to reply, or nil if it may go on.
@@ -25,16 +25,15 @@ local function other_schema(meta, field, value)
 end
 
 -- What others put into the log lies where the next entries belong, and would be read as one of them.
-local function foreign(meta)
-  local entry = redis.call('XRANGE', KEYS[3], meta[1] .. '-0', '+', 'COUNT', 1)[1]
+local function foreign(meta, log_key)
+  local entry = redis.call('XRANGE', log_key, meta[1] .. '-0', '+', 'COUNT', 1)[1]
   if entry then
     return {'foreign', entry[1]}
   end
 end
 
--- The append time, in microseconds; strictly later than that of the entry before: a time then names one point
+-- The append time, in microseconds, given the answer of TIME; strictly later than that of the entry before: a time then names one point
 -- of the stream, whatever the clock does.
-local function append_time(meta)
-  local time = redis.call('TIME')
+local function append_time(meta, time)
   return math.max(tonumber(time[1]) * 1000000 + tonumber(time[2]), (tonumber(meta[3]) or 0) + 1)
 end

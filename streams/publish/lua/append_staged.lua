@@ -99,12 +99,12 @@ for i = 1, #entries do
   local fields = entries[i][2]
   refused = refused or other_schema(meta, fields[1], fields[2])
 end
-refused = refused or foreign(meta)
+refused = refused or foreign(meta, KEYS[3])
 if refused then
   return refused
 end
 
-local now = append_time(meta)
+local now = append_time(meta, redis.call('TIME'))
 local first = tonumber(meta[1])
 local next = first
 local size = tonumber(meta[4]) or 0
