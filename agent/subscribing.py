@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import check_name, random_token
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription
 from streamlease.registry.groups import Groups, Start, check_start
-from streamlease.streams.entries.decoding import prepare
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.connection import AsyncRedis
@@ -82,7 +80,6 @@ class Subscribing:
             UnknownSpace, UnknownGroup, GroupConflict, HistoryTruncated: the group cannot be joined so.
             StoreUnavailable, StoreRefused, Indefinite.
         """
-        await asyncio.to_thread(prepare)
         await groups.join(self.shared, self.start, options=self.options)
         agent = await agent_of()
         session = f"s-{random_token()}"

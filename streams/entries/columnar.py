@@ -21,6 +21,7 @@ from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams.entries import expanding
+from streamlease.streams.entries.arrays import integer, integers, text, texts
 from streamlease.streams.entries.layout import layout_of
 from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA, TIMESTAMP, whole_headers
 from streamlease.streams.entries.schemas import Schema, Versions
@@ -39,7 +40,6 @@ TOPIC_INDEXED = pa.dictionary(pa.int32(), pa.string())
 _ALL = pa.ipc.IpcReadOptions(use_threads=False)
 _READING: dict[tuple[str, str, frozenset[str]], pa.ipc.IpcReadOptions] = {}
 _MOST_READING = 1024
-# From bytes, for with the first Python value that it converts pyarrow imports pandas (`decoding.prepare`).
 _START = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(bytes(4))])
 _FIRST = _START[0]
 
@@ -134,7 +134,7 @@ def decode_neighbours(view: View, neighbours: Sequence[BatchEntry]) -> pa.Record
     lengths = [len(one.offsets) for one in neighbours]
     topics = topics_of([one.fields for one in neighbours], column.get("topic"), lengths)
     arrays = [
-        (topics.cast(pa.string()) if view.columns is None else topics)
+        (topics.dictionary.take(topics.indices) if view.columns is None else topics)
         if name == "topic"
         else _common(name, view.stream, neighbours, column, lengths)
         for name in fixed.names
@@ -155,15 +155,15 @@ def _common(
 ) -> pa.Array:
     """The column `name` of every message."""
     if name == "stream":
-        return pa.repeat(str(stream), sum(lengths))
+        return pa.repeat(text(str(stream)), sum(lengths))
     if name == "offset":
         return pa.arange(neighbours[0].offsets.start, neighbours[-1].offsets.end)
     if name in ("timestamp", "append_timestamp"):
         if name == "append_timestamp" or "timestamp" not in column:
             return _appended(neighbours, lengths)
         least = [int(one.fields[b"e"]) for one in neighbours]
-        base = least[0] if len(least) == 1 else _spread(least, lengths, pa.int64())
-        moments = pc.add(column["timestamp"].cast(pa.int64()), base).cast(TIMESTAMP)
+        base = integer(least[0], pa.int64()) if len(least) == 1 else _spread(least, lengths, pa.int64())
+        moments = pc.add(column["timestamp"].cast(pa.int64()), base).view(TIMESTAMP)
         return pc.coalesce(moments, _appended(neighbours, lengths)) if moments.null_count else moments
     if name in column and (name != "payload" or b"s" not in neighbours[0].fields):
         return whole_headers(column[name]) if name == "headers" else column[name]
@@ -177,9 +177,9 @@ def _appended(neighbours: Sequence[BatchEntry], lengths: list[int]) -> pa.Array:
 def _spread(values: list[int], lengths: list[int], type: pa.DataType) -> pa.Array:
     """Each of `values` as often as `lengths` says."""
     if len(values) == 1:
-        return pa.repeat(pa.scalar(values[0], type), lengths[0])
-    ends = pa.array(accumulate(lengths), pa.int32())
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, type)))
+        return pa.repeat(integer(values[0], type), lengths[0])
+    ends = integers([*accumulate(lengths)], pa.int32())
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, integers(values, type)))
 
 
 def stored_columns(
@@ -255,36 +255,34 @@ def topics_of(
     Args:
         index: the place of each message's topic among those of its entry; None for the first one.
     """
-    texts = [fields[b"t"] for fields in entries]
+    stored = [fields[b"t"] for fields in entries]
     places: dict[str, int] = {}
     """Where each topic stands among all."""
     listed: list[int] = []
     """The places of the topics of one text, then those of the next."""
     known: dict[bytes, tuple[int, int]] = {}
     """Where the topics of a text begin in `listed`, and how many they are."""
-    for text in texts:
-        if text not in known:
-            topics = text.decode().split("\0")
-            known[text] = (len(listed), len(topics))
+    for one in stored:
+        if one not in known:
+            topics = one.decode().split("\0")
+            known[one] = (len(listed), len(topics))
             listed += [places.setdefault(topic, len(places)) for topic in topics]
     rows, longest = sum(lengths), max(map(len, places))
     if rows * longest > expanding.MOST_TOPIC_BYTES:
         raise ValueError(f"{rows} messages with topics of up to {longest} characters")
-    names = pa.array([*places], pa.string())
+    names = texts([*places])
     if index is None:
-        firsts = [listed[known[text][0]] for text in texts] if len(known) > 1 else []
+        firsts = [listed[known[one][0]] for one in stored] if len(known) > 1 else []
         place = _spread(firsts, lengths, pa.int32()) if firsts else pa.repeat(_FIRST, rows)
         return pa.DictionaryArray.from_arrays(place, names, safe=False)
     own = index.cast(pa.int32())
     if len(listed) == len(places) and len(known) == 1:
         return pa.DictionaryArray.from_arrays(own, names)
-    begins, counts = (
-        _spread([known[text][which] for text in texts], lengths, pa.int32()) for which in (0, 1)
-    )
+    begins, counts = (_spread([known[one][which] for one in stored], lengths, pa.int32()) for which in (0, 1))
     inside = pc.and_(pc.greater_equal(own, 0), pc.less(own, counts))
     if not pc.all(inside, min_count=0).as_py():
         raise ValueError("a message has a topic that is not among those of its entry")
-    place = pc.take(pa.array(listed, pa.int32()), pc.add(own, begins))
+    place = pc.take(integers(listed, pa.int32()), pc.add(own, begins))
     return pa.DictionaryArray.from_arrays(place, names, safe=False)
 
 

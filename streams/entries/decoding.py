@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange, entry_id, parse_entry_id
+from streamlease.streams.entries.arrays import blobs, integer, integers, text, texts
 from streamlease.streams.entries.columnar import (
     BatchEntries,
     BatchEntry,
@@ -25,7 +26,7 @@ from streamlease.streams.entries.columnar import (
     topics_of,
 )
 from streamlease.streams.entries.layout import Encoded
-from streamlease.streams.entries.message_rows import EPOCH, HEADERS, MESSAGE_SCHEMA, TIMESTAMP
+from streamlease.streams.entries.message_rows import EPOCH, MESSAGE_SCHEMA, TIMESTAMP, Headers, header_lists
 from streamlease.streams.entries.schemas import Schema, Versions
 
 DAMAGE = (
@@ -73,6 +74,7 @@ def prepare() -> None:
     """Let pyarrow import pandas now, if it is installed, and not with the first array of Python values.
 
     That is most of a second of computing, for which no loop of a process that has leases must stand still.
+    Who only reads makes no such array (``streams.entries.arrays``), and never imports it.
     """
     pa.array([], pa.null())
 
@@ -238,7 +240,7 @@ class _Single(NamedTuple):
     topic: str
     key: bytes | None
     payload: bytes
-    headers: list[dict[str, Any]] | None
+    headers: Headers | None
     offset: int
     timestamp: int
     appended: int
@@ -260,14 +262,13 @@ def _single(offsets: OffsetRange, fields: dict[bytes, bytes]) -> _Single:
     )
 
 
-def _headers(packed: bytes | None) -> list[dict[str, Any]] | None:
+def _headers(packed: bytes | None) -> Headers | None:
     if packed is None:
         return None
     try:
-        return [
-            {"key": str(name), "value": base64.b64decode(value, validate=True)}
-            for name, value in json.loads(packed)
-        ]
+        return tuple(
+            (str(name), base64.b64decode(value, validate=True)) for name, value in json.loads(packed)
+        )
     except binascii.Error as error:
         raise ValueError(f"headers: {error}") from None
 
@@ -294,14 +295,14 @@ def _columns_of(view: View, run: list[_Single]) -> pa.RecordBatch:
     topics, keys, payloads, headers, offsets, times, appended = zip(*run, strict=True)
     rows = len(run)
     make: dict[str, Callable[[], pa.Array]] = {
-        "topic": lambda: pa.array(topics, pa.string()),
-        "key": lambda: _column(keys, pa.binary()),
-        "payload": lambda: pa.array(payloads, pa.binary()),
-        "headers": lambda: _column(headers, HEADERS),
-        "stream": lambda: pa.repeat(str(view.stream), rows),
-        "offset": lambda: pa.array(offsets, pa.int64()),
-        "timestamp": lambda: pa.array(times, TIMESTAMP),
-        "append_timestamp": lambda: pa.array(appended, TIMESTAMP),
+        "topic": lambda: texts(topics),
+        "key": lambda: blobs(keys),
+        "payload": lambda: blobs(payloads),
+        "headers": lambda: header_lists(headers),
+        "stream": lambda: pa.repeat(text(str(view.stream)), rows),
+        "offset": lambda: integers(offsets, pa.int64()),
+        "timestamp": lambda: integers(times, TIMESTAMP),
+        "append_timestamp": lambda: integers(appended, TIMESTAMP),
         "epoch": lambda: pa.nulls(rows, EPOCH),
     }
     fixed = fixed_columns(view.columns)
@@ -309,11 +310,6 @@ def _columns_of(view: View, run: list[_Single]) -> pa.RecordBatch:
     if view.columns is not None:
         arrays[0] = arrays[0].dictionary_encode()
     return pa.RecordBatch.from_arrays(arrays, schema=fixed)
-
-
-def _column(values: tuple[Any, ...], type: pa.DataType) -> pa.Array:
-    """Values that are often all missing, which needs no look at each."""
-    return pa.nulls(len(values), type) if values.count(None) == len(values) else pa.array(values, type)
 
 
 def topics_in(entry: Encoded) -> set[str]:
@@ -333,15 +329,17 @@ def reopened(entry: Encoded, version: Schema | None) -> pa.RecordBatch:
     if b"b" not in fields:
         event = fields.get(b"e")
         column = {
-            "payload": pa.array([fields[b"p"]], pa.binary()),
-            "key": pa.array([fields.get(b"k")], pa.binary()),
-            "headers": pa.array([_headers(fields.get(b"h"))], HEADERS),
-            "timestamp": pa.array([event if event is None else int(event)], pa.int64()),
+            "payload": blobs([fields[b"p"]]),
+            "key": blobs([fields.get(b"k")]),
+            "headers": header_lists([_headers(fields.get(b"h"))]),
+            "timestamp": pa.nulls(1, pa.int64()) if event is None else integers([int(event)], pa.int64()),
         }
     else:
         column = stored_columns([BatchEntry.of(b"", OffsetRange(0, rows), fields)], version)
         if "timestamp" in column:
-            column["timestamp"] = pc.add(column["timestamp"].cast(pa.int64()), int(fields[b"e"]))
+            column["timestamp"] = pc.add(
+                column["timestamp"].cast(pa.int64()), integer(int(fields[b"e"]), pa.int64())
+            )
     topics = topics_of([fields], column.get("topic"), [rows])
     return pa.RecordBatch.from_pydict({**column, "topic": topics.cast(pa.string())})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import lru_cache
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 
 from streamlease.protocol.errors import InvalidInput, MessageTooLarge
 from streamlease.protocol.topics import matches
+from streamlease.streams.entries.arrays import bits, blobs, flags, texts
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Largest payload of one message."""
@@ -270,6 +272,22 @@ def _check_headers(column: pa.ListArray) -> None:
             raise InvalidInput(f"column headers has a header {lacks.format(row)}")
 
 
+def header_lists(values: Sequence[Sequence[tuple[str, bytes]] | None]) -> pa.ListArray:
+    """A column of headers; None where a message has none."""
+    rows, missing = len(values), values.count(None)
+    if missing == rows:
+        return pa.nulls(rows, HEADERS)
+    names, contents = [], []
+    ends = array("i", [0])
+    for value in values:
+        names += [name for name, _ in value or ()]
+        contents += [content for _, content in value or ()]
+        ends.append(len(names))
+    valid = bits(value is not None for value in values) if missing else None
+    structs = pa.StructArray.from_arrays([texts(names), blobs(contents)], fields=[*HEADERS.value_type])
+    return pa.Array.from_buffers(HEADERS, rows, [valid, pa.py_buffer(ends)], missing, children=[structs])
+
+
 def whole_headers(column: pa.ListArray) -> pa.ListArray:
     """Headers as a reader gets them, of an entry in which some are null, as no publisher writes it now.
 
@@ -279,12 +297,10 @@ def whole_headers(column: pa.ListArray) -> pa.ListArray:
     if not headers.null_count and not any(part.null_count for part in headers.flatten()):
         return column
     whole = [
-        None
-        if row is None
-        else [{"key": one["key"] or "", "value": one["value"] or b""} for one in row if one is not None]
+        None if row is None else [(one["key"] or "", one["value"] or b"") for one in row if one is not None]
         for row in column.to_pylist()
     ]
-    return pa.array(whole, HEADERS)
+    return header_lists(whole)
 
 
 def values_of(column: pa.Array) -> list[Any]:
@@ -339,4 +355,4 @@ def _filter_indexed(
         return batch
     if not any(wanted):
         return batch.slice(0, 0)
-    return batch.filter(pc.take(pa.array(wanted, pa.bool_()), topics.indices))
+    return batch.filter(pc.take(flags(wanted), topics.indices))

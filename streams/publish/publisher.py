@@ -43,7 +43,7 @@ from streamlease.streams.publish.inputs import Payload, row_of
 from streamlease.streams.publish.lanes import Lane, Lanes
 from streamlease.streams.publish.parts import Part, Placed, PlacedRange, Receipt
 from streamlease.streams.publish.routes import Routes
-from streamlease.streams.publish.sender import Sender
+from streamlease.streams.publish.sender import Sender, converting
 from streamlease.streams.publish.turns import Turns
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import SpaceStore
@@ -358,6 +358,7 @@ class Publisher:
         Raises:
             As ``send``, for the first piece that failed; others may have been written.
         """
+        await converting.ready()
         return await _all(await self._columns.take_many(topics, payloads, keys, headers, timestamps, True))
 
     async def submit_many(
@@ -373,6 +374,7 @@ class Publisher:
 
         Each future gives one place, or several if the space got a new generation meanwhile.
         """
+        await converting.ready()
         return await self._columns.take_many(topics, payloads, keys, headers, timestamps, False)
 
     async def send_batch(self, topic: str, batch: pa.RecordBatch) -> list[PlacedRange]:

@@ -38,6 +38,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.decoding import prepare
 from streamlease.streams.log.appends import outcome_of_reply
 from streamlease.streams.log.log import Append, Appended, AsyncLog, OutOfSequence, StreamPending
 from streamlease.streams.publish.direct_lines import DirectLines
@@ -57,6 +58,25 @@ Mend = Callable[[StreamId, Part], Awaitable[bool]]
 _Flight = tuple[Lane, Part]
 
 _logger = logging.getLogger(__name__)
+
+
+class Converting:
+    """The first Python values that become columns: pyarrow imports pandas then, if it is installed.
+
+    A thread does it: the event loop may have leases, which must not wait for an import.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+
+    async def ready(self) -> None:
+        """Values may be converted now without a wait."""
+        if not self.done:
+            await asyncio.to_thread(prepare)
+            self.done = True
+
+
+converting = Converting()
 
 
 class Sender:
@@ -222,6 +242,8 @@ class Sender:
                     await self._follow_held()
                     if not self._ready or not await self._is_due():
                         continue
+                    if not converting.done and any(lane.queue[0].count > 1 for lane in self._ready.values()):
+                        await converting.ready()
                     self._flights = self._next_round()
                     if not self._flights:
                         continue
