@@ -29,8 +29,7 @@ def entry_id(first: int, count: int) -> str:
 
 def parse_entry_id(id: bytes | str) -> OffsetRange:
     """The offsets that the entry with this Redis id holds."""
-    text = id.decode("ascii") if isinstance(id, bytes) else id
-    last, _, count = text.partition("-")
+    last, _, count = (id if isinstance(id, bytes) else id.encode("ascii")).partition(b"-")
     end = int(last) + 1
     return OffsetRange(end - int(count), end)
 

@@ -134,6 +134,7 @@ class _Decoder:
     def __init__(self, view: View, low: int, end: int | None) -> None:
         self.batches: list[pa.RecordBatch] = []
         self._view = view
+        self._has_schema = view.versions is not None or view.target is not None
         self._low = low
         self._end = end
         self._singles: list[_Single] = []
@@ -146,23 +147,27 @@ class _Decoder:
             DamagedEntry, SchemaMismatch: see ``decode_entries``.
         """
         low = self._low
-        offsets = OffsetRange(low, low + 1)
         try:
             offsets = parse_entry_id(id)
-            high = offsets.end if self._end is None else self._end
-            if len(offsets) < 1 or len(flat) % 2:
+        except DAMAGE as error:
+            raise self._damaged(id, OffsetRange(low, low + 1), error) from None
+        start, end = offsets
+        try:
+            if start >= end or len(flat) % 2:
                 raise ValueError("its id is not that of an entry")
-            if max(offsets.start, low) >= min(offsets.end, high):
+            if max(start, low) >= (end if self._end is None else min(end, self._end)):
                 return
-            if offsets.start < 0:
+            if start < 0:
                 raise ValueError("its id is not that of an entry")
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
-            if b"s" not in fields or b"b" not in fields:
+            if self._has_schema and (b"s" not in fields or b"b" not in fields):
                 _check_untyped(self._view, offsets)
             if b"b" in fields:
                 self._add_neighbour(BatchEntry.of(id, offsets, fields))
             else:
-                self._add_single(_single(offsets, fields))
+                if self._neighbours is not None:
+                    self._finish_neighbours()
+                self._singles.append(_single(offsets, fields))
         except SchemaMismatch:
             raise
         except DAMAGE as error:
@@ -176,10 +181,6 @@ class _Decoder:
         """
         self._finish_singles()
         self._finish_neighbours()
-
-    def _add_single(self, single: _Single) -> None:
-        self._finish_neighbours()
-        self._singles.append(single)
 
     def _add_neighbour(self, one: BatchEntry) -> None:
         self._finish_singles()
@@ -247,7 +248,7 @@ class _Single(NamedTuple):
 
 
 def _single(offsets: OffsetRange, fields: dict[bytes, bytes]) -> _Single:
-    if len(offsets) != 1:
+    if offsets.end - offsets.start != 1:
         raise ValueError("one message under an id of several")
     appended = int(fields[b"a"])
     event = fields.get(b"e")

@@ -39,6 +39,8 @@ def expanded_entry_bytes(fields: Sequence[bytes]) -> int:
     An entry that cannot be read counts as it is stored: whoever decodes it finds out.
     """
     size = sum(map(len, fields))
+    if b"b" not in fields:
+        return size
     for place in range(0, len(fields) - 1, 2):
         if fields[place] == b"b":
             body = fields[place + 1]

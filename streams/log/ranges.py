@@ -187,8 +187,8 @@ class RangeReader:
         begin = self.position
         sizes = self._take(entries, state)
         if sizes:
-            held = (parse_entry_id(id) for id, _ in entries[: len(sizes)])
-            rows = sum(offsets.end - offsets.start for offsets in held)
+            first, last = parse_entry_id(entries[0][0]), parse_entry_id(entries[len(sizes) - 1][0])
+            rows = last.end - first.start
             self._seen = (len(sizes), rows, sum(sizes))
             room = CHUNK_BYTES if self._bytes_left is None else min(CHUNK_BYTES, self._bytes_left)
             fitting = room * len(sizes) // max(1, sum(sizes))
