@@ -5,30 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-import redis
-
+from bench.counting import Counter
 from bench.cuts import FEW, Holding, holding
 from bench.frame import Frame, Table
 
 SIZES = (10, 100, 10_000)
 REST_SECONDS = 10.0
-OWN = ("cmdstat_info", "cmdstat_config|resetstat")
-
-
-class _Counter:
-    """Commands that Redis has run, those of scripts included."""
-
-    def __init__(self, url: str) -> None:
-        self._client = redis.Redis.from_url(url)
-        self.all: dict[str, int] = {}
-
-    def since(self) -> dict[str, int]:
-        """How many of each since the last call."""
-        told = self._client.info("commandstats")
-        now = {name: stat["calls"] for name, stat in told.items() if name not in OWN}
-        found = {name: calls - self.all.get(name, 0) for name, calls in now.items()}
-        self.all = now
-        return found
 
 
 def measure(frame: Frame) -> Iterator[Table]:
@@ -39,7 +21,7 @@ def measure(frame: Frame) -> Iterator[Table]:
     )
     for size in SIZES:
         with holding(frame, size) as query:
-            counter = _Counter(query.url)
+            counter = Counter(query.url)
             for _ in range(2):  # the last cut of the beginning is finished in the first round
                 _trigger(query)
                 counter.since()
@@ -50,7 +32,7 @@ def measure(frame: Frame) -> Iterator[Table]:
     yield table
 
 
-def _commands(query: Holding, counter: _Counter, rest: float, news: int, runs: int) -> float:
+def _commands(query: Holding, counter: Counter, rest: float, news: int, runs: int) -> float:
     """Commands of one micro-batch, without those that come with time."""
     total = 0.0
     for _ in range(runs):

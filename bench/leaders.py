@@ -242,7 +242,8 @@ async def _take_over(url: str) -> list[tuple[str, str, str]]:
     return [(f"take-over of {TAKEN_OVER} groups after kill -9", f"{took:.1f} s", f"< {ttl / 1000 + 1:.0f} s")]
 
 
-def _spawn(words: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+def spawn(words: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """A process of its own, whose standard output is read here."""
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
@@ -270,7 +271,7 @@ async def hosts_of(url: str, count: int) -> AsyncIterator[list[tuple[subprocess.
     redis = connect(url)
     environment = {**os.environ, "STREAMLEASE_REDIS_URL": url}
     ports = [_free_port() for _ in range(count)]
-    made = [_spawn([str(COMMAND), "serve", "--http-port", str(port)], environment) for port in ports]
+    made = [spawn([str(COMMAND), "serve", "--http-port", str(port)], environment) for port in ports]
     try:
         pids = {process.pid for process in made}
         while not pids <= {host.pid for host in await hosts.alive(redis)}:  # noqa: ASYNC110 - in Redis
@@ -286,7 +287,7 @@ async def hosts_of(url: str, count: int) -> AsyncIterator[list[tuple[subprocess.
 async def borrowers(url: str, groups: int) -> AsyncIterator[None]:
     """A process that holds all streams of that many groups."""
     words = [sys.executable, "-m", "bench.leaders", url, str(groups)]
-    process = _spawn(words)
+    process = spawn(words)
     try:
         assert process.stdout is not None
         said = await asyncio.to_thread(process.stdout.readline)

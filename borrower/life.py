@@ -1,7 +1,8 @@
 """A borrower's life: every legal move of it, and its timers (EIP-0028, "Borrower's statuses").
 
 There is no cycle: on an inconsistent message a borrower ends, and its agent makes a new one with a new id.
-Timers are due at fixed times that messages never move.
+Timers are due at fixed times that messages never move. All borrowers of a process ping at the same times, so
+that the pings for one host, and its answers, are one letter.
 
 ::
 
@@ -131,7 +132,7 @@ class Life:
     def accept(self, now: int) -> None:
         """A leader has accepted the borrower."""
         if self.move(BorrowerEvent.ACCEPTED):
-            self.ping_at = now + self.config.ping_interval
+            self.ping_at = self._next_ping(now)
             self.hear(now)
 
     def hear(self, now: int) -> None:
@@ -157,11 +158,15 @@ class Life:
             return (Due.SILENT,)
         due: tuple[Due, ...] = ()
         if now >= self.ping_at:
-            self.ping_at = now + self.config.ping_interval
+            self.ping_at = self._next_ping(now)
             due = (Due.PING,)
         if self.state is BorrowerState.UNSUBSCRIBING and now >= self.give_up_at:
             due += (Due.GIVE_UP,)
         return due
+
+    def _next_ping(self, now: int) -> int:
+        interval = self.config.ping_interval
+        return now - now % interval + interval
 
     def _count_standstill(self, now: int) -> None:
         """What the process did not hear while it stood still is not its leader's silence.

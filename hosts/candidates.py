@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import ParamSpec
 
 from streamlease.hosts.hand_out import UNANSWERED, HandOut
-from streamlease.hosts.upkeep import Upkeep
+from streamlease.hosts.other_leaders import OtherLeaders
 from streamlease.leader.runner import Runner, now_ms
 from streamlease.protocol.errors import (
     Indefinite,
@@ -59,7 +59,7 @@ class Candidates:
         redis: AsyncRedis,
         host: str,
         runners: Mapping[str, Runner],
-        upkeep: Upkeep,
+        other_leaders: OtherLeaders,
         hand_out: HandOut,
         postbox: Postbox,
         tasks: Supervisor,
@@ -69,7 +69,7 @@ class Candidates:
         self._redis = redis
         self._host = host
         self._runners = runners
-        self._upkeep = upkeep
+        self._other_leaders = other_leaders
         self._hand_out = hand_out
         self._postbox = postbox
         self._tasks = tasks
@@ -134,11 +134,11 @@ class Candidates:
         if self._draining() or self._hand_out.drained:
             await asyncio.sleep(WATCH_SECONDS)
             return
-        for group in await self._upkeep.watch():
+        for group in await self._other_leaders.turn():
             self.lead(group)
 
     async def _stand(self, group: str, watch: LeaderWatch | None = None) -> None:
-        candidacy = self._upkeep.candidacy(group)
+        candidacy = self._other_leaders.candidacy(group)
         if watch is not None:
             candidacy.watch = watch
         give_up = now_ms() + int(CANDIDACY_SECONDS * 1000)

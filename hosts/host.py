@@ -23,6 +23,8 @@ from typing import ParamSpec, assert_never
 
 from streamlease.hosts.candidates import Candidates, Place
 from streamlease.hosts.hand_out import UNANSWERED, HandOut
+from streamlease.hosts.other_leaders import OtherLeaders
+from streamlease.hosts.renewing import Renewing
 from streamlease.hosts.trimming import INTERVAL_SECONDS, Retainer
 from streamlease.hosts.upkeep import Upkeep
 from streamlease.leader import metrics
@@ -142,14 +144,13 @@ class LeaderHost:
         self._postbox = Postbox(redis, self.id, self._loops, neighbours=self._neighbours)
         self._hand_out = HandOut(redis, self.id, self._runners, self._postbox, self._beat_once)
         self._inboxes = InboxMover(redis, self.id)
-        self._upkeep = Upkeep(
-            redis, self.id, config.leadership, self._runners, lambda: self._heard, self._loops
-        )
+        self._upkeep = Upkeep(redis, self._runners, lambda: self._heard, self._loops)
+        self._renewing = Renewing(redis, self.id, config.leadership, self._runners, self._loops)
         self._candidates = Candidates(
             redis,
             self.id,
             self._runners,
-            self._upkeep,
+            OtherLeaders(redis, self.id, config.leadership, self._runners, self._loops),
             self._hand_out,
             self._postbox,
             self._single,
@@ -201,7 +202,7 @@ class LeaderHost:
         await self._beat_once()
         upkeep = self._upkeep
         works: dict[str, Callable[[], Awaitable[None]]] = {
-            "renew": upkeep.renew,
+            "renew": self._renewing.turn,
             "tick": upkeep.tick,
             "look": upkeep.look,
             "weigh": upkeep.weigh,
@@ -396,6 +397,8 @@ class LeaderHost:
 
     async def _move_inboxes(self) -> None:
         try:
+            if not await self._inboxes.wait():
+                return
             await self._inboxes.round()
         except StreamleaseError as error:
             log.warning("inboxes: %s", error)

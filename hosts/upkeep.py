@@ -3,31 +3,27 @@
 Hundreds of leaders that each renew, tick and look for streams by themselves keep a host busy with nothing.
 Here each of these is one loop and one exchange with Redis:
 
-* **renew** all terms; who is fenced, or could not renew for a ttl, ends;
 * **tick** those in which something is under way often, the others seldom;
 * **look** at the definitions of all spaces once, and list the streams of those groups whose spaces changed;
-* **weigh** the streams of groups whose strategy wants it: their ends, so many in one turn at most;
-* **watch** the leaders of other hosts, so that a dead host's groups are taken over when their ttl is over,
-  not a ttl after somebody missed them. All hosts watch; for each group they take turns in an order that
-  differs from group to group, so that the survivors share a dead host's leaders.
+* **weigh** the streams of groups whose strategy wants it: their ends, so many in one turn at most.
+
+`hosts/renewing.py` does so for terms that are held, `hosts/other_leaders.py` for the leaders of other hosts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 
 from streamlease.leader.core.events import Measured
 from streamlease.leader.runner import Runner, now_ms
-from streamlease.protocol.errors import StoreUnavailable, StreamleaseError
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.registry import group_needs, hosts, keys, leadership
+from streamlease.registry import group_needs, keys
 from streamlease.registry.groups import Groups
-from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, ask
@@ -44,13 +40,6 @@ SELDOM = 5
 LOOK_SECONDS = 1.0
 """How often new streams are looked for."""
 
-WATCH_SECONDS = 0.5
-GROUPS_EVERY = 8
-"""At each eighth look at other leaders, the list of groups is read anew."""
-
-TURN_MS = 300
-"""How long a host leaves a dead host's group to the one whose turn is before its own."""
-
 WEIGH_SECONDS = 2.0
 WEIGHED_AT_ONCE = 2000
 """The ends of so many streams are read in one turn of all groups that weigh them; the others' in the next."""
@@ -65,15 +54,11 @@ class Upkeep:
     def __init__(
         self,
         redis: AsyncRedis,
-        host: str,
-        config: LeadershipConfig,
         runners: Mapping[str, Runner],
         heard: Callable[[], int | None],
         tasks: Supervisor,
     ) -> None:
         self._redis = redis
-        self._host = host
-        self._config = config
         self._runners = runners
         self._heard = heard
         self._groups = Groups(redis)
@@ -84,57 +69,13 @@ class Upkeep:
         self._turn = 0
         self._to_weigh: deque[tuple[str, str]] = deque()
         """Group and stream, in the order in which their ends are read."""
-        self._watched: dict[str, Candidacy] = {}
-        self._watches = 0
-        self._overdue: dict[str, str] = {}
-        """Group -> its dead host, as the present look at other leaders finds them."""
         self._known: Known | None = None
         """All spaces, as the present look at them found them."""
-        self._renewing = PerServer(redis, tasks, keys.leader, self._renew, config.renew_interval / 1000)
+        self._passed: dict[str, int] = {}
+        """Group -> how often retention passed it; of those where nothing can have changed since."""
+        self._passed_any: int | None = None
         self._looking = PerServer(redis, tasks, keys.progress, self._look, LOOK_SECONDS)
         self._weighing = PerServer(redis, tasks, _meta_of, self._weigh, WEIGH_SECONDS)
-        self._watching = PerServer(redis, tasks, keys.leader, self._watch, WATCH_SECONDS)
-
-    # ------------------------------------------------------------ own leaders
-
-    async def renew(self) -> None:
-        """Renew all terms that are held."""
-        await asyncio.sleep(self._config.renew_interval / 1000)
-        busy = await self._renewing.turn(self._runners)
-        self._not_renewed(busy, StoreUnavailable("the server that keeps it does not answer"))
-
-    async def _renew(self, groups: Sequence[str]) -> None:
-        led = {group: runner for group in groups if (runner := self._runners.get(group)) is not None}
-        terms = {group: runner.term for group, runner in led.items()}
-        lineages = {group: runner.lineage for group, runner in led.items()}
-        for page in _pages(list(terms)):
-            began = now_ms()
-            try:
-                lost = await leadership.renew_all(
-                    self._redis, self._host, {g: terms[g] for g in page}, lineages
-                )
-            except StreamleaseError as error:
-                self._not_renewed(page, error)
-                continue
-            for group in page:
-                runner = self._runners.get(group)
-                if runner is None or runner.term != terms[group]:
-                    continue
-                if group in lost and lost[group] is None:
-                    runner.leave_lineage()
-                elif group in lost:
-                    runner.end(
-                        f"host {self._host} leads {group} no more: its term {runner.term} was followed by "
-                        f"term {lost[group]}"
-                    )
-                else:
-                    runner.renewed_at = began
-
-    def _not_renewed(self, groups: Sequence[str], error: StreamleaseError) -> None:
-        for group in groups:
-            runner = self._runners.get(group)
-            if runner is not None and now_ms() - runner.renewed_at >= self._config.ttl:
-                runner.end(f"host {self._host} could not renew its leadership of {group} in time: {error}")
 
     async def tick(self) -> None:
         """Let time pass for those that need it now."""
@@ -161,23 +102,41 @@ class Upkeep:
         ((seconds, microseconds),) = await ask(self._redis, [("TIME",)])
         self._wall_ahead = int(seconds) * 1000 + int(microseconds) // 1000 - now_ms()
         self._known = await self._groups.all_spaces()
+        await self._forget_passed()
         await self._looking.turn(self._runners)
 
+    async def _forget_passed(self) -> None:
+        """Have read anew how often retention passed groups, if it has passed any since."""
+        before, self._passed_any = self._passed_any, None
+        try:
+            self._passed_any = await group_needs.passed_any(self._redis)
+        except StreamleaseError as error:
+            log.warning("whether retention passed groups is asked one by one: %s", error)
+        if self._passed_any is None or self._passed_any != before:
+            self._passed.clear()
+        for group in self._passed.keys() - self._runners.keys():
+            del self._passed[group]
+
     async def _look(self, groups: Sequence[str]) -> None:
-        known = self._known
+        known, sign = self._known, self._passed_any
         assert known is not None, "all spaces are read before the leaders are told"
         for page in _pages(groups):
+            passed = {group: self._passed[group] for group in page if group in self._passed}
+            unread = [group for group in page if group not in passed]
             try:
-                counts = await group_needs.passed_all(self._redis, page)
+                counts = await group_needs.passed_all(self._redis, unread) if unread else []
             except StreamleaseError as error:
                 log.warning("%d leaders cannot look for streams: %s", len(page), error)
                 continue
-            for group, passed in zip(page, counts, strict=True):
+            passed.update(zip(unread, counts, strict=True))
+            if sign == self._passed_any:
+                self._passed.update(passed)
+            for group in page:
                 runner = self._runners.get(group)
                 if runner is None:
                     continue
                 try:
-                    await runner.look(known, passed)
+                    await runner.look(known, passed[group])
                 except StreamleaseError as error:
                     log.warning(
                         "leader of %s cannot list its streams: %s", group, error, extra={"group": group}
@@ -215,55 +174,6 @@ class Upkeep:
             runner = self._runners.get(group)
             if runner is not None:
                 runner.post(Measured(of_group, at))
-
-    # ------------------------------------------------------------ leaders of others
-
-    def candidacy(self, group: str) -> Candidacy:
-        """What is known so far of who leads the group, to go on from there."""
-        known = self._watched.get(group)
-        if known is not None:
-            return known
-        return Candidacy(group, self._host, self._host, self._config, declared=True)
-
-    async def watch(self) -> list[str]:
-        """Look at the leaders of other hosts; the groups of dead ones that are this host's to take."""
-        await asyncio.sleep(WATCH_SECONDS)
-        if self._watches % GROUPS_EVERY == 0:
-            groups = {shared.id for shared in await self._groups.list()}
-            self._watched = {group: self.candidacy(group) for group in groups}
-        self._watches += 1
-        overdue = self._overdue = {}
-        await self._watching.turn([group for group in self._watched if group not in self._runners])
-        if not overdue:
-            return []
-        alive = [host.host for host in await hosts.alive(self._redis)]
-        now = now_ms()
-        return [group for group, dead in overdue.items() if self._is_due(group, dead, alive, now)]
-
-    async def _watch(self, groups: Sequence[str]) -> None:
-        overdue = self._overdue
-        for page in _pages(groups):
-            try:
-                records = await leadership.read_all(self._redis, page)
-            except StreamleaseError as error:
-                log.warning("the leaders of %d groups cannot be looked at: %s", len(page), error)
-                continue
-            for group, record in records.items():
-                candidacy = self._watched.get(group)
-                if candidacy is None:
-                    continue
-                if candidacy.observe(record, now_ms()) and record.held and record.host != self._host:
-                    overdue[group] = record.host
-
-    def _is_due(self, group: str, dead: str, alive: Sequence[str], now: int) -> bool:
-        order = sorted((host for host in alive if host != dead), key=lambda host: _rank(group, host))
-        turn = order.index(self._host) if self._host in order else len(order)
-        since = self._watched[group].watch.since
-        return since is not None and now - since >= self._config.ttl + turn * TURN_MS
-
-
-def _rank(group: str, host: str) -> bytes:
-    return hashlib.sha256(f"{group}\n{host}".encode()).digest()
 
 
 def _meta_of(weighed: tuple[str, str]) -> str:

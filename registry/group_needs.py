@@ -18,8 +18,9 @@ from pydantic import ValidationError
 
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import keys
+from streamlease.registry import keys, pulses
 from streamlease.registry.groups import Declaration, Groups
+from streamlease.registry.pulses import Pulse
 from streamlease.streams.redis.always import ask_always
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask
 from streamlease.streams.spaces.spaces import Space
@@ -69,6 +70,16 @@ async def passed_all(redis: AsyncRedis, groups: Sequence[str]) -> list[int]:
     return [_number(count) or 0 for count in counts]
 
 
+async def passed_any(redis: AsyncRedis) -> int:
+    """Another number as soon as `passed` of any group is another one.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    (count,) = await ask(redis, [("HGET", keys.PASSED, "groups")])
+    return _number(count) or 0
+
+
 def _number(held: bytes | None) -> int | None:
     """A number of the mirror; None if it is missing or damaged."""
     return int(held) if held is not None and held.isdigit() else None
@@ -83,6 +94,8 @@ async def tell_passed(redis: AsyncRedis, groups: Iterable[str]) -> None:
     commands: list[Command] = [("HINCRBY", keys.progress(group), "@passed", 1) for group in groups]
     if commands:
         await ask_always(redis, commands)
+        # After: whoever sees it finds the numbers of the groups.
+        await ask_always(redis, [("HINCRBY", keys.PASSED, "groups", 1)])
 
 
 async def read(
@@ -101,7 +114,7 @@ async def read(
         for group in page:
             commands += [
                 ("GET", keys.definition(group.id)),
-                ("HMGET", keys.leader(group.id), "host", "renewed_at"),
+                ("HMGET", keys.leader(group.id), "host", "renewed_at", "pulse"),
                 (
                     "HMGET",
                     keys.progress(group.id),
@@ -113,18 +126,34 @@ async def read(
             ]
         (seconds, microseconds), *replies = await ask(redis, commands)
         now = int(seconds) * 1000 + int(microseconds) // 1000
+        leaders = replies[1::3]
+        given = await pulses.read(redis, [pulse for one in leaders if (pulse := _pulse(one)) is not None])
         for place, group in enumerate(page):
             definition, leader, mirror = replies[place * 3 : place * 3 + 3]
             if definition is not None:
-                found.append(_parse(group, wanted[group], definition, leader, mirror, now))
+                alive = _alive(leader, given)
+                found.append(_parse(group, wanted[group], definition, alive, mirror, now))
     return found
+
+
+def _pulse(leader: Sequence[bytes | None]) -> Pulse | None:
+    """What keeps the leadership, of which host, time of renewal and tag are given."""
+    host, _, tag = leader
+    return Pulse(tag.decode("utf-8", "replace"), host.decode("utf-8", "replace")) if host and tag else None
+
+
+def _alive(leader: Sequence[bytes | None], given: Mapping[Pulse, int]) -> int:
+    """The last sign of life of the leader; 0 if there is none."""
+    written = (_number(leader[1]) or 0) if leader[0] else 0
+    pulse = _pulse(leader)
+    return written if pulse is None else max(written, given.get(pulse, 0))
 
 
 def _parse(
     group: SharedSubscription,
     streams: Sequence[StreamId],
     definition: bytes,
-    leader: Sequence[bytes | None],
+    alive: int,
     mirror: Sequence[bytes | None],
     now: int,
 ) -> GroupProgress:
@@ -140,7 +169,6 @@ def _parse(
         stream: positions.get(str(stream), 0) if committed is None else _number(committed) or 0
         for stream, committed in zip(streams, mirror[3:], strict=True)
     }
-    alive = (_number(leader[1]) or 0) if leader[0] else 0
     begun = frozenset(s for s, committed in zip(streams, mirror[3:], strict=True) if committed is not None)
     # A group from before there was a mirror counts as active now, until its leader writes one.
     commit = at if (at := _number(mirror[0])) is not None else now

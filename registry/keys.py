@@ -6,7 +6,8 @@ a script may touch them together::
     sl:{g:GROUP/FILTER}:def        string  JSON declaration
     sl:{g:GROUP/FILTER}:leader     hash    term, host, mailbox, renewed_at (ms), ttl (ms), lineage of the data
                                            in which the term was issued; declared: lineage in which the
-                                           group was declared
+                                           group was declared; pulse: tag of the pulses of its host,
+                                           where they renew it
     sl:{g:GROUP/FILTER}:journal    stream  fields r: JSON array of records, t: term, n: number in it
     sl:{g:GROUP/FILTER}:snapshot   hash    id, t, n (of the last journal entry in it), state (JSON)
     sl:{g:GROUP/FILTER}:arrivals   string  counter of sessions
@@ -22,8 +23,13 @@ a script may touch them together::
     sl:{g:GROUP/FILTER}:told       hash    session, stream and offset from which retention passed its query,
                                            which failed of it and need not again -> when (s): 30 days
     sl:{groups}:ids                set     every declared $shared/GROUP/FILTER or $queue/GROUP/FILTER
+    sl:{spaces}:passed             hash    groups: how often retention passed any, a sign to look at @passed.
+                                           It stands beside the definitions of spaces, which are looked at
+                                           together with it
     sl:{hosts}:alive               zset    host id -> time of its last sign of life (ms of the Redis clock)
     sl:{hosts}:info                hash    host id -> JSON
+    sl:{p:TAG}:pulses              hash    host id -> when it last renewed all that it leads on a server
+                                           (`registry/pulses.py`)
     sl:{m:OWNER}:in                stream  mailbox; field f: sender's mailbox, m: JSON array of messages
 
 The queue of spawn jobs is kept by RQ, under names of its own, and read and written by leader hosts only::
@@ -36,6 +42,7 @@ The queue of spawn jobs is kept by RQ, under names of its own, and read and writ
 from __future__ import annotations
 
 GROUPS = "sl:{groups}:ids"
+PASSED = "sl:{spaces}:passed"
 HOSTS_ALIVE = "sl:{hosts}:alive"
 HOSTS_INFO = "sl:{hosts}:info"
 
@@ -100,6 +107,11 @@ def progress(group: str) -> str:
 def replayed(group: str) -> str:
     """Key of the dead letters that were replayed."""
     return _group(group, "replayed")
+
+
+def pulses(tag: str) -> str:
+    """Key of the pulses with this tag."""
+    return f"sl:{{p:{tag}}}:pulses"
 
 
 def mailbox(owner: str) -> str:

@@ -9,6 +9,7 @@
 The term is the fencing token. It rises with every new leadership and stays in the record when the leader
 resigns; every durable write of a leader compares it in the same script as the write. So two hosts may both
 believe that they lead, but only the one with the newest term can write: clocks cost liveness, never safety.
+A host that leads many renews them together, by a pulse (`streamlease.registry.pulses`).
 
 **A term belongs to one lineage of the data.** A lineage is one unbroken past of what a server holds. A Redis
 that was restarted, or a replica that was promoted, may lack writes that were acknowledged, terms among them:
@@ -40,7 +41,8 @@ from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError, UnknownGroup
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
-from streamlease.registry import keys
+from streamlease.registry import keys, pulses
+from streamlease.registry.pulses import Pulse
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask, refusal
 from streamlease.streams.redis.scripts import load_script, run_many
 
@@ -87,10 +89,15 @@ class LeaderRecord:
     host: str
     mailbox: str
     renewed_at: int
+    """By itself, or by the pulse that keeps it."""
     ttl: int
     read_at: int
     damage: str = ""
     """What is wrong with it, if it cannot be read: then nobody is known to lead, and nobody may begin to."""
+    written_at: int = 0
+    """When it was renewed by itself."""
+    pulse: Pulse | None = None
+    """What keeps it; None: nothing else does."""
 
     @property
     def held(self) -> bool:
@@ -104,6 +111,10 @@ class LeaderRecord:
         Also if it renewed far in the future: the clock went back since, and who lives renews by the new one.
         """
         return self.held and abs(self.read_at - self.renewed_at) >= self.ttl
+
+    def kept_by(self, given: Mapping[Pulse, int]) -> LeaderRecord:
+        """The same, renewed when its pulse was given; if it was not, as it is written."""
+        return replace(self, renewed_at=given.get(self.pulse, self.written_at)) if self.pulse else self
 
 
 NOBODY = LeaderRecord(term=0, host="", mailbox="", renewed_at=0, ttl=0, read_at=0)
@@ -123,19 +134,27 @@ async def read(redis: AsyncRedis, group: str) -> LeaderRecord:
 
 
 async def read_all(redis: AsyncRedis, groups: Sequence[str]) -> dict[str, LeaderRecord]:
-    """The leadership records of `groups` in one round trip; damaged ones too, which say so."""
-    fields = ("term", "host", "mailbox", "renewed_at", "ttl")
+    """The leadership records of `groups`; damaged ones too, which say so.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    fields = ("term", "host", "mailbox", "renewed_at", "ttl", "pulse")
     commands: list[Command] = [("HMGET", keys.leader(group), *fields) for group in groups]
     *found, time = await ask(redis, [*commands, ("TIME",)])
     read_at = int(time[0]) * 1000 + int(time[1]) // 1000
-    return {group: _record(group, reply, read_at) for group, reply in zip(groups, found, strict=True)}
+    records = {group: _record(group, reply, read_at) for group, reply in zip(groups, found, strict=True)}
+    given = await pulses.read(
+        redis, [record.pulse for record in records.values() if record.pulse is not None]
+    )
+    return {group: record.kept_by(given) for group, record in records.items()}
 
 
 def _record(group: str, fields: Sequence[bytes | None], read_at: int) -> LeaderRecord:
     if fields[0] is None:
         return NOBODY
     try:
-        term, host, mailbox, renewed_at, ttl = (field.decode() if field else "0" for field in fields)
+        term, host, mailbox, renewed_at, ttl, tag = (field.decode() if field else "0" for field in fields)
         if int(term) < 0:
             raise ValueError(f"term {term}")
         return LeaderRecord(
@@ -145,6 +164,8 @@ def _record(group: str, fields: Sequence[bytes | None], read_at: int) -> LeaderR
             renewed_at=int(renewed_at),
             ttl=int(ttl),
             read_at=read_at,
+            written_at=int(renewed_at),
+            pulse=Pulse(tag, host) if fields[1] and fields[5] else None,
         )
     except ValueError as error:
         said = " ".join(str(error).split())[:100]
@@ -171,11 +192,17 @@ class LeaderWatch:
     """When it was looked at before that, and was another."""
     looked_at: int | None = None
 
-    def observe(self, record: LeaderRecord, now: int) -> bool:
-        """Note what the record says at `now`; whether an attempt to lead may succeed."""
+    def observe(self, record: LeaderRecord, now: int, unchanged: int | None = None) -> bool:
+        """Note what the record says at `now`; whether an attempt to lead may succeed.
+
+        Args:
+            unchanged: since when this process has seen the same of the pulse that keeps it.
+        """
         same = (record.term, record.renewed_at) == (self.record.term, self.record.renewed_at)
         if self.since is None or not same:
             self.since, self.before = now, self.looked_at
+        if unchanged is not None and unchanged < self.since:
+            self.since, self.before = unchanged, None
         self.record, self.looked_at = record, now
         if record.damage:
             return False
@@ -207,9 +234,9 @@ class Candidacy:
     declared: bool = False
     """Whether nobody may begin to lead it once its declaration is gone."""
 
-    def observe(self, record: LeaderRecord, now: int) -> bool:
-        """Note what the record says at `now`; whether an attempt to lead may succeed."""
-        return self.watch.observe(record, now)
+    def observe(self, record: LeaderRecord, now: int, unchanged: int | None = None) -> bool:
+        """As `LeaderWatch.observe`."""
+        return self.watch.observe(record, now, unchanged)
 
     def deaf(self, now: int) -> int:
         """For how long (ms) no leader heard anybody: the former one did until it was to renew at most."""
@@ -228,7 +255,7 @@ class Candidacy:
         watched = self.watch.record
         if watched.held:
             script = _TAKE_OVER
-            arguments += [watched.term, watched.renewed_at]
+            arguments += [watched.term, watched.written_at]
         else:
             script = _CLAIM
             of_group += [keys.definition(self.group)] if self.declared else []
@@ -252,7 +279,7 @@ async def renew(redis: AsyncRedis, group: str, host: str, term: int, lineage: st
         LineageChanged: the data have another lineage.
         StoreUnavailable, Indefinite: Redis does not answer.
     """
-    done, other = await _RENEW.run(redis, [keys.leader(group)], [host, term, lineage])
+    done, other = await _RENEW.run(redis, [keys.leader(group)], [host, term, lineage, ""])
     if done == 2:
         raise LineageChanged(f"term {term} of {group} was issued before Redis was restarted or replaced")
     if not done:
@@ -260,13 +287,18 @@ async def renew(redis: AsyncRedis, group: str, host: str, term: int, lineage: st
 
 
 async def renew_all(
-    redis: AsyncRedis, host: str, terms: Mapping[str, int], lineages: Mapping[str, str] | None = None
+    redis: AsyncRedis,
+    host: str,
+    terms: Mapping[str, int],
+    lineages: Mapping[str, str] | None = None,
+    tag: str = "",
 ) -> dict[str, int | None]:
     """Stay leader of many groups for another ttl, in one write.
 
     Args:
         terms: group -> term in which `host` leads it.
         lineages: group -> lineage of the data in which that term was issued.
+        tag: of the pulses of `host` that keep these leaderships from now on; empty: none do.
 
     Returns:
         group -> the term that stands in its record, for those that `host` leads no more; None for those whose
@@ -277,7 +309,8 @@ async def renew_all(
     """
     of = lineages or {}
     calls = [
-        _RENEW.call([keys.leader(group)], [host, term, of.get(group, "")]) for group, term in terms.items()
+        _RENEW.call([keys.leader(group)], [host, term, of.get(group, ""), tag])
+        for group, term in terms.items()
     ]
     lost: dict[str, int | None] = {}
     for group, reply in zip(terms, await run_many(redis, calls), strict=True):

@@ -134,6 +134,7 @@ class MemoryServer:
 
     def execute(self, command: Sequence[bytes]) -> Any:
         """Do one command; its reply, an error as ``ResponseError``, or a `Reading` that has to wait."""
+        self.commands += 1
         try:
             name, args = command[0].upper(), list(command[1:])
             special = _SPECIAL.get(name)
@@ -153,7 +154,6 @@ class MemoryServer:
         return reply
 
     def _do(self, name: bytes, args: list[bytes]) -> Any:
-        self.commands += 1
         kind = COMMANDS.get(name)
         if kind is None:
             raise ResponseError(f"ERR unknown command '{name.decode('utf-8', 'replace')}'")
@@ -175,6 +175,7 @@ class MemoryServer:
         return reply
 
     def _in_script(self, command: list[bytes]) -> Any:
+        self.commands += 1
         name, args = command[0].upper(), command[1:]
         special = _SPECIAL.get(name)
         return special(self, args) if special is not None else self._do(name, args)

@@ -1,5 +1,5 @@
 -- Become the leader of a shared subscription that has none: nobody ever led it, or the last one resigned.
--- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, lineage, declared)
+-- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, lineage, declared, pulse)
 -- KEYS[2] declaration of the group (string); left out for what is no group, such as the claim on retention
 -- ARGV[1] host  ARGV[2] mailbox  ARGV[3] ttl in ms  ARGV[4] the new term must be above this one
 -- ARGV[5] by how much the term rises if Redis may have lost terms that were issued (see registry/leadership.py)

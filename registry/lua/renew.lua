@@ -1,6 +1,7 @@
 -- Stay the leader for another ttl.
 -- KEYS[1] leadership record
 -- ARGV[1] host  ARGV[2] term  ARGV[3] lineage of the data in which the term was issued; empty: not compared
+-- ARGV[4] tag of the pulses that renew it from now on (registry/pulses.py); empty: none do
 -- Replies: {1, renewed_at} renewed; {2, lineage} Redis goes on with another lineage, nothing was changed;
 --          {0, term} another term or host stands there: stop
 local held = redis.call('HMGET', KEYS[1], 'term', 'host')
@@ -17,5 +18,5 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
-redis.call('HSET', KEYS[1], 'renewed_at', string.format('%.0f', now))
+redis.call('HSET', KEYS[1], 'renewed_at', string.format('%.0f', now), 'pulse', ARGV[4])
 return {1, now}

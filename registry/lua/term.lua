@@ -1,5 +1,5 @@
 -- A new term of a leader: what claim.lua and take_over.lua do alike. They include this file.
--- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, lineage)
+-- KEYS[1] leadership record (hash: term, host, mailbox, renewed_at, ttl, lineage, pulse)
 -- ARGV[1] host  ARGV[2] mailbox  ARGV[3] ttl in ms  ARGV[4] the new term must be above this one
 -- Replies: that of `lead` is {1, term, lineage}
 
@@ -18,6 +18,6 @@ local function lead(term, lost, step, now, lineage)
   end
   redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
   redis.call('HSET', KEYS[1], 'term', string.format('%.0f', term), 'host', ARGV[1], 'mailbox', ARGV[2],
-    'renewed_at', string.format('%.0f', now), 'ttl', ARGV[3], 'lineage', lineage)
+    'renewed_at', string.format('%.0f', now), 'ttl', ARGV[3], 'lineage', lineage, 'pulse', '')
   return {1, term, lineage}
 end

@@ -9,6 +9,9 @@ The position of the last message moved stands in the streams themselves (``trans
 append and deletion adds nothing twice, and neither do two movers. A mark with a time limit only keeps hosts
 from doing the same work at once.
 
+A mover waits for entries with one blocking read of all inboxes. In a cluster no read spans the servers, and
+for what is no stream nobody can wait: there it looks at the lengths of all inboxes every ``LOOK_SECONDS``.
+
 An entry cannot become a message if its topic is missing or outside the space, its payload does not fit the
 schema, or its id is above the highest position. It goes to ``sl:{inbox:SPACE}:refused`` with the reason, so
 that it holds up nothing.
@@ -16,18 +19,22 @@ that it holds up nothing.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch, StreamleaseError, UnknownSpace
 from streamlease.streams.imports.redis_streams import Entry, Mapping, PlainReader, fits
 from streamlease.streams.imports.transfer import Item, Transfer
 from streamlease.streams.log.keys import inbox_mover, inbox_refused, space_inbox
-from streamlease.streams.redis.connection import AsyncRedis, Command, ask, ask_each
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask, ask_each, is_cluster
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 LOOK_SECONDS = 0.5
-"""How often the inboxes are looked at."""
+"""How long a mover pauses after it has looked at the inboxes."""
+
+WAIT_MS = 1000
+"""How long one read waits for entries: so late a mover may notice a new space."""
 
 MARK_MS = 10_000
 MOST_REFUSED = 10_000
@@ -51,6 +58,25 @@ class InboxMover:
         self._who = who
         self._spaces = SpaceStore(redis)
         self._transfers: dict[str, Transfer] = {}
+        self._apart = is_cluster(redis)
+
+    async def wait(self) -> bool:
+        """Wait a while for entries; whether there may be any.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: try again.
+        """
+        inboxes = [space_inbox(space.name) for space in await self._open_spaces()]
+        if not inboxes:
+            await asyncio.sleep(WAIT_MS / 1000)
+        if self._apart or not inboxes:
+            return bool(inboxes)
+        wait: Command = ("XREAD", "COUNT", 1, "BLOCK", WAIT_MS, "STREAMS", *inboxes, *["0-0"] * len(inboxes))
+        (found,) = await ask_each(self._redis, [wait])
+        return bool(found)  # an error too: one of them is no stream, and each is looked at by itself
+
+    async def _open_spaces(self) -> list[Space]:
+        return [space for space in (await self._spaces.look()).listed if not space.ended]
 
     async def round(self) -> int:
         """Move what is there now, of those spaces that no other mover works at; how many entries.
@@ -58,7 +84,7 @@ class InboxMover:
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: try again.
         """
-        spaces = [space for space in (await self._spaces.look()).listed if not space.ended]
+        spaces = await self._open_spaces()
         asked: list[Command] = [("XLEN", space_inbox(space.name)) for space in spaces]
         lengths = await ask_each(self._redis, asked) if asked else []
         moved = 0

@@ -10,9 +10,13 @@ stream that several of them watch. Each has a :class:`Watch`, with streams of it
 
 A poll reads all streams where nothing is pushed: with `push` off, until the subscription stands, and after
 its connection was lost. While it stands, a poll reads what is new in the set, what the last poll failed to
-read, and ``POLL_SHARE`` others in turn. So its cost does not grow with the number of streams, and a push that
-got lost is made up for. In a cluster each server is polled for itself (``per_server``): one that is dead or
-stands still delays only its own streams.
+read, and a share of the others in turn: so many that all have had theirs after ``ROUND_SECONDS``, at least
+``LEAST_SHARE`` and at most ``POLL_SHARE``. So a push that got lost is made up for, and that costs little. A
+connection on which nothing comes is asked every second whether it lives. As long as it does not answer, or
+where a server hands on what was appended at another one (a cluster), polls read ``POLL_SHARE``.
+
+In a cluster each server is polled for itself (``per_server``): one that is dead or stands still delays only
+its own streams.
 
 Both loops run for ever: while Redis is away they keep trying, and ``error`` says so.
 """
@@ -22,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -35,13 +40,17 @@ from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.connection import AsyncRedis, is_cluster
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor, first_of, task_failed
 
 POLL_SECONDS = 1.0
 POLL_SHARE = 250
-"""How many streams one poll reads while their news are pushed: 10,000 take 40 s."""
+"""How many streams one poll reads at most while their news are pushed."""
+
+LEAST_SHARE = 8
+ROUND_SECONDS = 40.0
+"""How long it takes, as long as `POLL_SHARE` suffices, until each stream has been polled once."""
 
 PATIENCE_SECONDS = 0.25
 """How long a poll waits for the slowest server of a cluster before it leaves that to itself."""
@@ -51,8 +60,11 @@ GATHER_SECONDS = 0.005
 
 FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
-QUIET_SECONDS = 5.0
+ASK_SECONDS = 1.0
 """How long the push connection may be silent before it is asked whether it lives."""
+
+QUIET_SECONDS = 5.0
+"""How long it may be silent, though it was asked, before there is a new one."""
 
 OnChange = Callable[[StreamId, int | None], None]
 
@@ -98,6 +110,10 @@ class Tails:
         """Whether the order has all streams, and no others."""
         self._pushed = False
         """Whether the push connection stands. What is new is due for a poll, again once it is subscribed."""
+        self._heard_at = 0.0
+        """When something came on the push connection, by the event loop's clock."""
+        self._relayed = is_cluster(redis)
+        """Whether what is pushed may come from another server than the one that the connection is to."""
         self._resubscribe = asyncio.Event()
         self._tasks = Supervisor("tails", self._failed)
         self._servers = PerServer(redis, self._tasks, stream_meta, self._read, PATIENCE_SECONDS)
@@ -241,14 +257,25 @@ class Tails:
 
     def _asked(self) -> list[StreamId]:
         """What the next poll reads."""
-        if not self._pushed or len(self._tails) <= POLL_SHARE:
+        count = self._share()
+        if len(self._tails) <= count:
             return list(self._tails)
         if not self._turned:
             self._turn, self._turned = deque(self._tails), True
-        share = [self._turn.popleft() for _ in range(POLL_SHARE)]
+        share = [self._turn.popleft() for _ in range(count)]
         self._turn.extend(share)
         wanted = (self._due & self._tails.keys()) | self._unread.keys()
         return [*share, *wanted.difference(share)]
+
+    def _share(self) -> int:
+        """How many streams a poll reads in turn."""
+        if not self._pushed:
+            return len(self._tails)
+        silent = asyncio.get_running_loop().time() - self._heard_at
+        if self._relayed or silent >= 2 * ASK_SECONDS:
+            return POLL_SHARE
+        in_time = math.ceil(len(self._tails) * self._interval / ROUND_SECONDS)
+        return min(POLL_SHARE, max(LEAST_SHARE, in_time))
 
     async def _read(self, asked: Sequence[StreamId]) -> None:
         """Read the ends of streams of one server."""
@@ -308,11 +335,20 @@ class Tails:
 
     async def _hear(self, pubsub: Any, subscribed: asyncio.Event) -> None:
         await subscribed.wait()  # before, there is no connection to read from
+        time = asyncio.get_running_loop().time
+        self._heard_at = time()
         while True:
-            self._take(await pubsub.get_message(timeout=QUIET_SECONDS))
+            message = await pubsub.get_message(timeout=ASK_SECONDS)
+            if message is not None:
+                self._heard_at = time()
+                self._take(message)
+            elif time() - self._heard_at >= QUIET_SECONDS:
+                raise TimeoutError(f"nothing was heard for {QUIET_SECONDS:.0f} s, and no answer")
+            else:
+                await pubsub.ping()
 
     def _take(self, message: Any) -> None:
-        tail = self._by_channel.get(message["channel"]) if message is not None else None
+        tail = self._by_channel.get(message["channel"])
         if tail is None or message["type"] not in ("message", "subscribe"):
             return
         if message["type"] == "subscribe":

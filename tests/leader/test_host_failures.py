@@ -277,7 +277,7 @@ async def test_a_damaged_leadership_record_hurts_its_own_group_only(redis: Async
         await Groups(redis).declare(other, "earliest")
         host.lead(other.id)
         await until(lambda: _is(host.leaders == [other.id]))
-        assert await host._upkeep.watch() == []
+        assert await host._candidates._other_leaders.turn() == []
         await redis.delete(keys.leader(GROUP))
         await until(lambda: _is(host.leaders == [GROUP, other.id]))
         assert host.failure is None

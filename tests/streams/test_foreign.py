@@ -14,10 +14,12 @@ from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.entries.entries import to_messages
+from streamlease.streams.imports import inbox
 from streamlease.streams.imports.inbox import InboxMover
+from streamlease.streams.log.keys import space_inbox
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.publisher import Publisher
-from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import SpaceStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +56,29 @@ async def test_the_documented_inbox_commands_work(redis: AsyncRedis) -> None:
     first = to_messages(batch)[0]
     assert (first.topic, first.payload, first.key) == ("flights/JFK/LAX", b"on time", b"N14228")
     assert first.headers == (("source", b"tower"),)
+
+
+async def test_a_mover_waits_for_entries(embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    redis = connect(embedded_redis_url)
+    store = SpaceStore(redis)
+    mover = InboxMover(redis, "host")
+    monkeypatch.setattr(inbox, "WAIT_MS", 20)
+    assert not await mover.wait(), "there is no space"
+    for name in ("flights", "trains"):
+        await store.create(name, [f"{name}/#"])
+    assert not await mover.wait()
+    monkeypatch.setattr(inbox, "WAIT_MS", 20_000)
+    waiting = asyncio.create_task(mover.wait())
+    async with asyncio.timeout(10):
+        await redis.xadd(space_inbox("trains"), {"topic": "trains/1", "payload": "late"})
+        assert await waiting
+    assert await mover.round() == 1
+    await redis.set(space_inbox("flights"), "no stream")
+    await redis.xadd(space_inbox("trains"), {"topic": "trains/1", "payload": "later"})
+    async with asyncio.timeout(10):
+        assert await mover.wait(), "nobody can wait for what is no stream: look at each"
+    assert await mover.round() == 1
+    await redis.aclose()
 
 
 async def test_the_documented_append_works_and_is_idempotent(redis: AsyncRedis) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from redis.asyncio.client import PubSub
 
 from streamlease.protocol.errors import InvalidOption, StoreUnavailable, StreamleaseError, TaskFailed
 from streamlease.protocol.ids import StreamId
@@ -95,6 +97,65 @@ async def test_polls_read_a_share_where_news_are_pushed(
         await until(lambda: len(asked) > 0 and asked[-1] == 2 and tails.next_of(many[0]) is None)
         tails.set_streams(many)
         await until(lambda: tails.next_of(many[0]) == 7)
+
+
+async def test_polls_read_little_as_long_as_the_push_connection_answers(
+    redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails_module, "LEAST_SHARE", 2)
+    monkeypatch.setattr(tails_module, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(tails_module, "QUIET_SECONDS", 0.5)
+    many = [StreamId("s", 0, shard) for shard in range(9)]
+    await log.open(many)
+    asked: list[int] = []
+    async with Tails(redis, poll_interval=0.02) as watched:
+        tails = watched.watch()
+        next_offsets, get_message = watched._log.next_offsets, PubSub.get_message
+
+        async def count(streams: list[StreamId], *damaged: object) -> dict[StreamId, int]:
+            asked.append(len(streams))
+            return await next_offsets(streams)
+
+        monkeypatch.setattr(watched._log, "next_offsets", count)
+        tails.set_streams(many)
+        await until(lambda: asked[-20:] == [2] * 20)  # for longer than it may be silent: it answers
+        deaf = asyncio.Event()
+
+        async def hear(pubsub: PubSub, timeout: float) -> Any:  # noqa: ASYNC109 - as redis-py has it
+            if deaf.is_set():
+                await asyncio.sleep(timeout)
+                return None
+            return await get_message(pubsub, timeout=timeout)
+
+        monkeypatch.setattr(PubSub, "get_message", hear)
+        deaf.set()
+        await until(lambda: asked[-5:] == [9] * 5)
+        deaf.clear()
+        await until(lambda: asked[-20:] == [2] * 20)
+
+
+async def test_a_push_connection_that_stays_silent_is_made_anew(
+    redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tails_module, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(tails_module, "QUIET_SECONDS", 0.1)
+    await log.open(STREAMS)
+
+    async def hear(pubsub: PubSub, timeout: float) -> None:  # noqa: ASYNC109 - as redis-py has it
+        await asyncio.sleep(timeout)
+
+    async with Tails(redis, poll_interval=3600) as watched:
+        tails = watched.watch()
+        with monkeypatch.context() as patched:
+            patched.setattr(PubSub, "get_message", hear)
+            tails.set_streams(STREAMS)
+            await until(lambda: "nothing was heard" in caplog.text)
+        sequence = 0
+        async with asyncio.timeout(10):
+            while not watched.pushes:
+                await log.append(append(STREAMS[0], sequence, rows(0, 1)))
+                sequence += 1
+                await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("push", [True, False])

@@ -54,7 +54,7 @@ class Side:
         """Run a script of the product; ids of entries are shown by number, lineages not at all."""
         known = {
             "leader": keys.leader, "journal": keys.journal, "snapshot": keys.snapshot,
-            "progress": keys.progress,
+            "progress": keys.progress, "pulses": keys.pulses,
         }  # fmt: skip
         names = [known[part](self.group) for part in parts.split()]
         reply = await load_script(f"streamlease.{package}", name).run(self.redis, names, list(args))
@@ -69,13 +69,14 @@ class Side:
 
     async def kept(self) -> Any:
         """All that stands there, but for times."""
-        fields, entries, snapshot, progress = await ask(
+        fields, entries, snapshot, progress, pulses = await ask(
             self.redis,
             [
-                ("HMGET", keys.leader(self.group), "term", "host", "mailbox", "ttl"),
+                ("HMGET", keys.leader(self.group), "term", "host", "mailbox", "ttl", "pulse"),
                 ("XRANGE", keys.journal(self.group), "-", "+"),
                 ("HMGET", keys.snapshot(self.group), "id", "t", "n", "state"),
                 ("HGETALL", keys.progress(self.group)),
+                ("HKEYS", keys.pulses(self.group)),
             ],
         )
         journal = [(self._shown(id), value) for id, value in entries]
@@ -84,7 +85,8 @@ class Side:
             for name, value in zip(progress[::2], progress[1::2], strict=True)
             if name != b"@active"  # when
         }
-        return fields, journal, [self._shown(part) if part else part for part in snapshot], told
+        shown = [self._shown(part) if part else part for part in snapshot]
+        return fields, journal, shown, told, sorted(pulses)
 
 
 class Both:
@@ -105,6 +107,7 @@ class Both:
             "claim",
             "take_over",
             "renew",
+            "pulse",
             "resign",
             "witness",
             "age",
@@ -158,13 +161,21 @@ class Both:
         host, (floor, leap), watched = self.random.choice(HOSTS), self.floor_and_leap(), side.watched
         return await side.script(
             "registry", "take_over", "leader",
-            host, host, TTL, floor, watched.term, watched.renewed_at, leap,
+            host, host, TTL, floor, watched.term, watched.written_at, leap,
         )  # fmt: skip
 
     async def do_renew(self, side: Side) -> Any:
         (host, term), lineage = self.host_and_term(), self.lineage(side)
-        reply = await side.script("registry", "renew", "leader", host, term, lineage)
+        reply = await side.script(
+            "registry", "renew", "leader", host, term, lineage, self.random.choice(("", "7"))
+        )
         return reply[:1] if reply[0] == 1 else reply
+
+    async def do_pulse(self, side: Side) -> Any:
+        """A host is forgotten at once, after a while, or never."""
+        host, limit = self.random.choice(HOSTS), self.random.choice(("", 0, 3_600_000))
+        former, _, lineage = await side.script("registry", "pulse", "pulses", host, limit)
+        return former != "lineage", lineage
 
     async def do_resign(self, side: Side) -> Any:
         return await side.script("registry", "resign", "leader", *self.host_and_term())

@@ -1,0 +1,159 @@
+"""Idle: what groups at rest cost Redis and their processes, beside consumers of plain redis-py.
+
+Each group has a space of its own, one consumer and a leader, all with default settings. Nothing is published.
+The leaders live beside the consumers in one process, or on one ``streamlease serve`` while a few processes
+share the consumers. Commands are those that Redis has run, the ones inside of scripts included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psutil
+import redis
+import redis.asyncio
+
+import streamlease
+from bench.commands import Counter
+from bench.frame import Frame, Table
+from bench.leaders import hosts_of, spawn
+
+GROUPS = (1, 10, 100)
+STREAMS = 4
+"""Of each group's space."""
+
+PROCESSES = 4
+"""So many share the consumers if the leaders are on a host."""
+
+SETTLE_SECONDS = 10.0
+REST_SECONDS = 30.0
+BLOCK_MS = 2000
+"""How long a plain consumer's read waits."""
+
+READY = b"all streams are held\n"
+LAYOUTS = ("one process", f"one host, {PROCESSES} processes", "redis-py")
+
+
+def measure(frame: Frame) -> Iterator[Table]:
+    """How the cost grows with the groups; then, for the most groups, which commands it is."""
+    table = Table(
+        "Groups at rest",
+        ("", "groups", "commands/s", "processor time of one core: all processes", "of Redis"),
+    )
+    by_command: dict[str, dict[str, float]] = {}
+    for layout in LAYOUTS:
+        for groups in GROUPS:
+            with frame.server() as url:
+                rates, own, server = asyncio.run(_at_rest(url, layout, groups))
+            table.rows.append(
+                (layout, str(groups), f"{sum(rates.values()):,.1f}", f"{own:.1%}", f"{server:.1%}")
+            )
+            by_command[layout] = rates
+    yield table
+    most = Table(f"Commands a second of {GROUPS[-1]} groups at rest", ("", *LAYOUTS))
+    names = {name for rates in by_command.values() for name in rates}
+    for name in sorted(names, key=lambda name: -max(rates.get(name, 0) for rates in by_command.values())):
+        most.rows.append((name, *(f"{by_command[layout].get(name, 0):.1f}" for layout in LAYOUTS)))
+    yield most
+
+
+async def _at_rest(url: str, layout: str, groups: int) -> tuple[dict[str, float], float, float]:
+    """Commands a second by name, and the share of a core that the processes and Redis take."""
+    async with contextlib.AsyncExitStack() as stack:
+        pids = []
+        if layout.startswith("one host"):
+            pids += [host.pid for host, _ in await stack.enter_async_context(hosts_of(url, 1))]
+            kind, shares = "hosts", min(PROCESSES, groups)
+        else:
+            kind, shares = ("redis-py" if layout == "redis-py" else "embedded"), 1
+        numbers = [range(share, groups, shares) for share in range(shares)]
+        pids += stack.enter_context(await asyncio.to_thread(_consumers, url, kind, numbers))
+        counter = Counter(url)
+        with redis.Redis.from_url(url) as client:
+            server = psutil.Process(client.info("server")["process_id"])
+        processes = [psutil.Process(pid) for pid in pids]
+        await asyncio.sleep(SETTLE_SECONDS)
+        counter.since()
+        before, began = [sum(one.cpu_times()[:2]) for one in (*processes, server)], time.monotonic()
+        await asyncio.sleep(REST_SECONDS)
+        calls, seconds = counter.since(), time.monotonic() - began
+        spent = [
+            sum(one.cpu_times()[:2]) - first for one, first in zip((*processes, server), before, strict=True)
+        ]
+        rates = {name.removeprefix("cmdstat_"): count / seconds for name, count in calls.items() if count}
+        return rates, sum(spent[:-1]) / seconds, spent[-1] / seconds
+
+
+def _consumers(url: str, kind: str, numbers: Sequence[range]) -> contextlib.AbstractContextManager[list[int]]:
+    """Processes whose consumers hold all streams of the groups with these numbers."""
+    made = [
+        spawn([sys.executable, "-m", "bench.idle", url, kind, *map(str, (one.start, one.stop, one.step))])
+        for one in numbers
+    ]
+    for process in made:
+        assert process.stdout is not None
+        if process.stdout.readline() != READY:
+            raise RuntimeError(f"consumers ended with {process.wait()}")
+    return _ended_afterwards(made)
+
+
+@contextmanager
+def _ended_afterwards(made: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    try:
+        yield [process.pid for process in made]
+    finally:
+        for process in made:
+            process.kill()
+            process.communicate()
+
+
+async def _consume(url: str, numbers: range, *, embedded: bool) -> None:
+    """Hold the streams of groups, until killed."""
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(streamlease.connect(url, embedded=embedded))
+        readers = []
+        for number in numbers:
+            await client.create_space(f"idle{number}", [f"idle/{number}/#"], streams=STREAMS)
+            reader = await stack.enter_async_context(client.subscribe(f"$shared/g{number}/idle/{number}/#"))
+            stack.callback(asyncio.create_task(anext(reader)).cancel)
+            readers.append(reader)
+        while any(len(reader.streams) < STREAMS for reader in readers):  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.01)
+        await _ready()
+
+
+async def _consume_plainly(url: str, numbers: range) -> None:
+    """The same with consumer groups of Redis, one stream each."""
+    client = redis.asyncio.Redis.from_url(url, max_connections=2 * len(numbers))
+
+    async def consume(number: int) -> None:
+        while True:
+            await client.xreadgroup("g", "c", {f"bench:{number}": ">"}, block=BLOCK_MS)
+
+    for number in numbers:
+        await client.xgroup_create(f"bench:{number}", "g", mkstream=True)
+    await asyncio.gather(_ready(), *map(consume, numbers))
+
+
+async def _ready() -> None:
+    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.flush()
+    await asyncio.Event().wait()
+
+
+def _main(url: str, kind: str, *place: str) -> None:
+    numbers = range(*map(int, place))
+    if kind == "redis-py":
+        asyncio.run(_consume_plainly(url, numbers))
+    else:
+        asyncio.run(_consume(url, numbers, embedded=kind == "embedded"))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,172 @@
+"""How a host stays the leader of what it leads: a few groups one by one, many by one pulse per server.
+
+What each turn does for the groups of one server, if there are more than ``ONE_BY_ONE``::
+
+    resign what is led no more --> pulse --+-- unbroken: renew what it does not keep yet, and a few in turn
+                                           +-- broken:   renew all, one by one
+
+`registry/pulses.py` says why this is as good as renewing each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from streamlease.leader.runner import Runner, now_ms
+from streamlease.protocol.errors import StoreRefused, StoreUnavailable, StreamleaseError
+from streamlease.registry import keys, leadership, pulses
+from streamlease.registry.leadership import LeadershipConfig
+from streamlease.registry.pulses import Pulse
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.per_server import PerServer
+from streamlease.streams.tasks import Supervisor
+
+log = logging.getLogger(__name__)
+
+ONE_BY_ONE = 2
+"""So many groups of a server are renewed by themselves each time: all if there are no more, else in turn."""
+
+TIDY_EVERY = 600
+"""At each such turn, hosts that have been silent for long are forgotten."""
+
+PAGE = 250
+"""Groups in one exchange."""
+
+
+class Renewing:
+    """Renews the leaderships of one host.
+
+    Args:
+        runners: its leaders, by group.
+        tasks: owns what is sent to the servers of a cluster side by side.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        host: str,
+        config: LeadershipConfig,
+        runners: Mapping[str, Runner],
+        tasks: Supervisor,
+    ) -> None:
+        self._redis = redis
+        self._host = host
+        self._config = config
+        self._runners = runners
+        self._servers = PerServer(redis, tasks, keys.leader, self._renew, config.renew_interval / 1000)
+        self._begun: dict[str, int] = {}
+        """Tag -> when, by the host's own clock, the newest pulse was begun that was answered."""
+        self._named: dict[str, int] = {}
+        """Group -> the term in which its record may name a pulse of this host."""
+        self._kept: dict[str, tuple[int, str]] = {}
+        """Group -> the term and tag that its record had when it was renewed, if no pulse was broken since."""
+        self._turns = 0
+
+    async def turn(self) -> None:
+        """Renew all terms that are held, after a while; to be called again and again."""
+        await asyncio.sleep(self._config.renew_interval / 1000)
+        self._turns += 1
+        busy = await self._servers.turn(dict.fromkeys([*self._runners, *self._named]))
+        self._not_renewed(busy, StoreUnavailable("the server that keeps it does not answer"))
+
+    async def _renew(self, groups: Sequence[str]) -> None:
+        """Renew those of one server."""
+        await self._resign([group for group in groups if group not in self._runners])
+        led = {group: runner for group in groups if (runner := self._runners.get(group)) is not None}
+        began = now_ms()
+        tag, lineage = "", ""
+        if len(led) > ONE_BY_ONE:
+            tag = pulses.tag_beside(self._redis, keys.leader(next(iter(led))))
+            try:
+                lineage = await self._pulse(tag, led)
+            except StoreRefused as error:
+                log.warning("leaderships are renewed one by one, not by pulse %s: %s", tag, error)
+                tag = ""
+            except StreamleaseError as error:
+                self._not_renewed(led, error)
+                return
+        in_turn = -(-len(led) // ONE_BY_ONE)
+        due = {}
+        for place, (group, runner) in enumerate(led.items()):
+            kept = tag and self._kept.get(group) == (runner.term, tag) and runner.lineage in ("", lineage)
+            if kept and (place + self._turns) % in_turn:
+                runner.renewed_at = began
+            else:
+                due[group] = runner
+        await self._renew_each(due, tag)
+
+    async def _pulse(self, tag: str, led: Collection[str]) -> str:
+        """Give a pulse; the lineage of the data. If it was broken, it keeps none of `led` any more."""
+        began, former = now_ms(), self._begun.get(tag)
+        given = await pulses.give(self._redis, Pulse(tag, self._host), tidy=self._turns % TIDY_EVERY == 0)
+        ttl = self._config.ttl
+        unbroken = (
+            given.former is not None
+            and abs(given.at - given.former) < ttl
+            and former is not None
+            and now_ms() - former < ttl
+        )
+        if not unbroken:
+            for group in led:
+                self._kept.pop(group, None)
+        self._begun[tag] = began
+        return given.lineage
+
+    async def _renew_each(self, due: Mapping[str, Runner], tag: str) -> None:
+        for page in _pages(list(due)):
+            terms = {group: due[group].term for group in page}
+            if tag:
+                self._named.update(terms)
+            began = now_ms()
+            try:
+                lost = await leadership.renew_all(
+                    self._redis, self._host, terms, {group: due[group].lineage for group in page}, tag
+                )
+            except StreamleaseError as error:
+                self._not_renewed(page, error)
+                continue
+            for group in page:
+                if self._runners.get(group) is not due[group]:
+                    continue
+                self._renewed(group, due[group], began, lost, tag)
+
+    def _renewed(
+        self, group: str, runner: Runner, began: int, lost: Mapping[str, int | None], tag: str
+    ) -> None:
+        self._kept.pop(group, None)
+        if group in lost and lost[group] is None:
+            runner.leave_lineage()
+        elif group in lost:
+            runner.end(
+                f"host {self._host} leads {group} no more: its term {runner.term} was followed by "
+                f"term {lost[group]}"
+            )
+        else:
+            runner.renewed_at = began
+            if tag:
+                self._kept[group] = runner.term, tag
+            else:
+                self._named.pop(group, None)
+
+    def _not_renewed(self, groups: Collection[str], error: StreamleaseError) -> None:
+        for group in groups:
+            runner = self._runners.get(group)
+            if runner is not None and now_ms() - runner.renewed_at >= self._config.ttl:
+                runner.end(f"host {self._host} could not renew its leadership of {group} in time: {error}")
+
+    async def _resign(self, groups: Sequence[str]) -> None:
+        """A pulse would keep what is led no more, if its leader could not resign."""
+        for group in groups:
+            try:
+                await leadership.resign(self._redis, group, self._host, self._named[group])
+            except StreamleaseError as error:
+                log.warning("resigning from %s: %s", group, error, extra={"group": group})
+                continue
+            del self._named[group]
+            self._kept.pop(group, None)
+
+
+def _pages(groups: Sequence[str]) -> list[Sequence[str]]:
+    return [groups[begin : begin + PAGE] for begin in range(0, len(groups), PAGE)]

@@ -1,0 +1,70 @@
+"""What groups at rest cost Redis grows with hosts and processes, not with groups: commands of a minute."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.testing.loops import Timeline
+from streamlease.testing.memory_connection import connect, connect_redis
+from streamlease.testing.memory_server import MemoryServer
+
+STREAMS = 4
+MINUTE = 60.0
+MORE = 20
+"""So many commands a second more, by each host and process, are about some groups in turn, not about each."""
+LAYOUTS = {"embedded": (0, 1), "host": (1, 1), "hosts": (3, 1), "processes": (1, 4)}
+"""Leader hosts, and processes of consumers."""
+
+
+class Stage:
+    """Groups at rest, each with a space and a consumer of its own."""
+
+    def __init__(self, timeline: Timeline, groups: int, hosts: int, processes: int) -> None:
+        self.timeline = timeline
+        self.server = MemoryServer(lambda: 1_700_000_000 + timeline.now)
+        self.groups = groups
+        self.holding: set[int] = set()
+        for number in range(hosts):
+            timeline.process(f"host{number}").start(self.lead(number))
+        timeline.run(timeline.now + 1.0)
+        for place in range(processes):
+            timeline.process(f"consumers{place}").start(self.consume(range(place, groups, processes)))
+
+    async def lead(self, number: int) -> None:
+        host = LeaderHost(connect_redis(self.server), HostConfig(name=f"host{number}"))
+        await host.start()
+        await asyncio.Event().wait()
+
+    async def consume(self, numbers: range) -> None:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(connect(self.server))
+            for number in numbers:
+                await client.create_space(f"s{number}", [f"t/{number}/#"], streams=STREAMS)
+                await stack.enter_async_context(client.subscribe(f"$shared/g{number}/t/{number}/#"))
+                self.holding.add(number)
+            await asyncio.Event().wait()
+
+    def commands(self) -> int:
+        """Those of a minute, once all is quiet."""
+        assert self.timeline.run(self.timeline.now + MINUTE, lambda: len(self.holding) == self.groups)
+        self.timeline.run(self.timeline.now + MINUTE)
+        before = self.server.commands
+        self.timeline.run(self.timeline.now + MINUTE)
+        return self.server.commands - before
+
+
+def commands(groups: int, layout: str) -> int:
+    with Timeline() as timeline:
+        return Stage(timeline, groups, *LAYOUTS[layout]).commands()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_fifty_groups_cost_at_rest_is_little_more_than_what_one_costs(layout: str) -> None:
+    hosts, processes = LAYOUTS[layout]
+    few, many = commands(processes, layout), commands(50, layout)
+    assert many - few <= MORE * (hosts + processes) * MINUTE
