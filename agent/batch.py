@@ -15,6 +15,7 @@ from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
 from streamlease.streams.entries.delivered import Messages
+from streamlease.streams.entries.message_rows import with_plain_topics
 
 
 class Owner(Protocol):
@@ -75,6 +76,7 @@ class Batch:
 
         Behind its columns come the typed ones of a space with a schema.
         """
+        self._data = with_plain_topics(self._data)
         return self._data
 
     async def commit(self, end: int | None = None) -> None:

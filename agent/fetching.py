@@ -39,7 +39,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.decoding import DamagedEntry
-from streamlease.streams.entries.message_rows import filter_batch
+from streamlease.streams.entries.message_rows import ALL_COLUMNS, filter_batch
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
@@ -293,6 +293,7 @@ class Fetching:
                 enough=self._max_batch,
                 max_bytes=self._max_bytes,
                 schema=self._schema,
+                columns=ALL_COLUMNS,
                 count=one.held.entries or (FIRST_COUNT if one.end - one.start <= FEW else FIRST_ENTRIES),
             )
             for one in reading

@@ -7,6 +7,7 @@ buffers and of other columns needs no conversion.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -39,6 +40,16 @@ def integers(values: Sequence[int], type: pa.DataType) -> pa.Array:
     """A column of whole numbers, as such or as moments; `type` has 32 or 64 bits."""
     there = array("i" if type.bit_width == 32 else "q", values)
     return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(there)], 0)
+
+
+def spread(values: Sequence[int], lengths: Sequence[int], type: pa.DataType) -> pa.Array:
+    """A column with each of `values` as often as `lengths` says; `type` has 32 or 64 bits."""
+    size = type.bit_width // 8
+    plain = b"".join(
+        value.to_bytes(size, sys.byteorder, signed=True) * rows
+        for value, rows in zip(values, lengths, strict=True)
+    )
+    return pa.Array.from_buffers(type, len(plain) // size, [None, pa.py_buffer(plain)], 0)
 
 
 def flags(values: Iterable[bool]) -> pa.BooleanArray:

@@ -21,7 +21,7 @@ from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams.entries import expanding
-from streamlease.streams.entries.arrays import integer, integers, text, texts
+from streamlease.streams.entries.arrays import integer, integers, spread, text, texts
 from streamlease.streams.entries.layout import layout_of
 from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA, TIMESTAMP, whole_headers
 from streamlease.streams.entries.schemas import Schema, Versions
@@ -162,7 +162,7 @@ def _common(
         if name == "append_timestamp" or "timestamp" not in column:
             return _appended(neighbours, lengths)
         least = [int(one.fields[b"e"]) for one in neighbours]
-        base = integer(least[0], pa.int64()) if len(least) == 1 else _spread(least, lengths, pa.int64())
+        base = integer(least[0], pa.int64()) if len(least) == 1 else spread(least, lengths, pa.int64())
         moments = pc.add(column["timestamp"].cast(pa.int64()), base).view(TIMESTAMP)
         return pc.coalesce(moments, _appended(neighbours, lengths)) if moments.null_count else moments
     if name in column and (name != "payload" or b"s" not in neighbours[0].fields):
@@ -171,15 +171,7 @@ def _common(
 
 
 def _appended(neighbours: Sequence[BatchEntry], lengths: list[int]) -> pa.Array:
-    return _spread([int(one.fields[b"a"]) for one in neighbours], lengths, TIMESTAMP)
-
-
-def _spread(values: list[int], lengths: list[int], type: pa.DataType) -> pa.Array:
-    """Each of `values` as often as `lengths` says."""
-    if len(values) == 1:
-        return pa.repeat(integer(values[0], type), lengths[0])
-    ends = integers([*accumulate(lengths)], pa.int32())
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, integers(values, type)))
+    return spread([int(one.fields[b"a"]) for one in neighbours], lengths, TIMESTAMP)
 
 
 def stored_columns(
@@ -273,13 +265,13 @@ def topics_of(
     names = texts([*places])
     if index is None:
         firsts = [listed[known[one][0]] for one in stored] if len(known) > 1 else []
-        place = _spread(firsts, lengths, pa.int32()) if firsts else pa.repeat(_FIRST, rows)
+        place = spread(firsts, lengths, pa.int32()) if firsts else pa.repeat(_FIRST, rows)
         return pa.DictionaryArray.from_arrays(place, names, safe=False)
     own = index.cast(pa.int32())
     if len(listed) == len(places) and len(known) == 1:
         return pa.DictionaryArray.from_arrays(own, names)
-    begins, counts = (_spread([known[one][which] for one in stored], lengths, pa.int32()) for which in (0, 1))
-    inside = pc.and_(pc.greater_equal(own, 0), pc.less(own, counts))
+    begins, counts = (spread([known[one][which] for one in stored], lengths, pa.int32()) for which in (0, 1))
+    inside = pc.and_(pc.greater_equal(own, _FIRST), pc.less(own, counts))
     if not pc.all(inside, min_count=0).as_py():
         raise ValueError("a message has a topic that is not among those of its entry")
     place = pc.take(integers(listed, pa.int32()), pc.add(own, begins))

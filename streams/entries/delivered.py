@@ -101,14 +101,18 @@ class Messages(Sequence[Message]):
 
 
 def to_messages(batch: pa.RecordBatch) -> list[Message]:
-    """The rows of `batch`, a batch of ``MESSAGE_SCHEMA``, perhaps with typed columns behind, as messages."""
+    """The rows of `batch` as messages.
+
+    Args:
+        batch: of ``MESSAGE_SCHEMA``, perhaps with a dictionary of topics, perhaps with typed columns behind.
+    """
     rows, fixed = batch.num_rows, len(MESSAGE_SCHEMA)
     topic, key, payload, headers, stream, offset, timestamp, appended, epoch = batch.columns[:fixed]
     columns: list[Iterable[Any]] = [
-        topic.to_pylist(),
+        _shared(topic),
         _or(key, None),
         [value or b"" for value in payload.to_pylist()] if payload.null_count else payload.to_pylist(),
-        stream.to_pylist(),
+        _shared(stream),
         offset.to_pylist(),
         timestamp.view(pa.int64()).to_pylist(),
         appended.view(pa.int64()).to_pylist(),
@@ -117,6 +121,15 @@ def to_messages(batch: pa.RecordBatch) -> list[Message]:
         _typed(batch),
     ]
     return list(map(Message._make, zip(*columns, strict=True)))
+
+
+def _shared(column: pa.Array) -> Iterable[str]:
+    """Texts of which there are few; rows with the same one share it."""
+    indexed = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    names = indexed.dictionary.to_pylist()
+    if len(names) == 1:
+        return repeat(names[0], len(column))
+    return map(names.__getitem__, indexed.indices.to_pylist())
 
 
 def _or(column: pa.Array, missing: Any) -> Iterable[Any]:

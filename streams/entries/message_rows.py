@@ -37,6 +37,9 @@ MESSAGE_SCHEMA = pa.schema(
 )
 """The columns of every batch that a reader hands out."""
 
+ALL_COLUMNS = frozenset(MESSAGE_SCHEMA.names)
+"""Who asks for these gets all columns, and the topic as a dictionary."""
+
 FIRST_TIME = -62_135_596_800_000_000
 LAST_TIME = 253_402_300_800_000_000
 """Event times are ``FIRST_TIME <= time < LAST_TIME``, in microseconds since 1970: the years 1 to 9999, which
@@ -329,6 +332,16 @@ def _value_of(scalar: pa.Scalar) -> Any:
 @lru_cache(maxsize=65_536)
 def _selected(filters: tuple[str, ...], topic: str) -> bool:
     return any(matches(filter, topic) for filter in filters)
+
+
+def with_plain_topics(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """`batch` with texts in its column topic, which comes first, where it has a dictionary there."""
+    column = batch.column(0)
+    if not pa.types.is_dictionary(column.type):
+        return batch
+    schema = batch.schema.set(0, MESSAGE_SCHEMA.field(0))
+    plain = column.dictionary.take(column.indices)
+    return pa.RecordBatch.from_arrays([plain, *batch.columns[1:]], schema=schema)
 
 
 def filter_batch(batch: pa.RecordBatch, *filters: str) -> pa.RecordBatch:

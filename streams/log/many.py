@@ -95,7 +95,7 @@ async def read_each(
                     yield place, error
                 continue
             if reader.done or (worth is not None and reader.has_brought(*worth)):
-                yield place, _joined(batches, place)
+                yield place, _joined(batches, place, reader.bytes)
             else:
                 left.append(place)
         if history is not None and below:
@@ -109,16 +109,16 @@ async def read_each(
                     continue
                 batches[place] += outcome
                 if readers[place].done:
-                    yield place, _joined(batches, place)
+                    yield place, _joined(batches, place, readers[place].bytes)
                 else:
                     left.append(place)
         going = left
 
 
-def _joined(batches: list[list[pa.RecordBatch]], place: int) -> list[pa.RecordBatch]:
-    """What was found at `place`, which is kept no longer."""
+def _joined(batches: list[list[pa.RecordBatch]], place: int, size: int) -> list[pa.RecordBatch]:
+    """What was found at `place`, of `size` bytes; it is kept no longer."""
     found, batches[place] = batches[place], []
-    return gather(found, last=True)[0]
+    return gather(found, last=True, all_bytes=size)[0]
 
 
 def _is_below_memory(error: StreamleaseError) -> TypeGuard[HistoryTruncated]:

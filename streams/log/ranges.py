@@ -314,15 +314,20 @@ def gather(
     last: bool,
     enough: int = BATCH_ROWS,
     enough_bytes: int = BATCH_BYTES,
+    all_bytes: int | None = None,
 ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
     """Join small neighbours into batches of at most ``BATCH_ROWS`` rows and ``BATCH_BYTES``; cut large ones.
 
     Args:
         enough, enough_bytes: so many rows, or bytes, are a batch of their own, and are not copied.
+        all_bytes: the bytes of all together, if they are known.
 
     Returns:
         what is ready to be handed out, and what waits for more; nothing waits if `last`.
     """
+    fits = all_bytes is not None and all_bytes <= BATCH_BYTES
+    if last and fits and len(batches) == 1 and 0 < batches[0].num_rows <= BATCH_ROWS:
+        return batches, []  # the rest would come to this, but look at every buffer
     ready: list[pa.RecordBatch] = []
     group: list[pa.RecordBatch] = []
     rows = size = 0

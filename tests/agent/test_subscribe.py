@@ -80,7 +80,7 @@ class Importers:
 async def main():
     async with connect(sys.argv[1]) as client:
         async with client.subscribe("$shared/g/a/#", start="earliest") as reader:
-            left = 23
+            left = 29
             while left:
                 batch = await anext(reader)
                 left -= len(batch.to_arrow())
@@ -100,11 +100,13 @@ asyncio.run(main())
 async def test_pandas_is_not_imported_by_a_loop_that_has_leases(embedded_redis_url: str) -> None:
     """pyarrow does, with its first array of Python values; on a busy machine longer than a session lasts."""
     async with connect(embedded_redis_url) as client:
-        await client.create_space("s", ["a/#"], streams=2)
+        await client.create_space("s", ["a/#"])
         await publish(client, range(20))
         async with client.publisher() as publisher:
             for headers in ({}, {"name": "value"}, {"name": b"value"}):
                 await publisher.send("a/0", b"alone", headers=headers)
+            for other in "bcd":  # neighbours that are read together, with topics of their own
+                await publisher.send_many(["a/0", f"a/0/{other}"], [b"1", b"2"])
         run = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-c", LATE_IMPORTS, embedded_redis_url],

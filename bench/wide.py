@@ -1,0 +1,92 @@
+"""Wide subscriptions: the same messages over 16 and over 10,000 streams, consumed by one consumer.
+
+The leader is in the consumer's process, and the time begins with `connect`: finding the leader, being granted
+all streams, and the commit of every batch are in it. A batch is of one stream, so with 10,000 streams there
+are as many batches and commits at least. Every turn has a group of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.frame import Frame, Table
+from bench.messages import PAYLOAD_BYTES
+from streamlease.agent.client import connect
+
+SIZES = (16, 10_000)
+MOST_IN_SPACE = 2500
+"""Streams of one space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one consumer took, in seconds; until its first batch, and to the end."""
+
+    first: float
+    seconds: float
+    processor: float
+    batches: int
+
+
+async def fill(url: str, streams: int, count: int) -> None:
+    """Make spaces with so many streams, and publish `count` messages, each to a topic of its own."""
+    spaces = -(-streams // MOST_IN_SPACE)
+    async with connect(url, embedded=False) as client, client.publisher() as publisher:
+        for space in range(spaces):
+            await client.create_space(
+                f"wide-{streams}-{space}", [f"wide/{streams}/{space}/#"], streams=streams // spaces
+            )
+        for number in range(count):
+            await publisher.submit(f"wide/{streams}/{number % spaces}/{number}", b"x" * PAYLOAD_BYTES)
+
+
+async def consume(url: str, streams: int, count: int, run: int) -> Turn:
+    """All messages of so many streams; each batch committed."""
+    left, batches, first = count, 0, 0.0
+    began, processor = time.perf_counter(), time.process_time()
+    subscription = f"$shared/run-{run}/wide/{streams}/#"
+    async with connect(url) as client, client.subscribe(subscription, start="earliest") as reader:
+        async for batch in reader:
+            first = first or time.perf_counter() - began
+            batches += 1
+            left -= sum(1 for message in batch.messages if message.payload is not None)
+            await batch.commit()
+            if not left:
+                break
+        return Turn(first, time.perf_counter() - began, time.process_time() - processor, batches)
+
+
+def measure(frame: Frame) -> Iterator[Table]:
+    """Seconds of each number of streams, and their ratio to the fewest."""
+    turns: dict[int, list[Turn]] = {size: [] for size in SIZES}
+    with frame.server() as url:
+        for size in SIZES:
+            asyncio.run(fill(url, size, frame.messages))
+        for run in range(frame.runs):
+            for size in SIZES:
+                turns[size].append(asyncio.run(consume(url, size, frame.messages, run)))
+    table = Table(
+        f"Consuming {frame.messages:,} messages of {PAYLOAD_BYTES} bytes, medians of {frame.runs}",
+        ("streams", "batches", "first after s", "all after s", "ratio", "processor s", "ratio of processor"),
+    )
+    base = turns[SIZES[0]]
+    for size, each in turns.items():
+        seconds, processor = (
+            statistics.median(getattr(turn, what) for turn in each) for what in ("seconds", "processor")
+        )
+        table.rows.append(
+            (
+                f"{size:,}",
+                f"{statistics.median(turn.batches for turn in each):,.0f}",
+                f"{statistics.median(turn.first for turn in each):.2f}",
+                f"{seconds:.2f}",
+                f"{seconds / statistics.median(turn.seconds for turn in base):.1f}",
+                f"{processor:.2f}",
+                f"{processor / statistics.median(turn.processor for turn in base):.1f}",
+            )
+        )
+    yield table
