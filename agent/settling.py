@@ -1,7 +1,9 @@
-"""What a program has done with its messages: commits and failures, until the leader has answered them.
+"""What a program has done with its messages: commits and failures, until they are durable.
 
-Each is entered in the book and told to the leader, again under the next lease if need be. Who committed, or
-reported a failure, waits for the answer; and learns it if the stream was taken away before.
+Each is entered in the book. A commit is written at once, fenced by the lease (`registry/commits.py`), and
+the leader learns of it afterwards. What cannot be written so, and every failure, is told to the leader, again
+under the next lease if need be. Who committed, or reported a failure, waits; and learns it if the stream was
+taken away before.
 
 A message that cannot be decoded, because its entry is damaged, fails by itself, as if the program had called
 ``Batch.fail``: the group counts, waits and writes a dead letter as for every other poison message.
@@ -15,14 +17,17 @@ from typing import Any
 
 from streamlease.agent import metrics
 from streamlease.agent.batch import writable
+from streamlease.agent.commit_writing import CommitWriting
 from streamlease.agent.session import Session
 from streamlease.borrower.book import ConsumerBook, Failing, Granted, Held
 from streamlease.borrower.events import FailureAnswered, ProgressAcknowledged, StreamGranted
 from streamlease.protocol.errors import Fenced, Indefinite, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
+from streamlease.registry.commits import GroupCommits
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.publish import traces
+from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +39,12 @@ class Settling:
 
     Args:
         subscription: for the metrics.
+        tasks: runs what writes commits.
     """
 
-    def __init__(self, book: ConsumerBook, subscription: str) -> None:
+    def __init__(
+        self, book: ConsumerBook, subscription: str, commits: GroupCommits, tasks: Supervisor
+    ) -> None:
         self.session: Session | None = None
         """Tells the leader; there is none before the consumer begins to borrow."""
         self.leaving = False
@@ -44,6 +52,7 @@ class Settling:
         self.error: StreamleaseError | None = None
         """Why nothing can be settled any more."""
         self._book = book
+        self._writing = CommitWriting(commits, tasks, book.holds, self._written, self.report)
         self._traces = traces.active()
         self._durable = metrics.COMMITTED.labels(subscription)
         self._commits: dict[Held, list[tuple[int, asyncio.Future[None]]]] = {}
@@ -75,7 +84,7 @@ class Settling:
                 await waiter
         except TimeoutError:
             raise Indefinite(
-                f"no leader confirmed the commit of {held.stream} up to offset {end} "
+                f"neither Redis nor a leader confirmed the commit of {held.stream} up to offset {end} "
                 f"within {COMMIT_SECONDS:.0f} s: "
                 f"it may be committed, or its messages may come again"
             ) from None
@@ -91,9 +100,19 @@ class Settling:
         self._commits.setdefault(held, []).append((end, waiter))
         if end > held.committed:
             held.advance(end)
-            self.report(held)
+            if held.holes:
+                self.report(held)  # only a leader counts them
+            else:
+                self._writing.add(held)
             self._fail_damaged(held)
         return True
+
+    def _written(self, held: Held, offset: int) -> None:
+        """A commit is durable, and the leader may learn of it."""
+        before = held.acknowledged
+        held.acknowledge(offset)
+        self._answer_commits(held, before)
+        self.report(held)
 
     async def fail(self, held: Held, offset: int, cause: str) -> Verdict:
         """See `Batch.fail`."""

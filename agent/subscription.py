@@ -33,6 +33,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead, LeaderToSession
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry.commits import GroupCommits
 from streamlease.streams.clock import seconds
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.tails import Tails
@@ -83,10 +84,10 @@ class SharedReader:
         """There may be something to fetch, or room for it."""
         self._arrived = asyncio.Event()
         """There may be something to hand out, or the end."""
-        self._settling = Settling(self.book, self.subscription)
+        self._tasks = Supervisor(f"subscription {shared}", lambda _, error: self._give_up(error))
+        self._settling = Settling(self.book, self.subscription, GroupCommits(redis, shared.id), self._tasks)
         self.acknowledged = self._settling.acknowledged
         """Progress is durable."""
-        self._tasks = Supervisor(f"subscription {shared}", lambda _, error: self._give_up(error))
         self._fetching = Fetching(
             redis, self._tails, self.book, self._settling, shared, self._arrived.set, self._tasks,
             max_batch=max_batch, most_waiting=buffered_batches, schema=schema, clock=clock,

@@ -113,7 +113,7 @@ class _Pretender:
 
     async def _write(self, records: list[Record]) -> None:
         async with self._one:  # a journal takes one commit after the other
-            await self._journal.write(*self._journal.next_commit(records))
+            await self._journal.write(self._journal.next_commit(records))
 
 
 async def _page(url: str) -> list[tuple[str, str, str]]:

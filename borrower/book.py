@@ -196,9 +196,10 @@ class Held:
             leaving: the consumer commits nothing more; otherwise what was delivered must be committed before
                 a stream that is asked back is given.
         """
+        durable = self.acknowledged >= self.committed
         final = self.revoking and (leaving or self.committed >= self.delivered)
         holes = self.lost() if self.holes else ()
-        return Progressed(self.stream, self.lease_epoch, self.committed, final, holes)
+        return Progressed(self.stream, self.lease_epoch, self.committed, final, holes, durable)
 
     # ------------------------------------------------------------ failures
 

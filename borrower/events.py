@@ -42,6 +42,8 @@ class Progressed:
     final: bool = False
     holes: tuple[Hole, ...] = ()
     """What was lost below `offset` and is not acknowledged yet."""
+    durable: bool = False
+    """It is committed already (`registry/commits.py`), and the leader need only learn of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class StreamGone:
     stream: str
     lease_epoch: int
     acknowledged: int | None = None
-    """Everything below was durable under the lease, by the leader's answers; None: there was none."""
+    """Everything below was durable under the lease; None: that is not known of anything."""
 
 
 @dataclass(frozen=True, slots=True)

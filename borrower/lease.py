@@ -63,7 +63,9 @@ class Borrowed:
     asked_back: bool = False
     """Whether it has been revoking."""
     acknowledged: int = -1
-    """Everything below is durable, by the leader's answers under this lease; -1: there was none."""
+    """Everything below is durable, and was made so under this lease; -1: that is not known of anything."""
+    heard: int = -1
+    """Everything below is known to the leader, by its answers under this lease; -1: there was none."""
     failed: MessageFailed | None = None
     """A failure that the leader has not answered."""
     report_at: int = 0
@@ -91,4 +93,4 @@ class Borrowed:
     @property
     def is_answered(self) -> bool:
         """Whether the leader has answered all that it was told."""
-        return self.failed is None and self.acknowledged >= self.told.offset
+        return self.failed is None and self.heard >= self.told.offset

@@ -34,6 +34,12 @@ from streamlease.protocol.messages import (
     UpdateProgress,
 )
 
+TELL_INTERVAL = 250
+"""What is committed already is told the leader so often (ms) at most: no one waits for it to know."""
+
+MOST_TOLD = 1000
+"""Streams in one message."""
+
 CALM_STREAMS = 1000
 """For each so many streams that it holds, a borrower waits one more ``resend_interval`` before it repeats."""
 
@@ -54,6 +60,8 @@ class BorrowedStreams:
     """Stream -> highest lease epoch that this borrower had and has no more; late copies are refused."""
     unanswered: dict[str, None] = field(default_factory=dict)
     """All streams of which the leader has not answered all, and some of which it has."""
+    told_at: int | None = None
+    """When (ms) the leader was last told of what is committed already."""
 
     # ------------------------------------------------------------ from the leader
 
@@ -115,7 +123,7 @@ class BorrowedStreams:
             return []
         effects: list[Effect] = []
         if lease.told.final and lease.acknowledged < lease.told.offset and not message.forced:
-            lease.acknowledged = lease.told.offset
+            lease.acknowledged = lease.heard = lease.told.offset
             effects.append(ProgressAcknowledged(stream, lease_epoch, lease.told.offset))
         return [*effects, self._drop(stream, lease, StreamEvent.REVOKED), finished]
 
@@ -125,7 +133,10 @@ class BorrowedStreams:
         for entry in message.progress:
             stream, lease_epoch, offset = entry.stream, entry.lease_epoch, entry.offset
             lease = self._lease(stream, lease_epoch)
-            if lease is not None and offset > lease.acknowledged:
+            if lease is None:
+                continue
+            lease.heard = max(lease.heard, offset)
+            if offset > lease.acknowledged:
                 lease.acknowledged = offset
                 effects.append(ProgressAcknowledged(stream, lease_epoch, offset))
         return effects
@@ -140,6 +151,7 @@ class BorrowedStreams:
         if done > lease.told.offset:
             lease.told = lease.told.model_copy(update={"offset": done})
         lease.acknowledged = max(lease.acknowledged, lease.told.offset)
+        lease.heard = max(lease.heard, lease.told.offset)
         answer = FailureAnswered(
             message.stream,
             message.lease_epoch,
@@ -164,6 +176,10 @@ class BorrowedStreams:
             final=event.final,
             holes=event.holes,
         )
+        if event.durable:
+            lease.acknowledged = max(lease.acknowledged, event.offset)
+            if not event.final:
+                return self._tell_in_time(lease, now)
         self._expect(lease, now)
         return [self._report(lease.told)]
 
@@ -205,22 +221,34 @@ class BorrowedStreams:
     def repeat(self, now: int) -> list[Effect]:
         """Tell again what is due and not answered."""
         effects: list[Effect] = []
+        told: list[Progress] = []
         for stream in list(self.unanswered):
             lease = self.held.get(stream)
             if lease is None or lease.is_answered:
                 del self.unanswered[stream]
             elif now >= lease.report_at:
                 lease.report_at = self._resend_at(now)
-                failed = lease.failed
-                effects.append(self._report(lease.told) if failed is None else self._send(failed))
+                if lease.failed is None:
+                    told.append(lease.told)
+                else:
+                    effects.append(self._send(lease.failed))
+        if told:
+            self.told_at = now
+            effects += [self._report(*told[i : i + MOST_TOLD]) for i in range(0, len(told), MOST_TOLD)]
         return effects
 
     # ------------------------------------------------------------ inside
 
-    def _report(self, told: Progress) -> SendToLeader:
-        """Say how far one stream is."""
+    def _tell_in_time(self, lease: Borrowed, now: int) -> list[Effect]:
+        """Tell what is committed already: now, or with what else comes until the leader is told next."""
+        self.unanswered[lease.told.stream] = None
+        lease.report_at = now if self.told_at is None else max(now, self.told_at + TELL_INTERVAL)
+        return self.repeat(now) if lease.report_at == now else []
+
+    def _report(self, *told: Progress) -> SendToLeader:
+        """Say how far streams are."""
         who = self.link.identity
-        return self._send(UpdateProgress(group=who.group, borrower=who.borrower, progress=(told,)))
+        return self._send(UpdateProgress(group=who.group, borrower=who.borrower, progress=told))
 
     def _send(self, message: BorrowerToLeader) -> SendToLeader:
         return SendToLeader(self.link.mailbox, message)

@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from streamlease.hosts.forgetting import Forgetter, Spent, unfinished
+from streamlease.leader.core.parts.mirror import Moved
+from streamlease.leader.core.state.group_state import EXPIRED
 from streamlease.leader.core.state.records import Expired
 from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError, UnknownGroup, UnknownSpace
@@ -228,13 +230,13 @@ class Retainer:
             recovery = await recover(self._redis, id)
             journal = Journal(self._redis, id, self._host, term, recovery.last_id)
             record = Expired(at=again.read_at, idle_ms=group.idle_ms, host=self._host)
-            expired = {"@expired": again.read_at}
+            expired = Moved(fields={EXPIRED: again.read_at})
             try:
-                await journal.write(*journal.next_commit([record], expired))
+                await journal.write(journal.next_commit([record], expired))
             except TailLost as error:
                 log.warning("group '%s': its journal is healed: %s", group.subscription, error)
                 await journal.heal(recovery.state.snapshot())
-                await journal.write(*journal.next_commit([record], expired))
+                await journal.write(journal.next_commit([record], expired))
             log.warning(
                 "group '%s' was idle for %d s and holds no messages any more", group.subscription,
                 group.idle_ms // 1000, extra={"group": id, "term": term},

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamlease.leader.core.parts.mirror import Moved
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Record, decode_records, encode_records
 from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError, Unsupported
@@ -19,7 +20,7 @@ from streamlease.registry import keys
 from streamlease.registry.leadership import LineageChanged
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.damaged import parsing
-from streamlease.streams.redis.durability import Durability
+from streamlease.streams.redis.durability import MEMORY, Durability
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.redis.scripts import Call, load_script
 
@@ -147,6 +148,15 @@ class TailLost(StreamleaseError):
     """Redis lost the newest entries of a journal that the leader had written."""
 
 
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One group commit, as it is written however often."""
+
+    number: int
+    payload: bytes
+    moved: tuple[str | int, ...]
+
+
 class Journal:
     """The writing end, for one leader in one term."""
 
@@ -166,7 +176,8 @@ class Journal:
         self._term = term
         self._lineage = lineage
         self._leader, self._journal = keys.leader(group), keys.journal(group)
-        self._snapshot_key, self._progress = keys.snapshot(group), keys.progress(group)
+        self._snapshot_key = keys.snapshot(group)
+        self._progress, self._leases = keys.progress(group), keys.leases(group)
         self._number = 0
         self.durability = durability
         """What every write must satisfy before it counts."""
@@ -184,26 +195,20 @@ class Journal:
         """Whether so much was written that a snapshot should take its place."""
         return self.since_snapshot >= SNAPSHOT_EVERY or self._bytes >= SNAPSHOT_BYTES
 
-    def next_commit(
-        self, records: Sequence[Record], progress: Mapping[str, int | None] | None = None
-    ) -> tuple[int, bytes, tuple[str | int, ...]]:
+    def next_commit(self, records: Sequence[Record], moved: Moved | None = None) -> Commit:
         """Give a commit its number; `write` may then be repeated until it is answered.
 
         Args:
-            progress: what the mirror of the group's progress holds once `records` are written; see
-                `registry/group_needs.py`.
+            moved: what `records` change of the leases and the progress that stand beside the journal.
         """
         self._number += 1
-        moved = progress or {}
-        removed = [name for name, value in moved.items() if value is None]
-        fields: list[str | int] = [len(removed), *removed]
-        for name, value in moved.items():
-            if value is not None:
-                fields += (name, value)
-        return self._number, encode_records(records), tuple(fields)
+        return Commit(self._number, encode_records(records), _arguments(moved or Moved()))
 
-    async def write(self, number: int, payload: bytes, fields: tuple[str | int, ...] = (0,)) -> None:
-        """Write one commit, and the progress that it makes into the mirror, in one act.
+    async def write(self, commit: Commit) -> dict[str, int]:
+        """Write one commit, and who may commit streams from then on, in one act.
+
+        Returns:
+            of which of the streams that `moved` asks for more is committed than the leader knew.
 
         Raises:
             Fenced: another leader has followed.
@@ -213,14 +218,27 @@ class Journal:
             NotDurable: written, but not durably; repeat.
             Indefinite: written or not; repeat.
         """
+        durable = " ".join(str(choice) for choice in self.durability if choice != MEMORY)
         call = _APPEND.call(
-            [self._leader, self._journal, self._progress],
-            [self._host, self._term, number, payload, self.last_id, self._lineage, *fields],
+            [self._leader, self._journal, self._progress, self._leases],
+            [
+                self._host,
+                self._term,
+                commit.number,
+                commit.payload,
+                self.last_id,
+                self._lineage,
+                durable,
+                *commit.moved,
+            ],
         )
-        self.last_id = await self._run(call)
+        self.last_id, *further = await self._run(call)
         self.since_snapshot += 1
-        self._bytes += len(payload)
-        self._sizes.append(len(payload))
+        self._bytes += len(commit.payload)
+        self._sizes.append(len(commit.payload))
+        return {
+            stream.decode(): int(offset) for stream, offset in zip(further[::2], further[1::2], strict=True)
+        }
 
     async def snapshot(self, state: bytes) -> None:
         """Store `state`, which holds everything up to `last_id`, and drop what it contains.
@@ -234,7 +252,7 @@ class Journal:
             [self._leader, self._journal, self._snapshot_key],
             [self._host, self._term, self.last_id, state, self._kept(), self._number, int(mark)],
         )
-        self.last_id = await self._run(call)
+        (self.last_id,) = await self._run(call)
         self.since_snapshot = self._bytes = 0
 
     def _kept(self) -> int:
@@ -258,8 +276,8 @@ class Journal:
         self.last_id = entries[0][0] if entries else b"0-0"
         await self._snapshot(state, mark=True)
 
-    async def _run(self, call: Call) -> bytes:
-        (outcome, result), why = await run_durably(self._redis, call, self.durability)
+    async def _run(self, call: Call) -> list[bytes]:
+        (outcome, result, *more), why = await run_durably(self._redis, call, self.durability)
         if outcome == 0:
             raise Fenced(
                 f"host {self._host} leads {self._group} no more: its term {self._term} "
@@ -276,4 +294,15 @@ class Journal:
             )
         if why:
             raise NotDurable(f"the journal of group {self._group} is written, but not durably: {why}")
-        return bytes(result)
+        return [result, *more]
+
+
+def _arguments(moved: Moved) -> tuple[str | int, ...]:
+    """As `leader/lua/journal_append.lua` takes it."""
+    found: list[str | int] = [len(moved.gone), *moved.gone, len(moved.fields)]
+    for name, value in moved.fields.items():
+        found += (name, value)
+    for stream, one in moved.streams.items():
+        over = "" if one.leased else "-"
+        found += (stream, one.committed, f"{one.lease_epoch}{over}", one.reset_by, int(one.asked))
+    return tuple(found)

@@ -13,7 +13,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from streamlease.leader import metrics, traces
 from streamlease.leader.core.events import (
@@ -21,6 +22,7 @@ from streamlease.leader.core.events import (
     Describe,
     Effect,
     Event,
+    LeasesWritten,
     Persist,
     Recovered,
     Send,
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
+
+T = TypeVar("T")
 
 Outbox = Callable[[str, Message], None]
 """Puts a message on its way to a mailbox; in order, without waiting."""
@@ -228,7 +232,9 @@ class Runner:
         reason = await self._carry_out(machine.step(Recovered(self.deaf), now_ms()), machine, journal)
         if reason is not None:
             return reason
-        self._leading = _Leading(declaration, journal, machine, StreamWatch(groups, declaration, journal))
+        self._leading = _Leading(
+            declaration, journal, machine, StreamWatch(self.redis, groups, declaration, journal)
+        )
         self.ready()
         while True:
             events = await self.waiting.take()
@@ -245,24 +251,20 @@ class Runner:
             if ticked:
                 self.ticking = False
             self.lively = machine.moving if ticked else self.lively or bool(effects)
-            if journal.wants_snapshot:
-                await self._written(machine, journal, lambda: journal.snapshot(machine.durable.snapshot()))
+            if journal.wants_snapshot and (reason := await self._snapshot(machine, journal)) is not None:
+                return reason
 
     async def _carry_out(self, effects: list[Effect], machine: Leader, journal: Journal) -> str | None:
         records: list[Record] = []
         for effect in effects:
             if isinstance(effect, Persist):
                 records.extend(effect.records)
+        further: dict[str, int] = {}
         if records:
-            commit = journal.next_commit(records, machine.ledger.take_moved())
-            began = time.time_ns() if self._tracer is not None else 0
             try:
-                await self._written(machine, journal, lambda: journal.write(*commit))
+                further = await self._persist(records, machine, journal)
             except LineageChanged:
                 return await self._give_up_term(machine, journal)
-            metrics.count_commit(records, len(commit[1]))
-            if self._tracer is not None:
-                traces.committed(self._tracer, self.group, self.term, records, began)
         for effect in effects:
             match effect:
                 case Send():
@@ -276,16 +278,45 @@ class Runner:
                     return effect.reason
                 case Persist():
                     continue
+        if further or machine.leases.unwritten:
+            written = LeasesWritten(further)
+            return await self._carry_out(machine.step(written, now_ms()), machine, journal)
         return None
 
-    async def _written(self, machine: Leader, journal: Journal, write: Callable[[], Awaitable[None]]) -> None:
-        """Do a fenced write. If Redis lost former ones, the machine's whole state takes their place."""
+    async def _persist(self, records: list[Record], machine: Leader, journal: Journal) -> dict[str, int]:
+        """Write one group commit; see `Journal.write`."""
+        commit = journal.next_commit(records, machine.ledger.mirror.take(machine.durable))
+        began = time.time_ns() if self._tracer is not None else 0
+        further = await self._written(machine, journal, lambda: journal.write(commit))
+        metrics.count_commit(records, len(commit.payload))
+        if self._tracer is not None:
+            traces.committed(self._tracer, self.group, self.term, records, began)
+        return further
+
+    async def _snapshot(self, machine: Leader, journal: Journal) -> str | None:
+        async def write() -> dict[str, int]:
+            await journal.snapshot(machine.durable.snapshot())
+            return {}
+
         try:
-            await self._until_answered(write)
-        except TailLost as error:
-            log.warning("leader of %s heals its journal: %s", self.group, error)
-            await self._until_answered(lambda: journal.heal(machine.durable.snapshot()))
-            machine.ledger.lose_mirror()  # it lost its newest fields as well
+            await self._written(machine, journal, write)
+        except LineageChanged:
+            return await self._give_up_term(machine, journal)
+        return None
+
+    async def _written(
+        self, machine: Leader, journal: Journal, write: Callable[[], Awaitable[dict[str, int]]]
+    ) -> dict[str, int]:
+        """Do a fenced write. If Redis lost former ones, the machine's whole state takes their place."""
+        while True:
+            try:
+                return await self._until_answered(write)
+            except TailLost as error:
+                log.warning("leader of %s heals its journal: %s", self.group, error)
+                await self._until_answered(lambda: journal.heal(machine.durable.snapshot()))
+                machine.ledger.mirror.lose()  # it lost its newest as well
+                commit = journal.next_commit([], machine.ledger.mirror.take(machine.durable))
+                write = partial(journal.write, commit)
 
     async def _give_up_term(self, machine: Leader, journal: Journal) -> str:
         """The data have another lineage: leave all that is known for the next term, and let it begin."""
@@ -297,12 +328,11 @@ class Runner:
                 self.outbox(effect.mailbox, effect.message)
         return "Redis was restarted or replaced"
 
-    async def _until_answered(self, write: Callable[[], Awaitable[None]]) -> None:
+    async def _until_answered(self, write: Callable[[], Awaitable[T]]) -> T:
         """Repeat a fenced write until it is answered, as long as the term can still be held."""
         while True:
             try:
-                await write()
-                return
+                return await write()
             except (StoreUnavailable, StoreRefused, NotDurable, Indefinite) as error:
                 if now_ms() - self.renewed_at >= self.leadership.ttl:
                     raise

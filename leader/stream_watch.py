@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from streamlease.leader.core.events import StreamsListed
 from streamlease.leader.journal import Journal
 from streamlease.protocol.errors import UnknownSpace
+from streamlease.registry.commits import committed
 from streamlease.registry.groups import Declaration, Groups, Shape, StreamListing, shape_of
+from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Known
 
 NOTHING = StreamListing({}, {}, {}, {}, complete=True)
@@ -18,6 +20,7 @@ NOTHING = StreamListing({}, {}, {}, {}, complete=True)
 class StreamWatch:
     """What one leader last saw of its streams."""
 
+    redis: AsyncRedis
     groups: Groups
     declaration: Declaration
     journal: Journal
@@ -44,9 +47,11 @@ class StreamWatch:
         if not changed and passed == self.passed and self.complete:
             return None
         self.journal.durability = await self.groups.durability(shared)
-        found = NOTHING
+        found, so_far = NOTHING, dict[str, int]()
         if shape or unread:
             with contextlib.suppress(UnknownSpace):  # gone in this very moment
                 found = await self.groups.listing(self.declaration)
+                removed = [stream for stream, floor in found.floors.items() if floor]
+                so_far = await committed(self.redis, shared.id, removed)
         self.shape, self.passed, self.complete, self.unread = shape, passed, found.complete, found.unread
-        return StreamsListed(found.starts, found.floors, found.ends, found.predecessors, found.unread)
+        return StreamsListed(found.starts, found.floors, found.ends, found.predecessors, found.unread, so_far)

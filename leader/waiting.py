@@ -28,6 +28,7 @@ from streamlease.leader.core.events import (
     DeadLetterRefused,
     DeadLetterWritten,
     Event,
+    LeasesWritten,
     Measured,
     Received,
     Recovered,
@@ -99,7 +100,7 @@ class Waiting:
                 self._events["measured"] = Measured(ends, event.at)
             case DeadLetterRefused():
                 self._events["refused", event.stream] = event
-            case DeadLetterWritten() | Recovered() | StepDownWanted() | Tick():
+            case DeadLetterWritten() | LeasesWritten() | Recovered() | StepDownWanted() | Tick():
                 self._events[next(self._numbers)] = event
             case _:
                 assert_never(event)

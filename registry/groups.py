@@ -358,7 +358,7 @@ class Groups:
         of_group = [
             keys.progress(group), keys.arrivals(group), keys.definition(group), keys.leader(group),
             keys.journal(group), keys.snapshot(group), keys.replayed(group),
-            keys.readers(group), keys.late(group), keys.told(group),
+            keys.readers(group), keys.late(group), keys.told(group), keys.leases(group),
         ]  # fmt: skip
         name = str(subscription)
         shared = [] if self._apart else [keys.GROUPS]

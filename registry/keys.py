@@ -11,7 +11,9 @@ a script may touch them together::
     sl:{g:GROUP/FILTER}:journal    stream  fields r: JSON array of records, t: term, n: number in it
     sl:{g:GROUP/FILTER}:snapshot   hash    id, t, n (of the last journal entry in it), state (JSON)
     sl:{g:GROUP/FILTER}:arrivals   string  counter of sessions
-    sl:{g:GROUP/FILTER}:progress   hash    stream -> committed, a mirror of the journal; and @active: last
+    sl:{g:GROUP/FILTER}:leases     hash    stream -> lease epoch under which it may be committed; and
+                                           @durable: how durably (`registry/commits.py`)
+    sl:{g:GROUP/FILTER}:progress   hash    stream -> committed; and @active: last
                                            commit or connect (ms), @expired: since when it holds no
                                            data (ms), @paused: since when an operator has paused it
                                            (ms), @passed: how often retention passed it, @joined: a
@@ -99,8 +101,13 @@ def arrivals(group: str) -> str:
     return _group(group, "arrivals")
 
 
+def leases(group: str) -> str:
+    """Key of who may commit which stream (`registry/commits.py`)."""
+    return _group(group, "leases")
+
+
 def progress(group: str) -> str:
-    """Key of the mirror of the group's progress (`registry/group_needs.py`)."""
+    """Key of the group's progress (`registry/group_needs.py`)."""
     return _group(group, "progress")
 
 

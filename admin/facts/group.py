@@ -24,6 +24,7 @@ from streamlease.leader.core import view
 from streamlease.protocol.errors import ActRefused, Indefinite, NotLeader, StoreRefused, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import leadership
+from streamlease.registry.commits import committed
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.times import WaitingMessage, server_time, waiting
 
@@ -152,8 +153,17 @@ async def describe(client: Client, subscription: SharedSubscription) -> Group:
 async def look(client: Client, declaration: Declaration) -> tuple[view.DescribedGroup, str]:
     """What the leader of a group says, or, if there is none or it may not be asked, its journal.
 
+    How far the streams are is read beside the journal: their owners commit, and the leader learns of it later.
     With it a note that says so if a leader lives and the journal answers all the same.
     """
+    seen, note = await _look(client, declaration)
+    so_far = await committed(client.redis, declaration.shared.id, [one["stream"] for one in seen["streams"]])
+    for stream in seen["streams"]:
+        stream["committed"] = max(stream["committed"], so_far.get(stream["stream"], 0))
+    return seen, note
+
+
+async def _look(client: Client, declaration: Declaration) -> tuple[view.DescribedGroup, str]:
     record = await leadership.read(client.redis, declaration.shared.id)
     if not record.held or record.expired:
         return await _from_journal(client, declaration), ""

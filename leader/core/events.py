@@ -40,6 +40,8 @@ class StreamsListed:
     """The streams of the generation before that are to be finished before a stream may be read."""
     unread: frozenset[str] = frozenset()
     """Spaces whose definitions are damaged: their streams are not listed, and stay as they are."""
+    committed: dict[str, int] = field(default_factory=dict)
+    """How far streams are of which something was removed, read after `floors`: the leader may know less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,14 @@ class Tick:
 @dataclass(frozen=True, slots=True)
 class StepDownWanted:
     """The host drains: give leadership up in good order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesWritten:
+    """The leases that began so far are durable: nobody commits their streams under earlier ones any more."""
+
+    committed: Mapping[str, int] = field(default_factory=dict)
+    """Streams of which more was committed than the leader knew, and how far they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,7 @@ Event = (
     | StreamsListed
     | Tick
     | StepDownWanted
+    | LeasesWritten
     | DeadLetterWritten
     | DeadLetterRefused
     | Measured

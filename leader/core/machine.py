@@ -31,6 +31,7 @@ from streamlease.leader.core.events import (
     DeadLetterWritten,
     Effect,
     Event,
+    LeasesWritten,
     Measured,
     Received,
     Recovered,
@@ -159,6 +160,10 @@ class Leader:
                 self._tick(event, now)
             case StepDownWanted():
                 self.peers.dismiss("stepped_down", "drained")
+            case LeasesWritten():
+                further = self.leases.written(event.committed, now)
+                _settle(self, now)
+                self.streams.advance(further)
             case DeadLetterWritten():
                 self.failures.written(event)
             case DeadLetterRefused():

@@ -20,6 +20,7 @@ from streamlease.borrower.lease import StreamEvent
 from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry.commits import GroupCommits
 from streamlease.streams.log import many as reading
 from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.keys import stream_meta
@@ -51,8 +52,9 @@ class Rig:
         tails: Any = SimpleNamespace(next_of=lambda stream: self.ends[str(stream)])
         self.told: list[StreamleaseError] = []
         self.tasks = Supervisor("a rig", lambda _, error: self.told.append(error))
+        settling = Settling(book, SUB, GroupCommits(redis, "g/a/#"), self.tasks)
         self.fetching = Fetching(
-            redis, tails, book, Settling(book, SUB), SharedSubscription.parse(SUB), lambda: None, self.tasks,
+            redis, tails, book, settling, SharedSubscription.parse(SUB), lambda: None, self.tasks,
             max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: 0.0,
         )  # fmt: skip
         self.waiting = self.fetching.waiting

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from streamlease.leader.core.events import (
     Effect,
+    Event,
+    LeasesWritten,
     Persist,
     Received,
     Recovered,
@@ -16,6 +18,7 @@ from streamlease.leader.core.events import (
     Tick,
 )
 from streamlease.leader.core.machine import Leader, LeaderConfig
+from streamlease.leader.core.parts.mirror import Moved
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Record, decode_records, encode_records
 from streamlease.protocol.acts import parse
@@ -127,6 +130,14 @@ def command(
     return Command(group=GROUP, request=request, act=parse(act, **more), dry_run=dry_run, who=who, at=at)
 
 
+def stepped(leader: Leader, event: Event, now: int, *, more: bool = False) -> list[Effect]:
+    """Step a leader, and say what its runner says once it has written the leases that begin."""
+    effects = leader.step(event, now, more=more)
+    while leader.leases.unwritten:
+        effects += leader.step(LeasesWritten(), now, more=more)
+    return effects
+
+
 class Rig:
     """A leader with its clock, everything it sent, and a journal that is written as it asks for."""
 
@@ -147,7 +158,7 @@ class Rig:
         self.step(Recovered(deaf))
 
     def step(self, event: Any) -> list[Effect]:
-        effects = self.leader.step(event, self.now)
+        effects = stepped(self.leader, event, self.now)
         self.effects += effects
         for effect in effects:
             if isinstance(effect, Persist):
@@ -207,6 +218,10 @@ class Rig:
 
     def committed(self, stream: str) -> int:
         return self.leader.durable.streams[stream].committed
+
+    def moved(self) -> Moved:
+        """What changes beside the journal since the last call."""
+        return self.leader.ledger.mirror.take(self.leader.durable)
 
     def replayed(self) -> GroupState:
         """What the next leader would read from the journal."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from streamlease.leader.core.events import Describe, Stop
+from streamlease.leader.core.parts.mirror import Moved
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.operated import ACTS_KEPT
 from streamlease.leader.core.view import of_leader
@@ -18,13 +19,13 @@ from tests.leader.operating import answer, in_state
 def test_a_group_without_borrowers_expires_and_comes_back_with_its_next_one() -> None:
     rig = Rig()
     rig.streams(S0)
-    rig.leader.ledger.take_moved()
+    rig.moved()
     assert answer(rig, "expire", at=77)[0]
     assert rig.leader.durable.expired_at == 77
-    assert rig.leader.ledger.take_moved() == {"@expired": 77}
+    assert rig.moved() == Moved(fields={"@expired": 77})
     rig.join("b1")
     assert rig.leader.durable.expired_at is None
-    assert rig.leader.ledger.take_moved() == {"@expired": None}
+    assert rig.moved() == Moved(gone=("@expired",))
 
 
 def test_a_group_without_borrowers_is_deleted_by_its_leader_who_ends() -> None:
@@ -46,11 +47,11 @@ def test_a_group_is_deleted_under_its_borrowers_only_if_that_is_forced() -> None
 
 def test_the_mirror_of_the_progress_says_since_when_a_group_is_paused() -> None:
     rig = led()
-    rig.leader.ledger.take_moved()
+    rig.moved()
     assert answer(rig, "pause", at=77)[0]
-    assert rig.leader.ledger.take_moved()["@paused"] == 77
+    assert rig.moved().fields == {"@paused": 77}
     assert answer(rig, "resume", request="on")[0]
-    assert rig.leader.ledger.take_moved()["@paused"] is None
+    assert rig.moved().gone == ("@paused",)
 
 
 def test_the_acts_kept_are_bounded_and_survives_snapshots() -> None:

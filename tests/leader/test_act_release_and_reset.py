@@ -65,7 +65,8 @@ def test_a_reset_begins_a_new_line_of_progress_under_a_new_lease_epoch() -> None
     assert rig.committed(S0) == 20
     rig.hear(progress("b1", S0, rig.lease_epoch(S0), 21), "box-b1")
     assert rig.committed(S0) == 21
-    assert rig.leader.ledger.take_moved()[S0] == 21
+    moved = rig.moved().streams[S0]
+    assert (moved.committed, moved.leased, moved.reset_by) == (21, True, grant.lease_epoch - 1)
     kept = json.loads(rig.replayed().operated.acts[-1].body)
     assert kept["moves"] == [{"stream": S0, "from": 50, "to": 20}]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamlease.leader.core.events import Received
 from streamlease.leader.core.parts.plans import STREAMS_PER_PAUSE
 from streamlease.protocol.messages import Grant
-from tests.leader.make import Rig, finished, led, progress, sent
+from tests.leader.make import Rig, finished, led, progress, sent, stepped
 
 
 def revoked(streams: int) -> tuple[Rig, list[str]]:
@@ -26,9 +26,9 @@ def test_one_turn_makes_one_plan() -> None:
     events = [Received("box-b1", finished("b1", stream, rig.lease_epoch(stream))) for stream in going]
     effects = []
     for event in events[:-1]:
-        effects += rig.leader.step(event, rig.now, more=True)
+        effects += stepped(rig.leader, event, rig.now, more=True)
     assert sent(effects, Grant) == []
-    effects += rig.leader.step(events[-1], rig.now)
+    effects += stepped(rig.leader, events[-1], rig.now)
     assert rig.leader.plans.made == plans + 1
     assert {grant.stream for grant in sent(effects, Grant)} == set(going)
 

@@ -38,7 +38,7 @@ async def opened(redis: AsyncRedis, group: str = GROUP) -> Journal:
 
 
 async def commit(journal: Journal, *records: Record) -> None:
-    await journal.write(*journal.next_commit(records))
+    await journal.write(journal.next_commit(records))
 
 
 async def test_each_look_brings_what_was_written_since_the_one_before(redis: AsyncRedis) -> None:
@@ -127,8 +127,8 @@ async def test_a_commit_that_was_repeated_counts_once(redis: AsyncRedis) -> None
     journal = await opened(redis)
     await commit(journal, StreamsAdded(starts={S0: 0}))
     numbered = journal.next_commit([Leased(stream=S0, lease_epoch=1, name="n", session="s")])
-    await journal.write(*numbered)
-    await journal.write(*numbered)  # its answer was lost
+    await journal.write(numbered)
+    await journal.write(numbered)  # its answer was lost
     news = await follower.look([GROUP])
     assert [type(record) for _, record in news[GROUP].records] == [StreamsAdded, Leased]
 

@@ -408,7 +408,7 @@ async def test_a_borrower_that_is_faster_than_recovery_gets_its_streams_back(red
         Leased(stream="a.0.0", lease_epoch=1, name="n", session="s"),
         Leased(stream="a.0.1", lease_epoch=1, name="n", session="s"),
     ]
-    await journal.write(*journal.next_commit(before))
+    await journal.write(journal.next_commit(before))
 
     sent: list[Message] = []
     enough = asyncio.Event()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streamlease.leader import journal as journal_module
+from streamlease.leader.core.parts.mirror import Moved, StreamMoved
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import (
     Committed,
@@ -19,7 +20,7 @@ from streamlease.leader.core.state.records import (
     TermStarted,
     encode_records,
 )
-from streamlease.leader.journal import Journal, Recovery, TailLost, recover
+from streamlease.leader.journal import Commit, Journal, Recovery, TailLost, recover
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import NotDurable, StreamleaseError
 from streamlease.registry import keys, leadership
@@ -28,7 +29,6 @@ from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.redis.durability import FSYNC
 from tests.conftest import MakeServer
 
-Commit = tuple[int, bytes, tuple[str | int, ...]]
 GROUP, S0 = "g/a", "s.0.0"
 
 
@@ -54,7 +54,7 @@ async def opened(redis: AsyncRedis) -> Journal:
 
 async def commit(journal: Journal, *records: Record) -> Commit:
     numbered = journal.next_commit(records)
-    await journal.write(*numbered)
+    await journal.write(numbered)
     return numbered
 
 
@@ -130,7 +130,7 @@ async def test_a_commit_repeated_after_a_lost_answer_is_read_once(redis: AsyncRe
     journal = await opened(redis)
     await commit(journal, ADDED, lease(1))
     numbered = await commit(journal, lease(2))
-    await journal.write(*numbered)
+    await journal.write(numbered)
     await commit(journal, lease(3))
     assert await ask(redis, [("XLEN", keys.journal(GROUP))]) == [4]
     assert counted((await recover(redis, GROUP)).state) == (2, 3)
@@ -141,7 +141,7 @@ async def test_a_copy_that_arrives_after_later_commits_is_not_read(redis: AsyncR
     await commit(journal, ADDED, lease(1))
     numbered = await commit(journal, lease(2))
     await commit(journal, lease(3))
-    await journal.write(*numbered)
+    await journal.write(numbered)
     assert counted((await recover(redis, GROUP)).state) == (2, 3)
 
 
@@ -152,7 +152,7 @@ async def test_a_copy_that_arrives_after_a_snapshot_is_not_read(redis: AsyncRedi
     numbered = await commit(journal, lease(2))
     await commit(journal, lease(3))
     await journal.snapshot((await recover(redis, GROUP)).state.snapshot())
-    await journal.write(*numbered)
+    await journal.write(numbered)
     assert counted((await recover(redis, GROUP)).state) == (2, 3)
     await commit(journal, lease(4))
     assert counted((await recover(redis, GROUP)).state) == (3, 4)
@@ -284,7 +284,7 @@ async def test_a_lost_tail_is_noticed_and_healed(redis: AsyncRedis) -> None:
     numbered = journal.next_commit([Committed(offsets={S0: 9})])
     known.apply(Committed(offsets={S0: 9}))
     with pytest.raises(TailLost, match=f"ends with entry {kept.decode()}, but h wrote up to {lost.decode()}"):
-        await journal.write(*numbered)
+        await journal.write(numbered)
     with pytest.raises(TailLost):
         await journal.snapshot(known.snapshot())
     await journal.heal(known.snapshot())
@@ -334,7 +334,7 @@ async def test_the_repetition_of_the_newest_commit_adds_no_entry(redis: AsyncRed
     before = journal.last_id
     numbered = await commit(journal, lease(1))
     after, journal.last_id = journal.last_id, before
-    await journal.write(*numbered)
+    await journal.write(numbered)
     assert journal.last_id == after
     assert await ask(redis, [("XLEN", keys.journal(GROUP))]) == [2]
 
@@ -350,12 +350,12 @@ async def test_a_commit_is_as_durable_as_its_group_demands(make_redis_server: Ma
             admin.config_set("appendonly", "no")
         numbered = journal.next_commit([lease(1)])
         with pytest.raises(NotDurable, match="the journal of group g/a is written, but not durably"):
-            await journal.write(*numbered)
+            await journal.write(numbered)
         with server.client() as admin:
             admin.config_set("appendonly", "yes")
             while admin.info("persistence")["aof_rewrite_in_progress"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        await journal.write(*numbered)
+        await journal.write(numbered)
         assert await ask(client, [("XLEN", keys.journal(GROUP))]) == [2]
         await client.aclose()
 
@@ -388,9 +388,16 @@ async def test_many_streams_are_mirrored_and_forgotten_at_once(redis: AsyncRedis
     """Lua unpacks 8,000 values at most."""
     journal = await opened(redis)
     names = [f"s.0.{one}" for one in range(9000)]
-    await journal.write(*journal.next_commit([ADDED], dict.fromkeys(names, 3)))
+    mine = StreamMoved(committed=3, lease_epoch=7, leased=True, reset_by=0, asked=False)
+    await journal.write(journal.next_commit([ADDED], Moved(streams=dict.fromkeys(names, mine))))
     mirror = (await ask(redis, [("HMGET", keys.progress(GROUP), *names)]))[0]
     assert mirror == [b"3"] * 9000
-    await journal.write(*journal.next_commit([ADDED], dict.fromkeys(names) | {names[5]: 4}))
-    mirror = (await ask(redis, [("HMGET", keys.progress(GROUP), *names)]))[0]
-    assert mirror == [b"4" if name == names[5] else None for name in names]
+    assert (await ask(redis, [("HMGET", keys.leases(GROUP), *names)]))[0] == [b"7"] * 9000
+    gone = tuple(name for name in names if name != names[5])
+    await journal.write(journal.next_commit([ADDED], Moved(gone, fields={names[5]: 4})))
+    for key, left in ((keys.progress(GROUP), b"4"), (keys.leases(GROUP), b"7")):
+        mirror = (await ask(redis, [("HMGET", key, *names)]))[0]
+        assert mirror == [left if name == names[5] else None for name in names]
+    fields = dict.fromkeys(names, 5)
+    await journal.write(journal.next_commit([ADDED], Moved(fields=fields)))
+    assert (await ask(redis, [("HMGET", keys.progress(GROUP), *names)]))[0] == [b"5"] * 9000

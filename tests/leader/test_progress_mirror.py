@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from streamlease.leader.core.events import Received, Recovered, StreamsListed, Tick
+from streamlease.leader.core.events import LeasesWritten, Received, Recovered, StreamsListed, Tick
 from streamlease.leader.core.machine import Leader, LeaderConfig
+from streamlease.leader.core.parts.mirror import Moved, StreamMoved
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import (
     Committed,
@@ -52,6 +53,17 @@ async def journal_of(redis: AsyncRedis, host: str = "h") -> Journal:
     return Journal(redis, GROUP, host, term, b"0-0")
 
 
+def at(committed: int) -> Moved:
+    """The first stream is so far, and leased to nobody."""
+    return Moved(streams={str(S0): StreamMoved(committed, 0, leased=False, reset_by=0, asked=False)})
+
+
+def shown(machine: Leader) -> tuple[tuple[str, ...], dict[str, int], dict[str, int]]:
+    """What changes beside the journal: what goes, the fields, and what is committed of streams."""
+    moved = machine.ledger.mirror.take(machine.durable)
+    return moved.gone, dict(moved.fields), {name: one.committed for name, one in moved.streams.items()}
+
+
 async def needs(redis: AsyncRedis) -> dict[StreamId, int]:
     (group,) = await group_needs.read(redis, {SUB: [S0, S1]})
     return dict(group.needs)
@@ -69,9 +81,9 @@ async def test_without_progress_a_group_needs_everything_from_its_start(redis: A
 
 async def test_commit_and_mirror_are_one_act(redis: AsyncRedis) -> None:
     journal = await journal_of(redis)
-    commit = journal.next_commit([StreamsAdded(starts={str(S0): 3})], {str(S0): 3})
+    commit = journal.next_commit([StreamsAdded(starts={str(S0): 3})], at(3))
     assert await needs(redis) == {S0: 0, S1: 0}
-    await journal.write(*commit)
+    await journal.write(commit)
     assert await needs(redis) == {S0: 3, S1: 0}
     assert (await recover(redis, GROUP)).state.streams[str(S0)].committed == 3
 
@@ -81,18 +93,18 @@ async def test_a_deposed_leader_mirrors_nothing(redis: AsyncRedis) -> None:
     await leadership.resign(redis, GROUP, "h", 1)
     await journal_of(redis, "other")
     with pytest.raises(Fenced):
-        await old.write(*old.next_commit([Committed(offsets={str(S0): 5})], {str(S0): 5}))
+        await old.write(old.next_commit([Committed(offsets={str(S0): 5})], at(5)))
     assert await needs(redis) == {S0: 0, S1: 0}
 
 
 async def test_a_late_copy_puts_nothing_back(redis: AsyncRedis) -> None:
     journal = await journal_of(redis)
-    first = journal.next_commit([StreamsAdded(starts={str(S0): 1})], {str(S0): 1})
-    await journal.write(*first)
-    await journal.write(*journal.next_commit([Committed(offsets={str(S0): 8})], {str(S0): 8}))
+    first = journal.next_commit([StreamsAdded(starts={str(S0): 1})], at(1))
+    await journal.write(first)
+    await journal.write(journal.next_commit([Committed(offsets={str(S0): 8})], at(8)))
     journal.last_id = b"0-0"
     with pytest.raises(TailLost):
-        await journal.write(*first)
+        await journal.write(first)
     assert (await needs(redis))[S0] == 8
 
 
@@ -132,16 +144,16 @@ def test_the_first_commit_of_a_leader_mirrors_everything() -> None:
     state.apply(StreamsAdded(starts={"a.0.0": 2, "a.0.1": 5}))
     machine = leader(state)
     machine.step(Recovered(), 0)
-    assert machine.ledger.take_moved() == {"@expired": None, "@paused": None, "a.0.0": 2, "a.0.1": 5}
-    assert machine.ledger.take_moved() == {}
+    assert shown(machine) == (("@expired", "@paused"), {}, {"a.0.0": 2, "a.0.1": 5})
+    assert shown(machine) == ((), {}, {})
 
 
 def test_later_commits_mirror_what_moved() -> None:
     machine = leader()
     machine.step(Recovered(), 0)
-    machine.ledger.take_moved()
+    shown(machine)
     machine.step(StreamsListed({"a.0.0": 2, "a.0.1": 0}), 0)
-    assert machine.ledger.take_moved() == {"a.0.0": 2, "a.0.1": 0}
+    assert shown(machine) == ((), {}, {"a.0.0": 2, "a.0.1": 0})
     machine.step(
         Received("m", LeaderWanted(
             group=GROUP, borrower="b", session="s", name="n", arrival=1, attempt=1, host="x",
@@ -149,10 +161,13 @@ def test_later_commits_mirror_what_moved() -> None:
         )), 0,
     )  # fmt: skip
     machine.step(Tick(), 1000)
-    assert machine.ledger.take_moved() == {}
+    moved = machine.ledger.mirror.take(machine.durable).streams
+    assert moved["a.0.0"] == StreamMoved(2, 1, leased=True, reset_by=0, asked=True), "it was leased"
+    machine.step(LeasesWritten({"a.0.0": 4}), 1000)
+    assert shown(machine) == ((), {}, {"a.0.0": 4}), "more was committed than the leader knew"
     entry = Progress(stream="a.0.0", lease_epoch=1, offset=7)
     machine.step(Received("m", UpdateProgress(group=GROUP, borrower="b", progress=(entry,))), 1000)
-    assert machine.ledger.take_moved() == {"a.0.0": 7}
+    assert shown(machine) == ((), {}, {"a.0.0": 7})
 
 
 def test_a_closed_cut_moves_its_streams() -> None:
@@ -170,14 +185,14 @@ def test_what_retention_passed_is_recorded_and_counted() -> None:
     state.apply(Expired(at=5, idle_ms=9, host="h"))
     machine = leader(GroupState.restore(state.snapshot()))
     machine.step(Recovered(), 0)
-    assert machine.ledger.take_moved() == {"@expired": 5, "@paused": None, "a.0.0": 0, "a.0.1": 10}
+    assert shown(machine) == (("@paused",), {"@expired": 5}, {"a.0.0": 0, "a.0.1": 10})
     wanted = LeaderWanted(
         group=GROUP, borrower="b", session="s", name="n", arrival=1, attempt=1, host="x",
         session_timeout_ms=10_000,
     )  # fmt: skip
     machine.step(Received("m", wanted), 0)
     assert machine.durable.expired_at is None, "a consumer came back"
-    assert machine.ledger.take_moved() == {"@expired": None}
+    assert shown(machine) == (("@expired",), {}, {})
     machine.step(StreamsListed({"a.0.0": 6, "a.0.1": 6}, {"a.0.0": 6, "a.0.1": 6}), 0)
     streams = machine.durable.streams
     assert (streams["a.0.0"].committed, streams["a.0.0"].truncated) == (6, 6)

@@ -19,6 +19,7 @@ from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Record
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.messages import Message, Progress, ToLeader
+from tests.leader.make import stepped
 
 GROUP = "g/a"
 
@@ -135,7 +136,7 @@ class Conversation:
     def _lead(self, event: e.Event) -> None:
         if self.leader is None:
             return
-        for effect in self.leader.step(event, self.now):
+        for effect in stepped(self.leader, event, self.now):
             match effect:
                 case e.Persist():
                     self.lines += [f"{self.now:>6} * {_record(record)}" for record in effect.records]

@@ -22,6 +22,7 @@ from streamlease.leader.core.machine import Leader, LeaderConfig
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import decode_records, encode_records
 from streamlease.protocol.messages import Message, decode, encode
+from tests.leader.make import stepped
 
 GROUP = "g/a"
 TICK = 100
@@ -218,7 +219,7 @@ class World:
         self.steps += 1
         before = copy.deepcopy(leader) if self.steps % COMPARED == 0 else None
         refused = leader.ledger.refused
-        effects = leader.step(event, self.now)
+        effects = stepped(leader, event, self.now)
         if before is not None and leader.ledger.refused > refused and not effects:
             self.assert_unchanged(before, leader)
         for effect in effects:

@@ -192,7 +192,7 @@ async def test_a_renewal_in_between_starts_the_watch_again(redis: AsyncRedis) ->
 async def test_the_deposed_leader_is_fenced_everywhere(redis: AsyncRedis) -> None:
     await claim(redis, "h1")
     journal = Journal(redis, GROUP, "h1", 1, b"0-0")
-    await journal.write(*journal.next_commit([TermStarted(term=1, host="h1")]))
+    await journal.write(journal.next_commit([TermStarted(term=1, host="h1")]))
     await age(redis)
     candidacy = Candidacy(GROUP, "h2", "box-h2", CONFIG)
     record = await leadership.read(redis, GROUP)
@@ -202,7 +202,7 @@ async def test_the_deposed_leader_is_fenced_everywhere(redis: AsyncRedis) -> Non
     with pytest.raises(Fenced, match="its term 1 was followed by term 2"):
         await leadership.renew(redis, GROUP, "h1", 1)
     with pytest.raises(Fenced, match="its term 1 was followed by term 2"):
-        await journal.write(*journal.next_commit([TermStarted(term=1, host="h1")]))
+        await journal.write(journal.next_commit([TermStarted(term=1, host="h1")]))
     with pytest.raises(Fenced, match="term 2"):
         await journal.snapshot(b"{}")
     length, snapshot = await ask(redis, [("XLEN", keys.journal(GROUP)), ("EXISTS", keys.snapshot(GROUP))])
@@ -214,7 +214,7 @@ async def test_a_leader_that_resigned_is_fenced_in_its_journal_too(redis: AsyncR
     await leadership.resign(redis, GROUP, "h1", 1)
     journal = Journal(redis, GROUP, "h1", 1, b"0-0")
     with pytest.raises(Fenced):
-        await journal.write(*journal.next_commit([TermStarted(term=1, host="h1")]))
+        await journal.write(journal.next_commit([TermStarted(term=1, host="h1")]))
 
 
 @pytest.mark.parametrize("floor", [0, 1, 7, 10**12])
@@ -270,13 +270,13 @@ async def test_a_restarted_redis_gives_terms_far_away_from_those_before(
         await leadership.renew(redis, GROUP, "h1", 1, first.lineage)
         journal = Journal(redis, GROUP, "h1", 1, b"0-0", lineage=first.lineage)
         commit = journal.next_commit([TermStarted(term=1, host="h1")])
-        await journal.write(*commit)
+        await journal.write(commit)
         server.restart()
         await _until_it_answers(redis)
         with pytest.raises(LineageChanged):
             await leadership.renew(redis, GROUP, "h1", 1, first.lineage)
         with pytest.raises(LineageChanged):
-            await journal.write(*journal.next_commit([TermStarted(term=1, host="h1")]))
+            await journal.write(journal.next_commit([TermStarted(term=1, host="h1")]))
         await journal.heal(GroupState(term=1).snapshot())
         assert (await recover(redis, GROUP)).state.term == 1
         assert await leadership.resign(redis, GROUP, "h1", 1)

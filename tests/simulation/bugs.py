@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 from streamlease.agent import agent
+from streamlease.agent.commit_writing import CommitWriting
 from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.book import Held
@@ -91,16 +92,14 @@ def a_duplicate_grant_rewinds() -> Iterator[None]:
 
 @planted
 def commits_run_ahead_of_the_program() -> Iterator[None]:
-    """A reader reports what it has fetched instead of what the program has committed."""
+    """A reader commits what it has fetched instead of what the program has committed."""
+    real = CommitWriting.add
 
-    def report(settling: Settling, held: Held) -> None:
-        if settling.session is not None:
-            held.committed = max(held.committed, held.position)
-            final = held.revoking
-            progress = Progressed(held.stream, held.lease_epoch, held.committed, final)
-            settling.session.slots[held.slot].step(progress)
+    def add(writing: CommitWriting, held: Held) -> None:
+        held.committed = max(held.committed, held.position)
+        real(writing, held)
 
-    with mock.patch.object(Settling, "report", report):
+    with mock.patch.object(CommitWriting, "add", add):
         yield
 
 
@@ -162,6 +161,18 @@ def an_open_cut_has_a_deadline() -> Iterator[None]:
         return lease.since + (leases.options.revocation_timeout_ms or leases.config.revocation_timeout)
 
     with mock.patch.object(Leases, "taken_at", taken_at):
+        yield
+
+
+@planted
+def a_grant_forgets_what_was_committed_past_the_leader() -> Iterator[None]:
+    """A stream is granted from where its leader believes it to be."""
+    real = Leases.written
+
+    def written(leases: Leases, committed: Mapping[str, int], now: int) -> list[str]:
+        return real(leases, {}, now)
+
+    with mock.patch.object(Leases, "written", written):
         yield
 
 
@@ -229,6 +240,21 @@ def no_fence_around_the_journal() -> Iterator[None]:
     """The append script does not compare the term and the host."""
     fence = "if held[1] ~= ARGV[2] or held[2] ~= ARGV[1] then"
     with _changed("streamlease.leader", "journal_append", fence, "if false then"):
+        yield
+
+
+@planted
+def an_ended_lease_commits() -> Iterator[None]:
+    """The commit script does not compare the lease epoch."""
+    fence = "over == '' and lease_epoch == ARGV[3 * n - 1]"
+    with _changed("streamlease.registry", "commit", fence, "true"):
+        yield
+
+
+@planted
+def a_leader_takes_commits_back() -> Iterator[None]:
+    """A leader that knows less than is committed puts what it knows in its place."""
+    with _changed("streamlease.leader", "journal_append", "and reset <= since then", "and false then"):
         yield
 
 

@@ -107,6 +107,8 @@ class Judge:
         self.deliveries = 0
         self.commits = 0
         self.steps = 0
+        self.beside: dict[str, tuple[int, str]] = {}
+        """Stream -> how far it is beside the journal, and under which lease, as it was last seen."""
         self.said_committed: dict[str, int] = {}
         """The highest offset of each stream that was ever committed, also in a tail that is lost."""
         self.lost_lease_epochs: dict[str, int] = {}
@@ -117,6 +119,7 @@ class Judge:
         store.on_commit = self.appended
         store.on_snapshot = self.snapshot_taken
         store.on_claim = self.term_claimed
+        store.on_direct = self.committed_directly
 
     def demand(self, holds: bool, *what: Any) -> None:
         """Raise unless it holds."""
@@ -151,6 +154,22 @@ class Judge:
         if self.commits % REPLAYED == 0:
             self.demand(self.store.replay() == self.truth, "the journal and its replay differ")
         self.demand(self.store.journal_length < 300, "the journal has grown to", self.store.journal_length)
+        self._look_beside()
+
+    def _look_beside(self) -> None:
+        """[1, 4] What stands beside the journal goes back only by a reset, and says who has which stream."""
+        before, self.beside = self.beside, self.store.beside()
+        for stream, (committed, lease) in self.beside.items():
+            known, progress = before.get(stream), self.truth.streams.get(stream)
+            if progress is None:
+                continue
+            number, _, reset_by = lease.partition("/")
+            self.demand(
+                number == f"{progress.lease_epoch}{'' if progress.owner is not None else '-'}",
+                stream, "can be committed under", number, "and is leased under", progress.lease_epoch,
+            )  # fmt: skip
+            if known is not None and known[1].partition("/")[2] == reset_by:
+                self.demand(committed >= known[0], stream, "was at", known[0], "and goes back to", committed)
 
     def _record(self, record: Record) -> None:
         if isinstance(record, Leased):
@@ -164,7 +183,9 @@ class Judge:
                 "lease epoch", key, "of", known, "is given again, to", who,
             )  # fmt: skip
             self.newest[record.stream] = max(record.lease_epoch, self.newest.get(record.stream, 0))
-            self.bases[key] = self.truth.streams[record.stream].committed
+            known, so_far = self.truth.streams[record.stream].committed, self.store.committed(record.stream)
+            self.sometimes["more was committed than the leader knew"] += known < so_far
+            self.bases[key] = max(known, so_far)
         elif isinstance(record, StreamsAdvanced):
             generations.finished(self, record.finished)
         elif isinstance(record, StreamsForgotten):
@@ -186,11 +207,27 @@ class Judge:
                 high = max(self.truth.streams[stream].committed, self.said_committed.get(stream, 0))
                 self.said_committed[stream] = high
 
+    def committed_directly(self, stream: str, lease_epoch: int, offset: int) -> None:
+        """[1, 4, 5] Who has a stream has committed it."""
+        self.sometimes["a stream is committed by who has it"] += 1
+        newest = self.newest.get(stream, 0)
+        self.demand(
+            lease_epoch == newest or self._may_be_lost(stream, lease_epoch),
+            stream, "is committed under lease epoch", lease_epoch, "though it is leased under", newest,
+        )  # fmt: skip
+        self.said_committed[stream] = max(offset, self.said_committed.get(stream, 0))
+        self._came_out(stream, offset)
+        self.beside[stream] = (self.store.committed(stream), self.beside.get(stream, (0, ""))[1])
+
     def _moved(self, stream: str, offset: int) -> None:
         high = self.committed.get(stream, 0)
         self.demand(offset >= high, stream, "was committed up to", high, "and is at", offset)
         self.committed[stream] = offset
         self.said_committed[stream] = max(offset, self.said_committed.get(stream, 0))
+        self._came_out(stream, offset)
+
+    def _came_out(self, stream: str, offset: int) -> None:
+        """[5] All below `offset` was delivered, or skipped, or is a dead letter."""
         seen = self.seen.setdefault(stream, {})
         for number in range(self.passed.get(stream, 0), offset):
             out = number in seen or (stream, number) in self.store.dead
@@ -222,6 +259,7 @@ class Judge:
         if lost:
             self.sometimes["a failover that loses writes"] += 1
             state = self.store.replay()
+            self.beside = self.store.beside()
             operators.lost(self, state)
             self.truth = state
             self.lost_lease_epochs |= self.newest
@@ -268,7 +306,9 @@ class Judge:
         effects = machine.step(event, now, more=more)
         if machine.ledger.refused > refused:
             self.sometimes["a leader refuses an event"] += 1
-            if before is not None and not effects:
+            if (
+                before is not None and not effects and not before.plans.due
+            ):  # by an event before, of the same turn
                 self.demand(_same(before, machine), "a refused event has changed the leader:", message)
         for stream, state in stale.items():
             self.demand(

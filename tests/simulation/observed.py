@@ -24,6 +24,7 @@ _CLAIMS = {load_script("streamlease.registry", name).digest for name in ("claim"
 _LOG_APPEND = load_script("streamlease.streams.log", "append").digest
 _APPEND = load_script("streamlease.leader", "journal_append").digest
 _SNAPSHOT = load_script("streamlease.leader", "journal_snapshot").digest
+_COMMIT = load_script("streamlease.registry", "commit").digest
 
 Id = tuple[int, int]
 Spaces = dict[str, Space]
@@ -54,6 +55,7 @@ class Observed:
         self.on_commit: Callable[[str, Entry], None]
         self.on_snapshot: Callable[[str], None]
         self.on_claim: Callable[[str, int], None]
+        self.on_direct: Callable[[str, int, int], None]
         self.dead: set[tuple[str, int]] = set()
         """Stream and offset of each message that was ever written among the dead letters."""
         self._read: tuple[bytes | None, Spaces, dict[str, tuple[str, ...]]] = (None, {}, {})
@@ -73,12 +75,33 @@ class Observed:
             entry = _entry(id, fields)
             if (entry.term, entry.number) == (int(args[1]), int(args[2])):
                 self.on_commit(args[0].decode(), entry)
+        elif digest == _COMMIT and names[1] == keys.progress(self.group).encode():
+            for place, stands in enumerate(reply[1:]):
+                if stands:
+                    stream, lease_epoch, offset = args[3 * place : 3 * place + 3]
+                    self.on_direct(stream.decode(), int(lease_epoch), int(offset))
         elif digest == _LOG_APPEND and reply[0] in _DONE and args[0].startswith(self._dead):
             self.dead.add((args[0].removeprefix(self._dead).decode(), int(args[2])))
         elif digest == _SNAPSHOT and reply[0] == 1 and names[1] == keys.journal(self.group).encode():
             self.on_snapshot(args[0].decode())
 
     # ------------------------------------------------------------ keys
+
+    def committed(self, stream: str) -> int:
+        """How far a stream is, whoever committed it."""
+        return int(self._ask("HGET", keys.progress(self.group), stream) or 0)
+
+    def beside(self) -> dict[str, tuple[int, str]]:
+        """What stands beside the journal: how far each stream is, and under which lease it is committed."""
+        progress, leases = (
+            dict(zip(found[::2], found[1::2], strict=True))
+            for found in (self._ask("HGETALL", key(self.group)) for key in (keys.progress, keys.leases))
+        )
+        return {
+            stream.decode(): (int(progress[stream]), lease.decode())
+            for stream, lease in leases.items()
+            if not stream.startswith(b"@")
+        }
 
     @property
     def record(self) -> LeaderRecord:

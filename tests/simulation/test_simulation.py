@@ -65,6 +65,7 @@ MUST_HAPPEN = (
     "a snapshot",
     "a space is added",
     "a space is sealed",
+    "a stream is committed by who has it",
     "a stream is finished",
     "a stream is granted after those that it follows",
     "a take-over",
@@ -82,6 +83,7 @@ MUST_HAPPEN = (
     "invalidated: replaced",
     "invalidated: stepped_down",
     "messages of other topics are passed over",
+    "more was committed than the leader knew",
     "progress is reset on",
     "two candidates at once",
 )

@@ -19,6 +19,7 @@ from unittest import mock
 from streamlease.agent.fetching import Fetching
 from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import SharedReader
+from streamlease.borrower import leases
 from streamlease.borrower.book import Held
 from streamlease.hosts.candidates import Candidates
 from streamlease.leader import journal
@@ -54,6 +55,7 @@ SAID = (
 
 KEPT = 20
 SNAPSHOT_EVERY = 25
+TELL_INTERVAL = 1000
 
 
 @contextmanager
@@ -69,6 +71,7 @@ def watched(world: World) -> Iterator[None]:
         random.seed(world.kernel.seed)
         enter(mock.patch.object(journal, "ENTRIES_KEPT", KEPT))
         enter(mock.patch.object(journal, "SNAPSHOT_EVERY", SNAPSHOT_EVERY))
+        enter(mock.patch.object(leases, "TELL_INTERVAL", TELL_INTERVAL))
         _watch_leaders(world, enter)
         _watch_hosts(world, enter)
         _watch_readers(world, enter)
@@ -126,10 +129,11 @@ def _watch_leaders(world: World, enter: Any) -> None:
 
     written, post = Runner._written, Postbox.post
 
-    async def on_written(runner: Runner, machine: Leader, journal: Journal, write: Any) -> None:
-        await written(runner, machine, journal, write)
+    async def on_written(runner: Runner, machine: Leader, journal: Journal, write: Any) -> dict[str, int]:
+        further = await written(runner, machine, journal, write)
         if runner.group == world.group and not world.over:
             judge.written(machine)
+        return further
 
     def on_post(box: Postbox, receiver: str, message: Any) -> None:
         if message.group == world.group and isinstance(message, SAID) and not world.over:

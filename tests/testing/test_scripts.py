@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ class Side:
         """Run a script of the product; ids of entries are shown by number, lineages not at all."""
         known = {
             "leader": keys.leader, "journal": keys.journal, "snapshot": keys.snapshot,
-            "progress": keys.progress, "pulses": keys.pulses,
+            "progress": keys.progress, "pulses": keys.pulses, "leases": keys.leases,
         }  # fmt: skip
         names = [known[part](self.group) for part in parts.split()]
         reply = await load_script(f"streamlease.{package}", name).run(self.redis, names, list(args))
@@ -69,7 +70,7 @@ class Side:
 
     async def kept(self) -> Any:
         """All that stands there, but for times."""
-        fields, entries, snapshot, progress, pulses = await ask(
+        fields, entries, snapshot, progress, pulses, leases = await ask(
             self.redis,
             [
                 ("HMGET", keys.leader(self.group), "term", "host", "mailbox", "ttl", "pulse"),
@@ -77,6 +78,7 @@ class Side:
                 ("HMGET", keys.snapshot(self.group), "id", "t", "n", "state"),
                 ("HGETALL", keys.progress(self.group)),
                 ("HKEYS", keys.pulses(self.group)),
+                ("HGETALL", keys.leases(self.group)),
             ],
         )
         journal = [(self._shown(id), value) for id, value in entries]
@@ -86,7 +88,8 @@ class Side:
             if name != b"@active"  # when
         }
         shown = [self._shown(part) if part else part for part in snapshot]
-        return fields, journal, shown, told, sorted(pulses)
+        granted = dict(zip(leases[::2], leases[1::2], strict=True))
+        return fields, journal, shown, told, sorted(pulses), granted
 
 
 class Both:
@@ -113,6 +116,8 @@ class Both:
             "age",
             "append",
             "append",
+            "commit",
+            "commit",
             "snap",
         )
         for _ in range(CALLS):
@@ -193,9 +198,21 @@ class Both:
         (host, term), lineage = self.host_and_term(), self.lineage(side)
         number, payload = self.random.randint(1, 3), self.random.choice((b"[]", b'[{"a":1}]'))
         return await side.script(
-            "leader", "journal_append", "leader journal progress",
-            host, term, number, payload, self.after(side), lineage, 1, "s.0.1", "s.0.0", number,
+            "leader", "journal_append", "leader journal progress leases",
+            host, term, number, payload, self.after(side), lineage, self.random.choice(("", "fsync")),
+            1, "s.0.1", 1, "s.0.0", number, *self.stream("s.0.2"), *self.stream("s.0.3"),
         )  # fmt: skip
+
+    def stream(self, name: str) -> tuple[str | int, ...]:
+        """What a leader says of a stream; not always the truth."""
+        lease_epoch, over = self.random.randint(1, 3), self.random.choice(("", "", "-"))
+        reset_by, asked = self.random.choice((0, 0, 2)), self.random.randrange(2)
+        return name, self.random.randint(0, 20), f"{lease_epoch}{over}", reset_by, asked
+
+    async def do_commit(self, side: Side) -> Any:
+        """By those who have the streams, or have had them."""
+        said = ((name, self.random.randint(1, 3), self.random.randint(0, 20)) for name in ("s.0.2", "s.0.3"))
+        return await side.script("registry", "commit", "leases progress", *chain.from_iterable(said))
 
     async def do_snap(self, side: Side) -> Any:
         (host, term), after, mark = self.host_and_term(), self.after(side), self.random.random() < 0.3

@@ -1,13 +1,15 @@
 """Leases: who has which stream, and how it changes hands.
 
 A lease begins under a new lease epoch and follows `LEASE_TRANSITIONS`; a stream without a lease is free, and
-the next plan gives it to somebody. The message that belongs to the state of a lease is sent when it gets into
-that state, and again until it is answered (`telling`). What plans and operators want of it is in `orders`.
+the next plan gives it to somebody. It is granted once it stands durably where consumers commit: from then on
+the former owner commits nothing more, and it is known how far he came (`written`). The message that belongs to
+the state of a lease is sent when it gets into that state, and again until it is answered (`telling`). What plans
+and operators want of it is in `orders`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from streamlease.leader.core.config import LeaderConfig
@@ -43,6 +45,8 @@ class Leases(Table[Lease]):
     peers: Peers
     failures: Failures
     hand_overs: HandOvers
+    unwritten: dict[str, int] = field(default_factory=dict)
+    """Stream -> lease epoch of those that began, and may not stand in Redis yet."""
     forced: dict[str, int] = field(default_factory=dict)
     """Stream -> highest lease epoch that was ended by force in this term: its owner may not know it yet."""
 
@@ -78,9 +82,28 @@ class Leases(Table[Lease]):
         )
         since = durable.streams[stream].held_since
         resumes = since if since < lease_epoch else None
-        lease = Lease(peer.name, lease_epoch, LeaseState.GRANTING, now, 0, resumes)
-        self._rows[stream] = lease
-        self._tell(stream, lease, peer, now)
+        self._rows[stream] = Lease(peer.name, lease_epoch, LeaseState.GRANTING, now, 0, resumes)
+        self.unwritten[stream] = lease_epoch
+
+    def written(self, committed: Mapping[str, int], now: int) -> list[str]:
+        """The leases that began so far stand in Redis: grant them.
+
+        Args:
+            committed: streams of which more was committed than was known, and how far they are.
+
+        Returns:
+            those streams.
+        """
+        streams = self.ledger.durable.streams
+        further = {s: offset for s, offset in committed.items() if offset > streams[s].committed}
+        if further:
+            self.ledger.record(Committed(offsets=further))
+        unwritten, self.unwritten = self.unwritten, {}
+        for stream, lease_epoch in unwritten.items():
+            lease = self._rows.get(stream)
+            if lease is not None and lease.lease_epoch == lease_epoch:
+                self._tell(stream, lease, self.peers[lease.name], now)
+        return list(further)
 
     def ask_back(self, stream: str, now: int) -> bool:
         """Let the owner give the stream back; False if it need not be asked, or not now."""
@@ -255,7 +278,7 @@ class Leases(Table[Lease]):
                 lease.kept_until = now
             elif now >= taken_at:
                 return True
-        if now >= lease.resend_at:
+        if now >= lease.resend_at and stream not in self.unwritten:
             self._tell(stream, lease, peer, now)
         return False
 

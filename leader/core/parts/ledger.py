@@ -17,7 +17,8 @@ from typing import TypeVar, overload
 
 from streamlease.leader.core.events import Effect, Persist, Send, Stop
 from streamlease.leader.core.happenings import Happening
-from streamlease.leader.core.state.group_state import EXPIRED, PAUSED, GroupState
+from streamlease.leader.core.parts.mirror import Mirror
+from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Record
 from streamlease.protocol.messages import FromLeader
 
@@ -38,8 +39,8 @@ class Ledger:
     refused: int = 0
     """Events that no transition allows, and late messages: counted, without any other effect."""
     stopped: bool = False
-    _moved: dict[str, None] | None = None
-    """Streams whose progress changed since `take_moved`; None: all of them, at the beginning."""
+    mirror: Mirror = field(default_factory=Mirror)
+    """What consumers are to find beside the journal."""
     _records: list[Record] = field(default_factory=list)
     _effects: list[Effect] = field(default_factory=list)
     happenings: deque[Happening] = field(default_factory=deque)
@@ -47,9 +48,7 @@ class Ledger:
 
     def record(self, record: Record) -> None:
         """Change what is durable."""
-        moved = self.durable.apply(record)
-        if self._moved is not None:
-            self._moved.update(dict.fromkeys(moved))
+        self.mirror.applied(record, self.durable.apply(record))
         self._records.append(record)
 
     def send(self, mailbox: str, message: FromLeader) -> None:
@@ -91,29 +90,6 @@ class Ledger:
     def _persist(self) -> None:
         self._effects.append(Persist(tuple(self._records)))
         self._records = []
-
-    # ------------------------------------------------------------ the mirror of the progress
-
-    def take_moved(self) -> dict[str, int | None]:
-        """What the mirror of the progress must take over from the records made since the last call."""
-        whole, streams = self._moved is None, self.durable.streams
-        names = streams if self._moved is None else self._moved
-        self._moved = {}
-        found: dict[str, int | None] = {
-            name: None if (one := streams.get(name)) is None else one.committed
-            for name in names
-            if name[0] != "@"
-        }
-        if whole or EXPIRED in names:
-            found[EXPIRED] = self.durable.expired_at
-        if whole or PAUSED in names:
-            paused = self.durable.operated.paused
-            found[PAUSED] = None if paused is None else paused.at
-        return found
-
-    def lose_mirror(self) -> None:
-        """The mirror may lack its newest fields: the next `take_moved` gives all of them."""
-        self._moved = None
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from streamlease.leader.core import generations, healing
 from streamlease.leader.core.events import StreamsListed
 from streamlease.leader.core.happenings import Advanced, Gone, Leaving, Passed, SituationChanged
 from streamlease.leader.core.parts.ledger import Ledger
-from streamlease.leader.core.state.records import StreamsAdded, StreamsForgotten, Truncated
+from streamlease.leader.core.state.records import Committed, StreamsAdded, StreamsForgotten, Truncated
 from streamlease.protocol.messages import Progress
 
 
@@ -45,6 +45,9 @@ class Streams:
             self.ledger.record(StreamsForgotten(streams=gone))
             self.ledger.happened(Gone(gone))
         held = durable.streams
+        further = {s: at for s, at in event.committed.items() if s in held and held[s].committed < at}
+        if further:
+            self.ledger.record(Committed(offsets=further))
         passed = {s: at for s, at in event.floors.items() if s in held and held[s].committed < at}
         blocked = any(held[stream].blocked for stream in passed)
         if passed:

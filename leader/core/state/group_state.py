@@ -77,7 +77,8 @@ class GroupState(BaseModel):
         """Change the state as the record says. Records of a journal apply in its order.
 
         Returns:
-            the streams whose progress it changes, or `EXPIRED`, or `PAUSED`: for those who keep a copy.
+            the streams whose progress or lease it changes, or `EXPIRED`, or `PAUSED`: for what stands beside
+            the journal.
         """
         match record:
             case Committed():
@@ -90,8 +91,10 @@ class GroupState(BaseModel):
                 return self._close(record)
             case Leased():
                 self._lease(record)
+                return (record.stream,)
             case Released():
                 self._let_go(record.stream)
+                return (record.stream,)
             case HandedOver():
                 self._hand_over(record)
             case SessionForgotten():
@@ -268,9 +271,10 @@ class GroupState(BaseModel):
                 for stream in behind:
                     self._let_go(stream)
                     self.streams[stream].waiting = True
-                return moves
+                return (*moves, *behind)
             case o.StreamTaken(stream=stream):
                 self._let_go(stream)
+                return (stream,)
             case o.Retried(stream=stream):
                 self.streams[stream].failure = None
             case o.SentToDeadLetters(stream=stream):

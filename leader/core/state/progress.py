@@ -38,6 +38,8 @@ class StreamProgress:
     """The newest lease epoch that is known."""
     lost_from: Number | None = None
     """Leases from this lease epoch up to the term of the lineage may be unknown; None: all are known."""
+    reset_by: Number = 0
+    """The lease epoch of its newest reset; 0: there was none."""
     owner: str | None = None
     """Name of the borrower that holds the lease."""
     session: str | None = None
@@ -108,6 +110,7 @@ class StreamProgress:
     def begin_anew(self, offset: int, lease_epoch: int) -> None:
         """A new line of progress; `lease_epoch` is its own, so nothing said or read before counts for it."""
         self.committed, self.lease_epoch = offset, lease_epoch
+        self.reset_by = lease_epoch
         self.lost_from = self.pinned_end = self.failure = None
         self.finished = False
         self.free()

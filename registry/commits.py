@@ -1,0 +1,74 @@
+"""Commits by those who have the streams: one script, fenced by the lease epoch.
+
+Who may commit a stream stands beside the group's journal, written by the leader in the same act as the lease;
+when a stream changes hands, its leader learns in that act how far it is. So nobody waits for the leader with
+a commit, and nobody commits what he has no more (``docs/decisions/0247-who-has-a-stream-commits-it.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from streamlease.protocol.errors import NotDurable
+from streamlease.registry import keys
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.durability import Durability
+from streamlease.streams.redis.durable import run_durably
+from streamlease.streams.redis.scripts import load_script
+
+_COMMIT = load_script("streamlease.registry", "commit")
+
+MOST = 1000
+"""Streams in one call."""
+
+
+class StreamCommit(NamedTuple):
+    """All below `offset` of the stream is done, says who has it under that lease epoch."""
+
+    stream: str
+    lease_epoch: int
+    offset: int
+
+
+class GroupCommits:
+    """Commits streams of the group with identity `group` (``GROUP/FILTER``)."""
+
+    def __init__(self, redis: AsyncRedis, group: str) -> None:
+        self._redis = redis
+        self._group = group
+        self._keys = [keys.leases(group), keys.progress(group)]
+        self._durable = b""
+        """What the leader demands, as it was last read; the first commit shows it."""
+        self._choices: tuple[Durability, ...] = ()
+
+    async def write(self, commits: Sequence[StreamCommit]) -> list[bool]:
+        """Commit streams, at most `MOST`; which of these leases stand. Of the others nothing is changed.
+
+        Raises:
+            StoreUnavailable, StoreRefused: nothing was committed.
+            NotDurable: they are committed, but not as durably as their spaces demand.
+            Indefinite: they are committed, or not.
+        """
+        call = _COMMIT.call(self._keys, [part for commit in commits for part in commit])
+        while True:
+            (durable, *stands), why = await run_durably(self._redis, call, self._choices)
+            if durable == self._durable:
+                break
+            self._durable = durable
+            self._choices = tuple(map(Durability.parse, durable.decode().split()))
+        if why:
+            raise NotDurable(f"streams of {self._group} are committed, but not durably: {why}")
+        return [one == 1 for one in stands]
+
+
+async def committed(redis: AsyncRedis, group: str, streams: Sequence[str]) -> dict[str, int]:
+    """How far these streams are, whoever committed them; without those of which nothing is known.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    if not streams:
+        return {}
+    (found,) = await ask(redis, [("HMGET", keys.progress(group), *streams)])
+    return {s: int(at) for s, at in zip(streams, found, strict=True) if at is not None and at.isdigit()}
