@@ -26,8 +26,8 @@ from streamlease.agent.borrower_slot import SessionConfig
 from streamlease.agent.client import Client
 from streamlease.agent.session import Session
 from streamlease.borrower.life import BorrowerConfig
-from streamlease.leader.core.state.records import Committed, Leased, Record, StreamsAdded
 from streamlease.leader.core.parts.mirror import Moved
+from streamlease.leader.core.state.records import Committed, Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal
 from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.topics import SharedSubscription

@@ -153,7 +153,7 @@ async def describe(client: Client, subscription: SharedSubscription) -> Group:
 async def look(client: Client, declaration: Declaration) -> tuple[view.DescribedGroup, str]:
     """What the leader of a group says, or, if there is none or it may not be asked, its journal.
 
-    How far the streams are is read beside the journal: their owners commit, and the leader learns of it later.
+    How far streams are is read beside the journal: their owners commit, and the leader learns of it later.
     With it a note that says so if a leader lives and the journal answers all the same.
     """
     seen, note = await _look(client, declaration)

@@ -2,9 +2,9 @@
 
 A lease begins under a new lease epoch and follows `LEASE_TRANSITIONS`; a stream without a lease is free, and
 the next plan gives it to somebody. It is granted once it stands durably where consumers commit: from then on
-the former owner commits nothing more, and it is known how far he came (`written`). The message that belongs to
-the state of a lease is sent when it gets into that state, and again until it is answered (`telling`). What plans
-and operators want of it is in `orders`.
+the former owner commits nothing more, and it is known how far it came (`written`). The message that belongs
+to the state of a lease is sent when it gets into that state, and again until it is answered (`telling`). What
+plans and operators want of it is in `orders`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What stands beside the journal, in the same act: who may commit which stream, and how far each one is.
 
-Who consumes a stream commits it there himself, under the lease epoch that stands there, and tells the leader
-afterwards (`registry/commits.py`). So the leader may know less than is committed: what is moved here never takes
-progress back but for an operator's reset, and when a stream changes hands the leader asks how far it is.
+Who consumes a stream commits it there, under the lease epoch that stands there, and tells the leader
+afterwards (`registry/commits.py`). So the leader may know less than is committed: what is moved here never
+takes progress back but for an operator's reset, and when a stream changes hands the leader asks for it.
 """
 
 from __future__ import annotations
