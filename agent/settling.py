@@ -17,13 +17,13 @@ from typing import Any
 
 from streamlease.agent import metrics
 from streamlease.agent.batch import writable
-from streamlease.agent.commit_writing import CommitWriting
 from streamlease.agent.session import Session
 from streamlease.borrower.book import ConsumerBook, Failing, Granted, Held
 from streamlease.borrower.events import FailureAnswered, ProgressAcknowledged, StreamGranted
 from streamlease.protocol.errors import Fenced, Indefinite, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
+from streamlease.registry.commit_writing import CommitWriting
 from streamlease.registry.commits import GroupCommits
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.publish import traces

@@ -26,7 +26,7 @@ from streamlease.agent.borrower_slot import SessionConfig
 from streamlease.agent.client import Client
 from streamlease.agent.session import Session
 from streamlease.borrower.life import BorrowerConfig
-from streamlease.leader.core.parts.mirror import Moved
+from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.records import Committed, Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal
 from streamlease.protocol.acts import DescribeGroup
@@ -165,7 +165,7 @@ async def _led(client: Client, group: str, streams: list[str], committed: int, l
         records.append(Leased(stream=name, lease_epoch=1, name=f"b{place % 100}", session="s"))
     records.append(Committed(offsets=dict.fromkeys(streams, committed)))
     journal = Journal(client.redis, group, "h", term, b"0-0")
-    await journal.write(journal.next_commit(records, Moved(fields=dict.fromkeys(streams, committed))))
+    await journal.write(journal.next_commit(records, MirrorChange(fields=dict.fromkeys(streams, committed))))
     if not lead:
         await leadership.resign(client.redis, group, "h", term)
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from streamlease.hosts.forgetting import Forgetter, Spent, unfinished
-from streamlease.leader.core.parts.mirror import Moved
+from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.group_state import EXPIRED
 from streamlease.leader.core.state.records import Expired
 from streamlease.leader.journal import Journal, TailLost, recover
@@ -230,7 +230,7 @@ class Retainer:
             recovery = await recover(self._redis, id)
             journal = Journal(self._redis, id, self._host, term, recovery.last_id)
             record = Expired(at=again.read_at, idle_ms=group.idle_ms, host=self._host)
-            expired = Moved(fields={EXPIRED: again.read_at})
+            expired = MirrorChange(fields={EXPIRED: again.read_at})
             try:
                 await journal.write(journal.next_commit([record], expired))
             except TailLost as error:

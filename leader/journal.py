@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streamlease.leader.core.parts.mirror import Moved
+from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Record, decode_records, encode_records
 from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError, Unsupported
@@ -195,14 +195,14 @@ class Journal:
         """Whether so much was written that a snapshot should take its place."""
         return self.since_snapshot >= SNAPSHOT_EVERY or self._bytes >= SNAPSHOT_BYTES
 
-    def next_commit(self, records: Sequence[Record], moved: Moved | None = None) -> Commit:
+    def next_commit(self, records: Sequence[Record], moved: MirrorChange | None = None) -> Commit:
         """Give a commit its number; `write` may then be repeated until it is answered.
 
         Args:
             moved: what `records` change of the leases and the progress that stand beside the journal.
         """
         self._number += 1
-        return Commit(self._number, encode_records(records), _arguments(moved or Moved()))
+        return Commit(self._number, encode_records(records), _arguments(moved or MirrorChange()))
 
     async def write(self, commit: Commit) -> dict[str, int]:
         """Write one commit, and who may commit streams from then on, in one act.
@@ -297,7 +297,7 @@ class Journal:
         return [result, *more]
 
 
-def _arguments(moved: Moved) -> tuple[str | int, ...]:
+def _arguments(moved: MirrorChange) -> tuple[str | int, ...]:
     """As `leader/lua/journal_append.lua` takes it."""
     found: list[str | int] = [len(moved.gone), *moved.gone, len(moved.fields)]
     for name, value in moved.fields.items():

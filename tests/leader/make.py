@@ -18,7 +18,7 @@ from streamlease.leader.core.events import (
     Tick,
 )
 from streamlease.leader.core.machine import Leader, LeaderConfig
-from streamlease.leader.core.parts.mirror import Moved
+from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Record, decode_records, encode_records
 from streamlease.protocol.acts import parse
@@ -219,7 +219,7 @@ class Rig:
     def committed(self, stream: str) -> int:
         return self.leader.durable.streams[stream].committed
 
-    def moved(self) -> Moved:
+    def moved(self) -> MirrorChange:
         """What changes beside the journal since the last call."""
         return self.leader.ledger.mirror.take(self.leader.durable)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streamlease.leader import journal as journal_module
-from streamlease.leader.core.parts.mirror import Moved, StreamMoved
+from streamlease.leader.core.parts.mirror import MirrorChange, StreamMoved
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import (
     Committed,
@@ -389,15 +389,15 @@ async def test_many_streams_are_mirrored_and_forgotten_at_once(redis: AsyncRedis
     journal = await opened(redis)
     names = [f"s.0.{one}" for one in range(9000)]
     mine = StreamMoved(committed=3, lease_epoch=7, leased=True, reset_by=0, asked=False)
-    await journal.write(journal.next_commit([ADDED], Moved(streams=dict.fromkeys(names, mine))))
+    await journal.write(journal.next_commit([ADDED], MirrorChange(streams=dict.fromkeys(names, mine))))
     mirror = (await ask(redis, [("HMGET", keys.progress(GROUP), *names)]))[0]
     assert mirror == [b"3"] * 9000
     assert (await ask(redis, [("HMGET", keys.leases(GROUP), *names)]))[0] == [b"7"] * 9000
     gone = tuple(name for name in names if name != names[5])
-    await journal.write(journal.next_commit([ADDED], Moved(gone, fields={names[5]: 4})))
+    await journal.write(journal.next_commit([ADDED], MirrorChange(gone, fields={names[5]: 4})))
     for key, left in ((keys.progress(GROUP), b"4"), (keys.leases(GROUP), b"7")):
         mirror = (await ask(redis, [("HMGET", key, *names)]))[0]
         assert mirror == [left if name == names[5] else None for name in names]
     fields = dict.fromkeys(names, 5)
-    await journal.write(journal.next_commit([ADDED], Moved(fields=fields)))
+    await journal.write(journal.next_commit([ADDED], MirrorChange(fields=fields)))
     assert (await ask(redis, [("HMGET", keys.progress(GROUP), *names)]))[0] == [b"5"] * 9000

@@ -8,7 +8,7 @@ import pytest
 
 from streamlease.leader.core.events import LeasesWritten, Received, Recovered, StreamsListed, Tick
 from streamlease.leader.core.machine import Leader, LeaderConfig
-from streamlease.leader.core.parts.mirror import Moved, StreamMoved
+from streamlease.leader.core.parts.mirror import MirrorChange, StreamMoved
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import (
     Committed,
@@ -53,9 +53,9 @@ async def journal_of(redis: AsyncRedis, host: str = "h") -> Journal:
     return Journal(redis, GROUP, host, term, b"0-0")
 
 
-def at(committed: int) -> Moved:
+def at(committed: int) -> MirrorChange:
     """The first stream is so far, and leased to nobody."""
-    return Moved(streams={str(S0): StreamMoved(committed, 0, leased=False, reset_by=0, asked=False)})
+    return MirrorChange(streams={str(S0): StreamMoved(committed, 0, leased=False, reset_by=0, asked=False)})
 
 
 def shown(machine: Leader) -> tuple[tuple[str, ...], dict[str, int], dict[str, int]]:

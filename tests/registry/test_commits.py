@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from streamlease.leader.core.parts.mirror import Moved, StreamMoved
+from streamlease.leader.core.parts.mirror import MirrorChange, StreamMoved
 from streamlease.leader.journal import Journal
 from streamlease.protocol.errors import NotDurable, StoreRefused
 from streamlease.registry import keys, leadership
@@ -40,7 +40,7 @@ def free(committed: int, lease_epoch: int, reset_by: int = 0) -> StreamMoved:
 
 
 async def write(journal: Journal, streams: Mapping[str, StreamMoved]) -> dict[str, int]:
-    return await journal.write(journal.next_commit([], Moved(streams=streams)))
+    return await journal.write(journal.next_commit([], MirrorChange(streams=streams)))
 
 
 async def so_far(redis: AsyncRedis) -> dict[str, int]:
@@ -63,7 +63,7 @@ async def test_a_lease_that_is_over_commits_nothing(redis: AsyncRedis) -> None:
     await write(journal, {S0: leased(0, 1)})
     await write(journal, {S0: free(0, 1)})
     assert await commits.write([StreamCommit(S0, 1, 5)]) == [False]
-    await journal.write(journal.next_commit([], Moved(gone=(S0,))))
+    await journal.write(journal.next_commit([], MirrorChange(gone=(S0,))))
     assert await commits.write([StreamCommit(S0, 1, 5)]) == [False]
     assert await so_far(redis) == {}
 
@@ -84,7 +84,7 @@ async def test_a_leader_that_knows_less_takes_nothing_back_and_is_told_when_it_a
     await commits.write([StreamCommit(S0, 1, 8), StreamCommit(S1, 1, 2)])
     assert await write(journal, {S0: free(3, 1)}) == {}, "it did not ask"
     assert await so_far(redis) == {S0: 8, S1: 2}
-    next = journal.next_commit([], Moved(streams={S0: leased(3, 2), S1: leased(2, 2)}))
+    next = journal.next_commit([], MirrorChange(streams={S0: leased(3, 2), S1: leased(2, 2)}))
     before = journal.last_id
     assert await journal.write(next) == {S0: 8}
     journal.last_id = before

@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 from streamlease.agent import agent
-from streamlease.agent.commit_writing import CommitWriting
 from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.book import Held
@@ -31,6 +30,7 @@ from streamlease.leader.runner import Runner
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import Command, Grant
 from streamlease.registry import keys
+from streamlease.registry.commit_writing import CommitWriting
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.streams.log.tails import Tails, Watch
 from streamlease.streams.redis.connection import AsyncRedis, ask
@@ -95,7 +95,7 @@ def commits_run_ahead_of_the_program() -> Iterator[None]:
     """A reader commits what it has fetched instead of what the program has committed."""
     real = CommitWriting.add
 
-    def add(writing: CommitWriting, held: Held) -> None:
+    def add(writing: CommitWriting[Held], held: Held) -> None:
         held.committed = max(held.committed, held.position)
         real(writing, held)
 

@@ -29,7 +29,7 @@ class StreamMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MirrorChange:
     """What changes with one commit of the journal."""
 
     gone: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Mirror:
     _whole: bool = True
     """Whether all is to be written, as at the beginning of a term."""
     _closed: dict[str, None] = field(default_factory=dict)
-    """Moved by cuts, so by sessions that commit by way of the leader only."""
+    """MirrorChange by cuts, so by sessions that commit by way of the leader only."""
     _moved: dict[str, None] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
     """Their leases have begun."""
@@ -64,7 +64,7 @@ class Mirror:
         self._whole = True
         self._forget()
 
-    def take(self, durable: GroupState) -> Moved:
+    def take(self, durable: GroupState) -> MirrorChange:
         """What changes with the records since the last call."""
         whole, streams = self._whole, durable.streams
         names: Iterable[str] = (*streams, EXPIRED, PAUSED) if whole else self._moved
@@ -90,7 +90,7 @@ class Mirror:
                 fields[name] = one.committed
         self._whole = False
         self._forget()
-        return Moved(tuple(gone), fields, moved)
+        return MirrorChange(tuple(gone), fields, moved)
 
     def _forget(self) -> None:
         self._closed.clear()

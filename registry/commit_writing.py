@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
-from streamlease.borrower.book import Held
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.registry.commits import MOST, GroupCommits, StreamCommit
 from streamlease.streams.tasks import Supervisor
@@ -13,7 +13,29 @@ from streamlease.streams.tasks import Supervisor
 log = logging.getLogger(__name__)
 
 
-class CommitWriting:
+class Consumed(Protocol):
+    """A stream on which a consumer works."""
+
+    @property
+    def stream(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def lease_epoch(self) -> int:
+        """That of the newest lease."""
+        ...
+
+    @property
+    def committed(self) -> int:
+        """Next offset that the consumer has not committed."""
+        ...
+
+
+Held = TypeVar("Held", bound=Consumed)
+
+
+class CommitWriting(Generic[Held]):
     """The commits of one consumer on their way to Redis.
 
     Args:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from streamlease.agent.commit_writing import CommitWriting
 from streamlease.borrower.book import Held
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
+from streamlease.registry.commit_writing import CommitWriting
 from streamlease.registry.commits import MOST, StreamCommit
 from streamlease.streams.tasks import Supervisor
 from tests.agent.helpers import until
