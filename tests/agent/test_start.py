@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable
 
 import pytest
@@ -99,3 +100,54 @@ def test_a_consumer_that_died_with_its_leader_is_followed_within_its_session_tim
             timeline.now + 30.0, lambda: first.seen.union(*(other.seen for other in others)) == everything
         )
         assert timeline.now - lived <= 12.0
+
+
+CONSUME = """
+import asyncio, sys
+import streamlease
+
+class NoPandas:
+    def find_spec(self, name, path=None, target=None):
+        assert name != "pandas", "pandas is imported"
+
+sys.meta_path.insert(0, NoPandas())
+
+async def main():
+    seen = 0
+    async with (
+        streamlease.connect(sys.argv[1]) as client,
+        client.subscribe("$shared/g/a/+/yes", start="earliest") as batches,
+    ):
+        async for batch in batches:
+            seen += sum(message.payload is not None for message in batch.messages)
+            await batch.commit()
+            if seen == int(sys.argv[2]):
+                break
+    print(seen, "pandas" in sys.modules)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_consumer_of_plain_messages_does_not_import_pandas(embedded_redis_url: str) -> None:
+    """Single ones and batches, small and large, with keys and headers, of which some are passed over."""
+    wanted = 0
+    async with Client(embedded_redis_url) as client:
+        await client.create_space("s", ["a/#"])
+        async with client.publisher() as publisher:
+            for number in range(3):
+                await publisher.send(
+                    f"a/{number}/yes", b"x", key=b"k" if number else None, headers={"h": b"1"}
+                )
+                await publisher.send("a/0/yes", b"x")
+                wanted += 2
+            for size in (3, 5, 4000, 6000):
+                for number in range(size):
+                    await publisher.submit(f"a/{number % 7}/{'yes' if number % 3 else 'no'}", b"x", key=b"k")
+                    wanted += bool(number % 3)
+                await publisher.flush()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CONSUME, embedded_redis_url, str(wanted), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert said.decode().split() == [str(wanted), "False"]
