@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from streamlease.agent import client as asynchronous
 from streamlease.agent.batch import Batch as AsyncBatch
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from streamlease.agent.subscription import SharedReader
+    from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
 
 __all__ = ["Batch", "Client", "PlainSubscription", "Publisher", "Subscription", "connect"]
 
@@ -153,8 +155,14 @@ class Client(ManagerBridge[asynchronous.Client]):
         finally:
             self._loop.stop()
 
+    @wraps(asynchronous.Client.publisher)
+    def publisher(self, /, **options: Any) -> Publisher:
+        async def make() -> AsyncPublisher:
+            return self._inner.publisher(**options)
+
+        return Publisher(self._loop, self._loop.call(make()), self.url)
+
     create_space = waiting(asynchronous.Client.create_space)
-    publisher = opening(asynchronous.Client.publisher, Publisher)
     listen = opening(asynchronous.Client.listen, PlainSubscription)
     history = opening(asynchronous.Client.history, PlainSubscription)
     subscribe = opening(asynchronous.Client.subscribe, Subscription)

@@ -3,6 +3,16 @@
 To have the loop do something and to wait for it costs two changes of threads, a hundred times what `submit`
 itself does. So a small message with which nothing can be wrong is left in a queue that the loop empties; what
 may be refused at once, or is large, goes the way of all other calls, behind what is in the queue.
+
+A thread that sends one message after the other, and waits for each, is *lent* that work (``Sender.lend``): it
+appends the next ones itself, on a connection of its own, with the sequences of the same lanes. While the loan
+lasts, the loop sends nothing for this publisher, so an append is never under way twice. The loan ends
+
+* before any other method of the publisher is called, and when something is to be sent on the loop all the
+  same; if a thread is just appending, it gives the loan back behind that;
+* with every message that does not come out as appended: the loop goes on with it, by its own rules.
+
+`_state` guards who has the loan; nothing that waits is done under it.
 """
 
 from __future__ import annotations
@@ -11,16 +21,20 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from streamlease.agent.loop import LoopThread, ManagerBridge
-from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.errors import Indefinite, InvalidInput, StreamleaseError
 from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, HeadersInput
-from streamlease.streams.publish.publisher import Payload, Placed
+from streamlease.streams.log.appends import Appended, outcome_of_reply
+from streamlease.streams.publish.publisher import Alone, Payload, Placed
 from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
+from streamlease.streams.redis.blocking_line import BlockingLine
+from streamlease.streams.redis.connection import connect_blocking
+from streamlease.streams.redis.wire import BlockingServer
 from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
@@ -32,10 +46,144 @@ MOST_MESSAGES = 1024
 MOST_BYTES = 4096
 """Payload and key of a small message."""
 
+AFTER = 8
+"""So many messages are sent one by one before the work is lent."""
+
 _Waiting = tuple[str, bytes, bytes | None, datetime | int | None]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Lent:
+    """The loan of one publisher, and the connection for it.
+
+    Args:
+        url: the Redis of `publisher`.
+    """
+
+    def __init__(self, loop: LoopThread, publisher: AsyncPublisher, url: str) -> None:
+        self._loop = loop
+        self._publisher = publisher
+        self._url = url
+        self._redis: BlockingServer | None = None
+        self._line: BlockingLine | None = None
+        self._state = threading.Lock()
+        self._loan = 0
+        self._appending = False
+        self._sent = 0
+        """Messages that were sent one by one since something else was done."""
+
+    def sent(self) -> None:
+        """A message was sent alone, on the loop: from some on, borrow the work."""
+        self._sent += 1
+        if self._sent >= AFTER and self._publisher.lends:
+            self._sent = 0
+            self._loop.told(self._borrow)
+
+    def _borrow(self, done: Future[None]) -> None:
+        with self._state:
+            if not self._loan:
+                self._loan = self._publisher.lend(self.recall)
+        done.set_result(None)
+
+    def recall(self) -> None:
+        """End the loan, if there is one; from any thread."""
+        self._sent = 0
+        if self._loan:
+            with self._state:
+                loan, self._loan = self._loan, 0
+                idle = not self._appending
+            if loan and idle:
+                self._give_back(loan)
+
+    def send(
+        self,
+        topic: str,
+        payload: Payload,
+        key: bytes | str | None,
+        headers: HeadersInput | None,
+        timestamp: datetime | int | None,
+    ) -> Placed | None:
+        """Append one message within the loan; None if there is none, or the message is not for it.
+
+        Raises:
+            As ``Publisher.send``.
+        """
+        with self._state:
+            if not self._loan or self._appending or not self._loop.runs:
+                return None
+            loan, self._appending = self._loan, True
+        try:
+            alone = self._publisher.begin_alone(topic, payload, key, headers, timestamp)
+            return None if alone is None else self._append(loan, alone)
+        finally:
+            with self._state:
+                self._appending = False
+                recalled = self._loan != loan
+            if recalled:
+                self._give_back(loan)
+
+    def close(self) -> None:
+        """Close the connection. Nothing is sent any more."""
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+    def _append(self, loan: int, alone: Alone) -> Placed:
+        try:
+            reply = self._asked(alone)
+        except BaseException:  # interrupted: it is there, or it may come
+            alone.lane.renew()
+            raise
+        outcome = None if reply is None else outcome_of_reply(alone.append, reply)
+        if isinstance(outcome, Appended):
+            return self._publisher.appended_alone(alone, outcome)
+        with self._state:
+            if self._loan == loan:
+                self._loan = 0
+        self._sent = 0
+        try:
+            placed = self._loop.told(self._taking_over(loan, alone, reply))
+        except (InvalidInput, CancelledError):
+            raise _closed() from None
+        assert placed is not None  # or an error came out
+        return placed
+
+    def _taking_over(self, loan: int, alone: Alone, reply: Any) -> Callable[[Future[Placed | None]], None]:
+        def begin(placed: Future[Placed | None]) -> None:
+            part = self._publisher.take_over(loan, alone, reply)
+            if part is None:
+                raise _closed()
+            part.tell(0, placed)
+
+        return begin
+
+    def _asked(self, alone: Alone) -> Any:
+        """The reply of Redis; an error that says why nothing was sent; None if no reply came."""
+        if self._line is None or not self._line.is_open:
+            try:
+                self._line = self._opened()
+            except StreamleaseError as error:
+                return error
+        return self._line.ask(alone.append.call.command)
+
+    def _opened(self) -> BlockingLine:
+        if self._line is not None:
+            self._line.close()
+        if self._redis is None:
+            redis = connect_blocking(self._url, answer_seconds=self._publisher.answer_seconds)
+            assert isinstance(redis, BlockingServer)  # a publisher to a cluster lends nothing
+            self._redis = redis
+        return BlockingLine(self._redis)
+
+    def _give_back(self, loan: int) -> None:
+        if self._loop.runs:
+            self._loop.soon(lambda: self._publisher.take_back(loan))
+
+
+def _closed() -> Indefinite:
+    return Indefinite("the publisher was closed before an answer came: it was written, or it was not")
 
 
 def _behind(
@@ -45,6 +193,8 @@ def _behind(
 
     @wraps(method)
     def blocking(publisher: Publisher, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        publisher._lent.recall()
+
         async def both() -> T:
             await publisher._empty()
             return await publisher._bound(method)(*args, **kwargs)
@@ -57,8 +207,9 @@ def _behind(
 class Publisher(ManagerBridge[AsyncPublisher]):
     """``client.publisher()``; see ``streamlease.streams.publish.publisher.Publisher``."""
 
-    def __init__(self, loop: LoopThread, publisher: AsyncPublisher) -> None:
+    def __init__(self, loop: LoopThread, publisher: AsyncPublisher, url: str) -> None:
         super().__init__(loop, publisher)
+        self._lent = Lent(loop, publisher, url)
         self._waiting: deque[_Waiting] = deque()
         self._emptying = asyncio.Lock()
         self._called = False
@@ -86,6 +237,9 @@ class Publisher(ManagerBridge[AsyncPublisher]):
         timestamp: datetime | int | None = None,
     ) -> Placed:
         """Publish one message and wait until it is written, as the asynchronous ``send`` does."""
+        placed = None if self._waiting else self._lent.send(topic, payload, key, headers, timestamp)
+        if placed is not None:
+            return placed
         if type(topic) is str and not self._waiting and self._inner.can_send_at_once(topic):
 
             def begin(placed: Future[Placed | None]) -> None:
@@ -99,6 +253,7 @@ class Publisher(ManagerBridge[AsyncPublisher]):
 
             placed = self._loop.told(begin)
             if placed is not None:
+                self._lent.sent()
                 return placed
         return self._send(topic, payload, key, headers, timestamp)
 
@@ -131,6 +286,7 @@ class Publisher(ManagerBridge[AsyncPublisher]):
             and len(self._waiting) < MOST_MESSAGES
             and self._inner.knows(topic)
         ):
+            self._lent.recall()
             self._waiting.append((topic, payload, key, timestamp))
             with self._calling:
                 called, self._called = self._called, True
@@ -150,7 +306,10 @@ class Publisher(ManagerBridge[AsyncPublisher]):
 
     def close(self) -> None:
         """Flush, then end."""
-        self._close()
+        try:
+            self._close()
+        finally:
+            self._lent.close()
         self._raise()
 
     _close = _behind(AsyncPublisher.close)

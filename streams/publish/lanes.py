@@ -22,7 +22,7 @@ from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Codec, Row
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.log.log import Append
+from streamlease.streams.log.log import Append, Appended
 from streamlease.streams.publish.parts import Part, PlacedRange
 from streamlease.streams.redis.durability import MEMORY, Durability
 from streamlease.streams.spaces.spaces import Space
@@ -76,6 +76,11 @@ class Lane:
         """Go on under the next incarnation."""
         self.incarnation += 1
         self.sequence = 0
+
+    def appended(self, outcome: Appended) -> None:
+        """What was in flight is appended."""
+        self.sequence += 1
+        self.known = max(self.known, outcome.first + outcome.rows)
 
     def append_of(self, part: Part, publisher: str, now: float) -> Append:
         """The append that sends `part` with the lane's present sequence."""

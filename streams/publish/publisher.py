@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import TracebackType
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -34,7 +35,7 @@ from streamlease.protocol.ids import StreamId, Token, random_token
 from streamlease.protocol.topics import check_topic
 from streamlease.streams.entries.entries import CODECS, MAX_MESSAGE_BYTES, Codec, HeadersInput
 from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME
-from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.log import Append, Appended, AsyncLog
 from streamlease.streams.publish import metrics, traces
 from streamlease.streams.publish.buffer import ROW_BYTES, Buffer, Gate, size_of
 from streamlease.streams.publish.columns import Columns
@@ -43,9 +44,10 @@ from streamlease.streams.publish.inputs import Payload, row_of
 from streamlease.streams.publish.lanes import Lane, Lanes
 from streamlease.streams.publish.parts import Part, Placed, PlacedRange, Receipt
 from streamlease.streams.publish.routes import Routes
-from streamlease.streams.publish.sender import Sender, converting
+from streamlease.streams.publish.sender import LEAST_ATTEMPT, Sender, converting
 from streamlease.streams.publish.turns import Turns
-from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.connection import ANSWER_SECONDS, AsyncRedis, is_cluster
+from streamlease.streams.redis.durability import MEMORY
 from streamlease.streams.spaces.spaces import SpaceStore
 
 __all__ = ["Payload", "Placed", "PlacedRange", "Publisher", "Receipt", "check_batching"]
@@ -73,6 +75,14 @@ def check_batching(linger_ms: float, max_batch_bytes: int, compression: str) -> 
         raise InvalidOption(f"max_batch_bytes is {max_batch_bytes}: give 1 to {MAX_BATCH_BYTES}")
     if compression not in CODECS:
         raise InvalidOption(f"compression {ascii(compression)[:40]} is unknown: use {', '.join(CODECS)}")
+
+
+class Alone(NamedTuple):
+    """One message that a thread appends by itself."""
+
+    lane: Lane
+    part: Part
+    append: Append
 
 
 class Publisher:
@@ -117,6 +127,10 @@ class Publisher:
         check_batching(linger_ms, max_batch_bytes, compression)
         self.id = f"~{token()}"
         self._codec = compression
+        self.lends = linger_ms == 0 and not is_cluster(redis)
+        """Whether a thread may be lent the sending of single messages."""
+        self.answer_seconds = min(ANSWER_SECONDS, max(LEAST_ATTEMPT, delivery_timeout))
+        """How long the reply to a single message may take."""
         self._log = AsyncLog(redis)
         self._spaces = spaces or SpaceStore(redis)
         self._max_messages = max_batch_messages
@@ -136,6 +150,7 @@ class Publisher:
             mend=self._mend,
             round_bytes=self._buffer.round_bytes,
             linger=linger_ms / 1000,
+            answer_seconds=self.answer_seconds,
         )
         self._gate = Gate(self._buffer, self._sender)
         self._lanes = Lanes(
@@ -235,7 +250,24 @@ class Publisher:
         timestamp: datetime | int | None = None,
     ) -> Part | None:
         """Write a message now, as a part of its own; None if it has to go the way of all others."""
-        lane = self._quick.get(topic) if type(topic) is str and self._sender.is_idle else None
+        found = self._alone(topic, payload, key, headers, timestamp) if self._sender.is_idle else None
+        if found is not None:
+            lane, part = found
+            if self._sender.send_at_once(lane, part):
+                self._buffer.held += part.size
+                return part
+        return None
+
+    def _alone(
+        self,
+        topic: str,
+        payload: Payload,
+        key: bytes | str | None,
+        headers: HeadersInput | None,
+        timestamp: datetime | int | None,
+    ) -> tuple[Lane, Part] | None:
+        """A part for one message with which nothing can be wrong, and its lane; None for any other."""
+        lane = self._quick.get(topic) if type(topic) is str else None
         if (
             lane is not None
             and type(payload) is bytes
@@ -246,10 +278,46 @@ class Publisher:
             and (size := ROW_BYTES + len(payload) + (len(key) if key else 0)) <= MOST_AT_ONCE
             and not self._buffer.is_full_for(size)
         ):
-            part = self._lanes.part_of(topic, payload, key, timestamp, size)
-            if self._sender.send_at_once(lane, part):
-                self._buffer.held += size
-                return part
+            return lane, self._lanes.part_of(topic, payload, key, timestamp, size)
+        return None
+
+    # ------------------------------------------------------------------------ for a thread with a loan
+
+    def lend(self, wanted: Callable[[], None]) -> int:
+        """See ``Sender.lend``. On the event loop, as all but `begin_alone` and `appended_alone`."""
+        return self._sender.lend(wanted)
+
+    def take_back(self, loan: int) -> None:
+        """See ``Sender.take_back``."""
+        self._sender.take_back(loan)
+
+    def begin_alone(
+        self,
+        topic: str,
+        payload: Payload,
+        key: bytes | str | None,
+        headers: HeadersInput | None,
+        timestamp: datetime | int | None,
+    ) -> Alone | None:
+        """What the thread that has the loan is to append; None if the message has to go another way."""
+        found = self._alone(topic, payload, key, headers, timestamp)
+        if found is None or found[0].durability != MEMORY:
+            return None
+        lane, part = found
+        return Alone(lane, part, lane.append_of(part, self.id, self._loop.time()))
+
+    def appended_alone(self, alone: Alone, outcome: Appended) -> Placed:
+        """The thread that has the loan appended this; where the message stands."""
+        alone.lane.appended(outcome)
+        self._count(alone.part, self._loop.time() - alone.part.born)
+        return outcome.stream, outcome.first
+
+    def take_over(self, loan: int, alone: Alone, reply: Any) -> Part | None:
+        """The thread that has the loan got another `reply`; the part, or None if nobody goes on with it."""
+        self._buffer.held += alone.part.size
+        if self._sender.take_over(loan, alone.lane, alone.part, alone.append, reply):
+            return alone.part
+        self._buffer.release(alone.part.size)
         return None
 
     async def submit(
@@ -407,18 +475,22 @@ class Publisher:
     def _part_finished(self, part: Part, error: StreamleaseError | None) -> None:
         self._buffer.release(part.size)
         seconds = self._loop.time() - part.born
-        metrics.PUBLISH_SECONDS.observe(seconds)
         if self._traces is not None:
             self._traces.sent(part.stream, part, error, seconds)
         if error is None:
-            metrics.PUBLISHED_MESSAGES.inc(part.count)
-            metrics.PUBLISHED_BYTES.inc(part.size)
+            self._count(part, seconds)
             return
+        metrics.PUBLISH_SECONDS.observe(seconds)
         metrics.PUBLISH_FAILURES.labels(type(error).__name__).inc(part.count)
         if not part.watched and self._first_error is None:
             self._first_error = error
         if isinstance(error, UnknownSpace | StreamSealed):
             self._routes.forget_definitions()
+
+    def _count(self, part: Part, seconds: float) -> None:
+        metrics.PUBLISH_SECONDS.observe(seconds)
+        metrics.PUBLISHED_MESSAGES.inc(part.count)
+        metrics.PUBLISHED_BYTES.inc(part.size)
 
     async def _follow(self, held: Sequence[Lane]) -> None:
         await self._following.follow(held)

@@ -11,6 +11,10 @@ A single message that somebody awaits, while nothing at all is under way or wait
 written in the turn of its caller, on a line (``direct_lines``). Unless the answer is that it was appended,
 the round goes on as every other one, with a repetition of the same append.
 
+For a blocking client, the thread that sends one message after the other is lent this work: it appends its
+messages itself. While the loan lasts, nothing is sent here. What does not come out as appended is taken over,
+and goes on here in the same way.
+
 A stream that takes nothing (sealed, not yet open, or gone) holds its lane still; between two rounds, when
 nothing is under way, `follow` decides what becomes of the held lanes.
 """
@@ -44,7 +48,7 @@ from streamlease.streams.log.log import Append, Appended, AsyncLog, OutOfSequenc
 from streamlease.streams.publish.direct_lines import DirectLines
 from streamlease.streams.publish.lanes import Lane
 from streamlease.streams.publish.parts import Part
-from streamlease.streams.redis.connection import ANSWER_SECONDS, AsyncRedis
+from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.durability import MEMORY, WAIT_SECONDS
 from streamlease.streams.tasks import Supervisor
 
@@ -88,6 +92,7 @@ class Sender:
             raises what it could not do.
         round_bytes: most bytes of one write, unless a single part is larger.
         linger: seconds for which a part that is not full waits for more messages.
+        answer_seconds: how long the reply to a single message may take.
         mend: brings a stream and a part, whose schema versions differ, to the newest; False if it cannot.
     """
 
@@ -102,7 +107,8 @@ class Sender:
         follow: Follow,
         mend: Mend,
         round_bytes: int,
-        linger: float = 0.0,
+        linger: float,
+        answer_seconds: float,
     ) -> None:
         self._log = log
         self._publisher = publisher
@@ -123,11 +129,13 @@ class Sender:
         self.error: StreamleaseError | None = None
         """Why it ended by itself; it sends nothing more."""
         self._tasks = Supervisor(f"publisher {publisher}", lambda _, error: self._ended(error))
-        self._lines = DirectLines(
-            redis, self._tasks, min(ANSWER_SECONDS, max(LEAST_ATTEMPT, delivery_timeout))
-        )
+        self._lines = DirectLines(redis, self._tasks, answer_seconds)
         self._on_line = False
         """Whether the present round was sent on a line, and has no answer yet."""
+        self._loan = 0
+        """The number of the present loan, 0 for none; within one, `_on_line`, and nothing is in flight."""
+        self._loans = 0
+        self._wanted: Callable[[], None] = _nobody
         self._resting = False
         """Whether the task that sends waits for work."""
         self._tasks.start("sending", self._run(), endless=True)
@@ -140,7 +148,8 @@ class Sender:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way, and nothing waits."""
-        return self._resting and not self._flights and not self._work.is_set() and self.error is None
+        idle = self._resting and not self._flights and not self._on_line
+        return idle and not self._work.is_set() and self.error is None
 
     def can_send_at_once(self, lane: Lane) -> bool:
         """Whether a part of `lane` needs nothing but a line to be sent at once. From any thread."""
@@ -155,6 +164,35 @@ class Sender:
         line.ask(append.call.command, lambda reply: self._heard(append, reply))
         self._flights = [(lane, part)]
         self._on_line = True
+        return True
+
+    def lend(self, wanted: Callable[[], None]) -> int:
+        """While idle, leave it to a thread to append single parts, one by one; the number of the loan, or 0.
+
+        Args:
+            wanted: called, on the event loop, when something is to be sent here: take the loan back.
+        """
+        if not self.is_idle or self._linger:
+            return 0
+        self._loans += 1
+        self._loan, self._wanted = self._loans, wanted
+        self._on_line = True
+        return self._loan
+
+    def take_back(self, loan: int) -> None:
+        """The loan ends, and what waits is sent; does nothing if it has ended."""
+        if self._loan == loan:
+            self._loan, self._on_line = 0, False
+            if self._ready:
+                self._work.set()
+
+    def take_over(self, loan: int, lane: Lane, part: Part, append: Append, reply: Any) -> bool:
+        """The loan ends with `reply` to an append, and that goes on here; False if the loan had ended."""
+        if self._loan != loan:
+            return False
+        self._loan = 0
+        self._flights = [(lane, part)]
+        self._heard(append, reply)
         return True
 
     def want_line(self, stream: StreamId) -> None:
@@ -185,6 +223,8 @@ class Sender:
         elif lane.refusal is None:
             self._ready[lane.stream] = lane
             self._work.set()
+            if self._loan:
+                self._wanted()
 
     def release(self, lane: Lane) -> None:
         """`lane` does not hold still any more."""
@@ -208,7 +248,7 @@ class Sender:
 
     async def close(self) -> None:
         """Stop at once. Parts that are still there fail: those in flight as ``Indefinite``."""
-        self._on_line = False
+        self._loan, self._on_line = 0, False
         await self._tasks.close()
         await self._lines.close()
         why = "the publisher was closed before"
@@ -224,7 +264,7 @@ class Sender:
     def _ended(self, error: StreamleaseError) -> None:
         """The task that sends ended by a defect: nothing that is here will be sent."""
         self.error = error
-        self._on_line = False
+        self._loan, self._on_line = 0, False
         for lane, part in self._flights:
             self._fail(lane, part, Indefinite(f"{error}; the message was written, or it was not"))
         self._flights = []
@@ -421,8 +461,7 @@ class Sender:
         return bool(remaining)
 
     def _appended(self, lane: Lane, part: Part, outcome: Appended) -> None:
-        lane.sequence += 1
-        lane.known = max(lane.known, outcome.first + outcome.rows)
+        lane.appended(outcome)
         part.succeed(outcome.stream, outcome.first)
         self._finished(part, None)
 
@@ -460,6 +499,10 @@ class Sender:
             lane.renew()
         part.fail(error)
         self._finished(part, error)
+
+
+def _nobody() -> None:
+    """Nobody has a loan."""
 
 
 def _give_up(state: RetryCallState) -> bool:

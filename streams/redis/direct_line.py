@@ -37,7 +37,7 @@ class DirectLine(asyncio.Protocol):
         self._pool = pool
         self._connection = connection
         self._seconds = seconds
-        self._primary = _primary(pool)
+        self._primary = primary_of(pool)
         self._loop = asyncio.get_running_loop()
         self._replies = Reader(replyError=ResponseError)
         self._answered: Answered | None = None
@@ -53,7 +53,7 @@ class DirectLine(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         """Whether it has not ended, and leads to the present primary."""
-        return not (self._ended or self._transport.is_closing()) and _primary(self._pool) == self._primary
+        return not (self._ended or self._transport.is_closing()) and primary_of(self._pool) == self._primary
 
     @property
     def is_free(self) -> bool:
@@ -153,6 +153,6 @@ async def open_direct_line(client: AsyncServer, seconds: float) -> DirectLine:
     return DirectLine(pool, connection, min(seconds, connection.socket_timeout or seconds))
 
 
-def _primary(pool: Any) -> Any:
+def primary_of(pool: Any) -> Any:
     """Which primary the Sentinels named last; None without Sentinels."""
     return getattr(pool, "master_address", None)
