@@ -2,8 +2,8 @@
 
 Where leader hosts are registered, one of them is asked; where there are none, the process leads itself
 (`embedded`). Then nobody but the consumers can notice that a leader died together with its process. So each
-of them looks at the records of its groups once a second (`lookout`), and one of them leads as soon as the ttl
-of the dead leader is over.
+of them looks once a second whether the leaders of its groups live (`lookout`), and one of them leads as soon
+as the ttl of the dead leader is over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.registry import leadership, spawn
-from streamlease.registry.leadership import LeaderRecord, LeaderWatch
+from streamlease.registry.leadership import LeaderRecord, LeadershipConfig, LeaderWatch
+from streamlease.registry.lookout import Lookout
 from streamlease.streams import clock
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
@@ -70,6 +71,8 @@ class LeaderSearch:
         self._embedded = embedded
         self._watches: dict[str, LeaderWatch] = {}
         """What was seen of the leaders of other processes."""
+        self._lookout = Lookout(redis, LeadershipConfig().ttl, clock.milliseconds)
+        self._looks = 0
         self._hosts_lead = False
         """Whether leader hosts were there when a leader was looked for last: they watch each other."""
         self._tasks = Supervisor(f"agent {owner}, leader of", self._search_ended)
@@ -110,11 +113,9 @@ class LeaderSearch:
         own = self._host.leaders if self._host is not None else ()
         watched = set() if self._hosts_lead or not self._embedded else {*self._groups()}.difference(own)
         self._watches = {group: self._watches.get(group) or LeaderWatch() for group in sorted(watched)}
-        if not watched:
-            return
-        for group, record in (await leadership.read_all(self._redis, [*self._watches])).items():
-            watch = self._watches.get(group)
-            if watch is not None and watch.observe(record, clock.milliseconds()) and record.held:
+        self._looks += 1
+        for group in await self._lookout.look(dict(self._watches), self._looks):
+            if group in self._watches:
                 self.find(group, _told_nobody)
 
     def trouble(self, group: str) -> str:

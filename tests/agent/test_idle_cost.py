@@ -16,8 +16,8 @@ STREAMS = 4
 MINUTE = 60.0
 MORE = 20
 """So many commands a second more, by each host and process, are about some groups in turn, not about each."""
-LAYOUTS = {"embedded": (0, 1), "host": (1, 1), "hosts": (3, 1), "processes": (1, 4)}
-"""Leader hosts, and processes of consumers."""
+LAYOUTS = {"embedded": (0, 1), "shared": (0, 2), "host": (1, 1), "hosts": (3, 1), "processes": (1, 4)}
+"""Leader hosts, and processes of consumers that share the groups; without hosts each consumes all of them."""
 
 
 class Stage:
@@ -26,13 +26,15 @@ class Stage:
     def __init__(self, timeline: Timeline, groups: int, hosts: int, processes: int) -> None:
         self.timeline = timeline
         self.server = MemoryServer(lambda: 1_700_000_000 + timeline.now)
-        self.groups = groups
-        self.holding: set[int] = set()
+        self.wanted = 0
+        self.subscribed = 0
         for number in range(hosts):
             timeline.process(f"host{number}").start(self.lead(number))
         timeline.run(timeline.now + 1.0)
         for place in range(processes):
-            timeline.process(f"consumers{place}").start(self.consume(range(place, groups, processes)))
+            numbers = range(place, groups, processes) if hosts else range(groups)
+            timeline.process(f"consumers{place}").start(self.consume(numbers))
+            self.wanted += len(numbers)
 
     async def lead(self, number: int) -> None:
         host = LeaderHost(connect_redis(self.server), HostConfig(name=f"host{number}"))
@@ -45,12 +47,12 @@ class Stage:
             for number in numbers:
                 await client.create_space(f"s{number}", [f"t/{number}/#"], streams=STREAMS)
                 await stack.enter_async_context(client.subscribe(f"$shared/g{number}/t/{number}/#"))
-                self.holding.add(number)
+                self.subscribed += 1
             await asyncio.Event().wait()
 
     def commands(self) -> int:
         """Those of a minute, once all is quiet."""
-        assert self.timeline.run(self.timeline.now + MINUTE, lambda: len(self.holding) == self.groups)
+        assert self.timeline.run(self.timeline.now + MINUTE, lambda: self.subscribed == self.wanted)
         self.timeline.run(self.timeline.now + MINUTE)
         before = self.server.commands
         self.timeline.run(self.timeline.now + MINUTE)

@@ -10,13 +10,14 @@ from redis.crc import key_slot
 
 from streamlease.hosts import other_leaders as watching_room
 from streamlease.hosts import renewing as renewing_room
-from streamlease.hosts.other_leaders import IN_TURN, OtherLeaders
+from streamlease.hosts.other_leaders import OtherLeaders
 from streamlease.hosts.renewing import ONE_BY_ONE, Renewing
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import group_needs, keys, leadership, pulses
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeaderRecord, LeadershipConfig
+from streamlease.registry.lookout import IN_TURN
 from streamlease.registry.pulses import Pulse
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.connection import AsyncRedis, ask
@@ -250,8 +251,6 @@ class Watcher:
         self.now = 1_000_000
         self.read: list[int] = []
         """How many records each reading was of."""
-        tasks = Supervisor("watcher", lambda name, error: None)
-        self.watching = OtherLeaders(redis, "w", CONFIG, {}, tasks)
         read_all = leadership.read_all
 
         async def count(redis: AsyncRedis, groups: Sequence[str]) -> dict[str, LeaderRecord]:
@@ -261,6 +260,8 @@ class Watcher:
         monkeypatch.setattr(watching_room, "now_ms", lambda: self.now)
         monkeypatch.setattr(watching_room, "WATCH_SECONDS", 0.001)
         monkeypatch.setattr(leadership, "read_all", count)
+        tasks = Supervisor("watcher", lambda name, error: None)
+        self.watching = OtherLeaders(redis, "w", CONFIG, {}, tasks)
 
     async def look(self) -> list[str]:
         """One look, half a second after the one before; the groups that it would take."""

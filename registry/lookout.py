@@ -1,0 +1,109 @@
+"""Looks whether the leaders of groups live: at the pulses of their hosts, and at few records.
+
+Most leaderships are kept by a pulse of their host (`registry/pulses.py`). Records are read where no pulse
+keeps them; of the others some in turn, and all when a pulse has stopped, for the dead host may lead groups of
+which this process has not heard. Since when there was no pulse, it has seen all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
+
+from streamlease.registry import keys, leadership, pulses
+from streamlease.registry.leadership import LeaderWatch
+from streamlease.registry.pulses import Pulse
+from streamlease.streams.redis.connection import AsyncRedis
+
+IN_TURN = 8
+"""So many records are read at each look though a pulse keeps them, or nobody leads."""
+
+PAGE = 250
+"""Groups in one exchange."""
+
+
+class Lookout:
+    """What one process has seen of pulses.
+
+    Args:
+        ttl: of leaderships, in milliseconds.
+        clock: this process' own, in milliseconds; it must not run backwards.
+    """
+
+    def __init__(self, redis: AsyncRedis, ttl: int, clock: Callable[[], int]) -> None:
+        self._redis = redis
+        self._ttl = ttl
+        self._clock = clock
+        self._pulses: dict[Pulse, tuple[int, int]] = {}
+        """When each pulse was, by the clock of Redis, and since when it was seen so, by this process' own."""
+        self._stopped: set[Pulse] = set()
+        """Pulses that have stopped, after which all records were read."""
+
+    async def look(self, watches: Mapping[str, LeaderWatch], turn: int) -> dict[str, str]:
+        """Look at the leaders of these groups, which are of one server if there are many looks at a time.
+
+        Args:
+            watches: group -> what was seen of its record.
+            turn: the number of this look at them.
+
+        Returns:
+            group -> its host, for those whose host is dead: an attempt to follow it may succeed.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        if not watches:
+            return {}
+        tags = {pulse.tag for watch in watches.values() if (pulse := watch.record.pulse) is not None}
+        beside = pulses.tag_beside(self._redis, keys.leader(next(iter(watches))))
+        read_at, stopped = await self._hear({beside, *tags})
+        in_turn = -(-len(watches) // IN_TURN)
+        read = [
+            group
+            for place, (group, watch) in enumerate(watches.items())
+            if stopped or not self._is_quiet(watch, read_at) or (place + turn) % in_turn == 0
+        ]
+        dead = await self._read(watches, read)
+        self._stopped |= stopped
+        return dead
+
+    async def _hear(self, tags: Set[str]) -> tuple[int, set[Pulse]]:
+        """Note the pulses with these tags: the time of Redis, and which have stopped since the last look."""
+        given, read_at = await pulses.read_all(self._redis, tags)
+        now = self._clock()
+        for pulse in [pulse for pulse in self._pulses if pulse.tag in tags and pulse not in given]:
+            del self._pulses[pulse]
+        for pulse, at in given.items():
+            if self._pulses.get(pulse, (None, 0))[0] != at:
+                self._pulses[pulse] = at, now
+        still = {
+            pulse
+            for pulse, (_, since) in self._pulses.items()
+            if pulse.tag in tags and now - since >= self._ttl
+        }
+        self._stopped = {pulse for pulse in self._stopped if pulse.tag not in tags or pulse in still}
+        return read_at, still - self._stopped
+
+    def _is_quiet(self, watch: LeaderWatch, read_at: int) -> bool:
+        """Whether the record need not be read: nobody leads, or a pulse shows that the leader lives."""
+        record = watch.record
+        if watch.since is None:
+            return False
+        if not record.held:
+            return not record.damage
+        if record.pulse is None or record.pulse not in self._pulses:
+            return False
+        at, since = self._pulses[record.pulse]
+        return not watch.observe(replace(record, renewed_at=at, read_at=read_at), self._clock(), since)
+
+    async def _read(self, watches: Mapping[str, LeaderWatch], groups: Sequence[str]) -> dict[str, str]:
+        """Read the records of `groups`; as `look`."""
+        dead: dict[str, str] = {}
+        for begin in range(0, len(groups), PAGE):
+            records = await leadership.read_all(self._redis, groups[begin : begin + PAGE])
+            for group, record in records.items():
+                at, since = self._pulses.get(record.pulse, (None, None)) if record.pulse else (None, None)
+                unchanged = since if record.renewed_at == at else None
+                if watches[group].observe(record, self._clock(), unchanged) and record.held:
+                    dead[group] = record.host
+        return dead
