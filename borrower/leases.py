@@ -56,6 +56,8 @@ class BorrowedStreams:
     link: Link
     resend_interval: int
     held: dict[str, Borrowed] = field(default_factory=dict)
+    unfinished: set[str] = field(default_factory=set)
+    """Those of which the leader was not told the final progress."""
     over: dict[str, int] = field(default_factory=dict)
     """Stream -> highest lease epoch that this borrower had and has no more; late copies are refused."""
     unanswered: dict[str, None] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class BorrowedStreams:
         if lease is not None:
             effects.append(self._drop(stream, lease, StreamEvent.REPLACED))
         lease = self.held[stream] = Borrowed.begin(stream, lease_epoch, message.progress)
+        self.unfinished.add(stream)
         self._expect(lease, now)
         granted = StreamGranted(
             stream,
@@ -176,6 +179,8 @@ class BorrowedStreams:
             final=event.final,
             holes=event.holes,
         )
+        if event.final:
+            self.unfinished.discard(event.stream)
         if event.durable:
             lease.acknowledged = max(lease.acknowledged, event.offset)
             if not event.final:
@@ -208,7 +213,7 @@ class BorrowedStreams:
     @property
     def are_final(self) -> bool:
         """Whether the leader was told the final progress of every stream."""
-        return all(lease.told.final for lease in self.held.values())
+        return not self.unfinished
 
     def final(self) -> tuple[Progress, ...]:
         """How far each stream is, for a leader that hears no more of it."""
@@ -268,6 +273,7 @@ class BorrowedStreams:
     def _drop(self, stream: str, lease: Borrowed, event: StreamEvent) -> StreamGone:
         lease.move(event)
         del self.held[stream]
+        self.unfinished.discard(stream)
         self.over[stream] = lease.lease_epoch
         known = lease.acknowledged if lease.acknowledged >= 0 else None
         return StreamGone(stream, lease.lease_epoch, known)
