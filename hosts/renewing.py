@@ -1,6 +1,6 @@
 """How a host stays the leader of what it leads: a few groups one by one, many by one pulse per server.
 
-What each turn does for the groups of one server, if there are more than ``ONE_BY_ONE``::
+What each turn does for the groups of one server, if there are more than ``FEW``::
 
     resign what is led no more --> pulse --+-- unbroken: renew what it does not keep yet, and a few in turn
                                            +-- broken:   renew all, one by one
@@ -26,7 +26,10 @@ from streamlease.streams.tasks import Supervisor
 log = logging.getLogger(__name__)
 
 ONE_BY_ONE = 2
-"""So many groups of a server are renewed by themselves each time: all if there are no more, else in turn."""
+"""So many groups of a server are renewed by themselves each time, in turn if there is a pulse."""
+
+FEW = ONE_BY_ONE
+"""With more groups of a server than these, there is a pulse."""
 
 TIDY_EVERY = 600
 """At each such turn, hosts that have been silent for long are forgotten."""
@@ -77,7 +80,7 @@ class Renewing:
         led = {group: runner for group in groups if (runner := self._runners.get(group)) is not None}
         began = now_ms()
         tag, lineage = "", ""
-        if len(led) > ONE_BY_ONE:
+        if len(led) > FEW:
             tag = pulses.tag_beside(self._redis, keys.leader(next(iter(led))))
             try:
                 lineage = await self._pulse(tag, led)

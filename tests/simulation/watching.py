@@ -21,6 +21,7 @@ from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower import leases
 from streamlease.borrower.book import Held
+from streamlease.hosts import renewing
 from streamlease.hosts.candidates import Candidates
 from streamlease.leader import journal
 from streamlease.leader.core import events as e
@@ -72,6 +73,8 @@ def watched(world: World) -> Iterator[None]:
         enter(mock.patch.object(journal, "ENTRIES_KEPT", KEPT))
         enter(mock.patch.object(journal, "SNAPSHOT_EVERY", SNAPSHOT_EVERY))
         enter(mock.patch.object(leases, "TELL_INTERVAL", TELL_INTERVAL))
+        if world.kernel.seed % 2:
+            enter(mock.patch.object(renewing, "FEW", 0))
         _watch_leaders(world, enter)
         _watch_hosts(world, enter)
         _watch_readers(world, enter)
