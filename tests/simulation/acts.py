@@ -270,6 +270,8 @@ class Acts:
         self.world.be_down(self.random.choice((0.05, 1.5)))
         self.kernel.note("store", "fails over and loses", lost, "changes of", lost_ms, "ms, clock", jump)
         self.world.judge.failed_over(lost)
+        if lost:
+            self.world.operators.forget_answers()
 
     def do_jump(self) -> None:
         """The clock of the store is set."""

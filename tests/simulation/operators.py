@@ -93,6 +93,10 @@ class Operators:
                 self._do("retry" if self.world.random.random() < 0.3 else "dead_letter", stream=stream)
         self.world.kernel.after(AGAIN_MS, self.heal)
 
+    def forget_answers(self) -> None:
+        """A failover has lost writes: what was done may be unknown, and done once more."""
+        self.answers.clear()
+
     # ------------------------------------------------------------ what they send
 
     def _do(self, act: Any, **more: Any) -> None:
