@@ -23,12 +23,16 @@ from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailab
 from streamlease.protocol.ids import random_token
 from streamlease.streams import clock
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 RETRY_SECONDS = 0.2
+
+ANSWER_SECONDS = 5.0
+"""How long Redis may take to answer on a line, if the client does not say less."""
 
 End = Callable[[StreamleaseError], None]
 
@@ -42,6 +46,8 @@ class Agent:
         self.error: StreamleaseError | None = None
         """Why the agent is over, unless it was closed."""
         self._tasks = Supervisor(f"agent {self.id}", self._ended)
+        self.lines = DirectLines(redis, self._tasks, ANSWER_SECONDS)
+        """On which one commit after the other is written."""
         self.mail = Mail(redis, self.id, self._tasks)
         self._sessions: dict[End, str] = {}
         self.leaders = LeaderSearch(
@@ -77,6 +83,7 @@ class Agent:
                 await self.mail.postbox.empty()
         self.mail.stop()  # what a leader says as it ends with this process would begin things anew
         await self._tasks.close()
+        await self.lines.close()
         await self.leaders.close()
         with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
             # Unanswered, the mailbox expires by itself.

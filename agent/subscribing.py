@@ -91,6 +91,7 @@ class Subscribing:
             max_batch=self.max_batch,
             buffered_batches=self.buffered_batches,
             schema=self.schema,
+            lines=agent.lines,
         )
         names = (self.name or f"{session}/0",)
         joined = Session(agent, SessionConfig(self.shared, session, names, arrival, self.timers), reader)

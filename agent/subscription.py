@@ -39,6 +39,7 @@ from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish import traces
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class SharedReader:
         max_batch: int | None,
         buffered_batches: int,
         schema: Schema | None = None,
+        lines: DirectLines | None = None,
         clock: Callable[[], float] = seconds,
     ) -> None:
         self._clock = clock
@@ -85,7 +87,8 @@ class SharedReader:
         self._arrived = asyncio.Event()
         """There may be something to hand out, or the end."""
         self._tasks = Supervisor(f"subscription {shared}", lambda _, error: self._give_up(error))
-        self._settling = Settling(self.book, self.subscription, GroupCommits(redis, shared.id), self._tasks)
+        commits = GroupCommits(redis, shared.id, lines)
+        self._settling = Settling(self.book, self.subscription, commits, self._tasks)
         self.acknowledged = self._settling.acknowledged
         """Progress is durable."""
         self._fetching = Fetching(

@@ -7,15 +7,17 @@ a commit, and nobody commits what he has no more (``docs/decisions/0247-who-has-
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import NotDurable
 from streamlease.registry import keys
 from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.durability import Durability
 from streamlease.streams.redis.durable import run_durably
-from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.redis.scripts import Call, load_script
 
 _COMMIT = load_script("streamlease.registry", "commit")
 
@@ -32,10 +34,15 @@ class StreamCommit(NamedTuple):
 
 
 class GroupCommits:
-    """Commits streams of the group with identity `group` (``GROUP/FILTER``)."""
+    """Commits streams of the group with identity `group` (``GROUP/FILTER``).
 
-    def __init__(self, redis: AsyncRedis, group: str) -> None:
+    Args:
+        lines: where a commit goes that need not be more durable than in memory, if one is free.
+    """
+
+    def __init__(self, redis: AsyncRedis, group: str, lines: DirectLines | None = None) -> None:
         self._redis = redis
+        self._lines = lines
         self._group = group
         self._keys = [keys.leases(group), keys.progress(group)]
         self._durable = b""
@@ -51,6 +58,9 @@ class GroupCommits:
             Indefinite: they are committed, or not.
         """
         call = _COMMIT.call(self._keys, [part for commit in commits for part in commit])
+        answer = await self._on_line(call) if self._lines is not None and not self._choices else None
+        if answer is not None and answer[0] == self._durable:
+            return [one == 1 for one in answer[1:]]
         while True:
             (durable, *stands), why = await run_durably(self._redis, call, self._choices)
             if durable == self._durable:
@@ -59,7 +69,19 @@ class GroupCommits:
             self._choices = tuple(map(Durability.parse, durable.decode().split()))
         if why:
             raise NotDurable(f"streams of {self._group} are committed, but not durably: {why}")
+        if self._lines is not None and not self._choices:
+            self._lines.want(self._keys[0])
         return [one == 1 for one in stands]
+
+    async def _on_line(self, call: Call) -> list[Any] | None:
+        """The reply; None if there is no free line, or none came: the commit is to be written otherwise."""
+        line = self._lines.to(self._keys[0]) if self._lines is not None else None
+        if line is None:
+            return None
+        heard: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        line.ask(call.command, lambda reply: None if heard.done() else heard.set_result(reply))
+        reply = await heard
+        return reply if isinstance(reply, list) else None
 
 
 async def committed(redis: AsyncRedis, group: str, streams: Sequence[str]) -> dict[str, int]:

@@ -44,11 +44,12 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.decoding import prepare
 from streamlease.streams.log.appends import outcome_of_reply
+from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import Append, Appended, AsyncLog, OutOfSequence, StreamPending
-from streamlease.streams.publish.direct_lines import DirectLines
 from streamlease.streams.publish.lanes import Lane
 from streamlease.streams.publish.parts import Part
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.durability import MEMORY, WAIT_SECONDS
 from streamlease.streams.tasks import Supervisor
 
@@ -157,7 +158,7 @@ class Sender:
 
     def send_at_once(self, lane: Lane, part: Part) -> bool:
         """Send `part` of `lane` in this turn, while idle; whether there is a line for it."""
-        line = self._lines.to(lane.stream) if self.can_send_at_once(lane) else None
+        line = self._lines.to(stream_meta(lane.stream)) if self.can_send_at_once(lane) else None
         if line is None:
             return False
         append = lane.append_of(part, self._publisher, self._loop.time())
@@ -198,7 +199,7 @@ class Sender:
     def want_line(self, stream: StreamId) -> None:
         """Messages for `stream` are sent one by one: have a line for the next."""
         if self.error is None and not self._linger:
-            self._lines.want(stream)
+            self._lines.want(stream_meta(stream))
 
     def _heard(self, append: Append, reply: Any) -> None:
         """What came of a round on a line. Unless it was appended, the task that sends repeats it."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
 from streamlease.leader.core.parts.mirror import MirrorChange, StreamMoved
 from streamlease.leader.journal import Journal
-from streamlease.protocol.errors import NotDurable, StoreRefused
-from streamlease.registry import keys, leadership
+from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
+from streamlease.registry import commits, keys, leadership
 from streamlease.registry.commits import MOST, GroupCommits, StreamCommit, committed
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
+from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.durability import Durability
+from streamlease.streams.tasks import Supervisor
+from tests.agent.helpers import until
 from tests.conftest import MakeServer
 
 GROUP = "g/a"
@@ -150,3 +153,78 @@ async def test_a_commit_is_as_durable_as_the_leader_says(make_redis_server: Make
                 await asyncio.sleep(0.005)
         assert await commits.write([StreamCommit(S0, 1, 2)]) == [True]
         await client.aclose()
+
+
+class OnLines:
+    """Commits on a line, which is open once something was committed."""
+
+    def __init__(self, redis: AsyncRedis) -> None:
+        self.defects: list[StreamleaseError] = []
+        self.tasks = Supervisor("lines", lambda _, error: self.defects.append(error))
+        self.lines = DirectLines(redis, self.tasks, 5.0)
+        self.commits = GroupCommits(redis, GROUP, self.lines)
+
+    async def opened(self) -> None:
+        await until(lambda: self.lines.to(keys.leases(GROUP)) is not None)
+
+    async def close(self) -> None:
+        await self.tasks.close()
+        await self.lines.close()
+        assert self.defects == []
+
+
+@pytest.fixture
+async def on_lines(redis: AsyncRedis) -> AsyncIterator[OnLines]:
+    rig = OnLines(redis)
+    yield rig
+    await rig.close()
+
+
+async def test_commits_go_on_a_line(
+    redis: AsyncRedis, on_lines: OnLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(await journal_of(redis), {S0: leased(0, 1)})
+    assert await on_lines.commits.write([StreamCommit(S0, 1, 1)]) == [True]
+    await on_lines.opened()
+    monkeypatch.setattr(commits, "run_durably", None)
+    assert await on_lines.commits.write([StreamCommit(S0, 1, 2)]) == [True]
+    assert await on_lines.commits.write([StreamCommit(S0, 2, 3)]) == [False]
+    assert await so_far(redis) == {S0: 2}
+
+
+async def test_a_commit_that_a_line_does_not_answer_is_written_otherwise(
+    redis: AsyncRedis, on_lines: OnLines
+) -> None:
+    await write(await journal_of(redis), {S0: leased(0, 1)})
+    await on_lines.commits.write([StreamCommit(S0, 1, 1)])
+    await on_lines.opened()
+    await ask(redis, [("SCRIPT", "FLUSH")])
+    assert await on_lines.commits.write([StreamCommit(S0, 1, 2)]) == [True], "the script is loaded again"
+    assert await so_far(redis) == {S0: 2}
+    await on_lines.opened()  # again: an error ends a line
+
+
+async def test_a_line_learns_that_commits_must_be_more_durable(
+    make_redis_server: MakeServer,
+) -> None:
+    client = connect(make_redis_server("embedded", persistent=True).url)
+    rig = OnLines(client)
+    journal = await journal_of(client)
+    await write(journal, {S0: leased(0, 1)})
+    await rig.commits.write([StreamCommit(S0, 1, 1)])
+    await rig.opened()
+    journal.durability = (FSYNC,)
+    await write(journal, {S0: leased(0, 1)})
+    before = await waits(client)
+    assert await rig.commits.write([StreamCommit(S0, 1, 2)]) == [True]
+    assert await rig.commits.write([StreamCommit(S0, 1, 3)]) == [True]
+    assert await waits(client) == before + 2
+    await rig.close()
+    await client.aclose()
+
+
+async def waits(redis: AsyncRedis) -> int:
+    """How often the server was asked whether writes are on the disk."""
+    (stats,) = await ask(redis, [("INFO", "commandstats")])
+    lines = [line for line in stats.decode().splitlines() if line.startswith("cmdstat_waitaof:")]
+    return int(lines[0].partition("calls=")[2].partition(",")[0]) if lines else 0

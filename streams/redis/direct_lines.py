@@ -1,7 +1,7 @@
-"""The lines of a publisher: one to each server to which it sends single messages, one after the other.
+"""Lines to servers, one to each: for who asks one quick thing after the other (``direct_line``).
 
-A line is opened once such a message has gone the way of all others, and again if it has ended. What cannot be
-sent on a line now goes that way, too.
+A line is opened once somebody wants it, and again if it has ended. What cannot be asked on a line now goes
+the way of all else.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.protocol.ids import StreamId
-from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.cluster import AsyncCluster
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.direct_line import DirectLine, open_direct_line
@@ -35,15 +33,15 @@ class DirectLines:
         self._opening: set[AsyncServer] = set()
         self._closed = False
 
-    def to(self, stream: StreamId) -> DirectLine | None:
-        """A free line to the server of `stream`, if there is one."""
-        server = self._server_of(stream)
+    def to(self, key: str) -> DirectLine | None:
+        """A free line to the server of `key`, if there is one."""
+        server = self._server_of(key)
         line = self._by_server.get(server) if server is not None else None
         return line if line is not None and line.is_free else None
 
-    def want(self, stream: StreamId) -> None:
-        """Have a line to the server of `stream` soon, unless there is one."""
-        server = self._server_of(stream) if not self._closed else None
+    def want(self, key: str) -> None:
+        """Have a line to the server of `key` soon, unless there is one."""
+        server = self._server_of(key) if not self._closed else None
         if server is None or server in self._opening:
             return
         line = self._by_server.get(server)
@@ -64,11 +62,11 @@ class DirectLines:
             if ended is not None:
                 await ended.close()
             self._by_server[server] = await open_direct_line(server, self._seconds)
-        except StreamleaseError as error:  # messages go on without one, and say what is wrong
+        except StreamleaseError as error:  # all goes on without one, and says what is wrong
             _logger.debug("no line to Redis: %s", error)
         finally:
             self._opening.discard(server)
 
-    def _server_of(self, stream: StreamId) -> AsyncServer | None:
+    def _server_of(self, key: str) -> AsyncServer | None:
         redis = self._redis
-        return redis.owner(("HGET", stream_meta(stream))) if isinstance(redis, AsyncCluster) else redis
+        return redis.owner(("HGET", key)) if isinstance(redis, AsyncCluster) else redis
