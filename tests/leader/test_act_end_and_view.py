@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from streamlease.leader.core.events import Describe, Stop
-from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.operated import ACTS_KEPT
 from streamlease.leader.core.view import of_leader
@@ -22,10 +21,10 @@ def test_a_group_without_borrowers_expires_and_comes_back_with_its_next_one() ->
     rig.moved()
     assert answer(rig, "expire", at=77)[0]
     assert rig.leader.durable.expired_at == 77
-    assert rig.moved() == MirrorChange(fields={"@expired": 77})
+    assert rig.moved().fields == {"@expired": 77}
     rig.join("b1")
     assert rig.leader.durable.expired_at is None
-    assert rig.moved() == MirrorChange(gone=("@expired",))
+    assert rig.moved().gone == ("@expired",)
 
 
 def test_a_group_without_borrowers_is_deleted_by_its_leader_who_ends() -> None:
