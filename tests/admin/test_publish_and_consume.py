@@ -225,8 +225,10 @@ def test_a_signal_leaves_in_good_order(flights: Command, how: signal.Signals, ta
 
 
 def test_a_new_space_that_the_filter_matches_is_read_too(flights: Command) -> None:
-    process = flights.start("consume", "#")
+    flights.ok("publish", "flights/a", text="old\n")
+    process = flights.start("consume", "#", "--from", "earliest")
     try:
+        assert lines_of(process, 1) == ["flights/a\told"], "it listens"
         flights.ok("space", "create", "other", "--topics", "other/#")
         flights.ok("publish", "other/x", text="new\n")
         assert lines_of(process, 1) == ["other/x\tnew"]

@@ -22,7 +22,7 @@ from streamlease.leader.core.events import (
     Tick,
 )
 from streamlease.leader.core.machine import LeaderConfig
-from streamlease.leader.journal import Journal, recover
+from streamlease.leader.journal import Commit, Journal, recover
 from streamlease.leader.runner import Runner, now_ms
 from streamlease.leader.waiting import Waiting
 from streamlease.protocol.acts import DescribeGroup
@@ -231,11 +231,12 @@ async def test_a_leader_that_cannot_commit_gathers_no_more_than_its_borrowers_ar
     refused = asyncio.Event()
     write = Journal.write
 
-    async def written(self: Journal, *commit: object) -> None:
-        await write(self, *commit)  # type: ignore[arg-type]
+    async def written(self: Journal, commit: Commit) -> dict[str, int]:
+        further = await write(self, commit)
         if not durable.is_set():
             refused.set()
             raise NotDurable("no replica confirmed it")
+        return further
 
     monkeypatch.setattr(Journal, "write", written)
     runner = Runner(redis, GROUP, "h", 1, lambda _, message: sent.append(message), LeaderConfig(), QUICK)

@@ -66,7 +66,7 @@ def test_a_query_without_a_last_cut_gives_a_stream_back_at_once() -> None:
     query.cuts.revoking(StreamRevoking(S0, 1))
     assert query.reported == []
     query.cuts.settle()
-    assert query.reported == [Progressed(S0, 1, 3, final=True)]
+    assert query.reported == [Progressed(S0, 1, 3, final=True, durable=True)]
 
 
 def test_a_stream_that_somebody_else_had_is_no_part_of_the_open_cut_any_more() -> None:
