@@ -46,8 +46,8 @@ RARE = {
     "an_old_owner_is_believed",
     "no_fence_around_the_journal",
 }
-"""A scan from seed 1 on takes more than a minute to find them: too long for the tests. What an old owner says is
-rarely untrue since who has a stream commits it."""
+"""A scan from seed 1 on takes more than a minute to find them: too long for the tests. What an old owner says
+is rarely untrue, since who has a stream commits it."""
 
 
 def planted(bug: Callable[[], Iterator[None]]) -> Callable[[], Any]:
