@@ -29,6 +29,7 @@ from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.journal import recover
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry.commits import committed
 from streamlease.registry.leadership import LeadershipConfig
 from streamlease.spark import connections
 from streamlease.spark.options import SourceOptions
@@ -352,12 +353,13 @@ class World:
 
     @property
     def committed(self) -> dict[str, int]:
-        """What the group has consumed, as the journal says."""
-        return {stream: progress.committed for stream, progress in self.state().streams.items()}
+        """What the group has consumed; consumers commit beside the journal, and tell their leader later."""
+        journal = {stream: progress.committed for stream, progress in self.state().streams.items()}
+        return journal | self._thread.call(committed(self._client.redis, SUBSCRIPTION.id, [*journal]))
 
     @property
     def all_committed(self) -> bool:
-        """Whether the journal says that all was consumed."""
+        """Whether all was consumed."""
         return self.committed == {stream: self.published[stream] for stream in self.streams}
 
     @property
