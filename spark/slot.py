@@ -137,6 +137,10 @@ class _Host:
         if self._stopping:
             return
         self._stopping = True
+        asyncio.get_running_loop().remove_reader(self._line.fileno())
+        with suppress(EOFError, OSError):  # the driver is gone
+            if self._line.poll():
+                self._line.recv_bytes()  # closed with something unread, the line would lose the last report
         if self._thread is not None:
             self._thread.halt()
         if self._idle and self._task is not None:
