@@ -20,7 +20,7 @@ from typing import Any
 from hiredis import HiredisError, Reader, pack_command
 from redis.exceptions import ResponseError
 
-from streamlease.streams.redis.wire import AsyncServer, Command, not_connected
+from streamlease.streams.redis.wire import AsyncServer, Command, connected
 
 Answered = Callable[[Any], None]
 """Told the reply, an error reply as an exception, or None: no reply will come."""
@@ -145,12 +145,8 @@ async def open_direct_line(client: AsyncServer, seconds: float) -> DirectLine:
     Raises:
         StoreUnavailable, StoreRefused: no connection.
     """
-    pool: Any = client.connection_pool
-    try:
-        connection = await pool.get_connection()
-    except Exception as error:
-        raise not_connected(client, error) from None
-    return DirectLine(pool, connection, min(seconds, connection.socket_timeout or seconds))
+    connection = await connected(client)
+    return DirectLine(client.connection_pool, connection, min(seconds, connection.socket_timeout or seconds))
 
 
 def primary_of(pool: Any) -> Any:

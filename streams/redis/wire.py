@@ -68,6 +68,9 @@ LEAST_SHARE = 15 / 16
 LARGE = 6000
 """Bytes of an argument that is not to be copied."""
 
+LATE_SECONDS = 0.05
+"""A timer that is later than this shows that the event loop stood still."""
+
 AT_ONCE = 16
 """So many exchanges of one client with one server are under way at once. More would make each of them slower,
 and thousands would be more connections than a server takes; the others wait, in order."""
@@ -303,12 +306,34 @@ def _not_answered(client: Server, commands: Sequence[Command], error: Exception)
     return indefinite(address(client), error) if isinstance(error, (*FAILURES, RedisError)) else error
 
 
-async def _exchange(client: AsyncServer, commands: Sequence[Command]) -> list[Any]:
+async def connected(client: AsyncServer) -> Any:
+    """A connection of `client`, to be given back to its pool.
+
+    When the time to connect ran out while this process did not run (it was stopped, or its loop was held),
+    that says nothing about the server: then it is tried once more.
+
+    Raises:
+        StoreUnavailable: there is none; nothing was sent.
+        StoreRefused: the server does not let it in.
+    """
     pool: Any = client.connection_pool
+    loop = asyncio.get_running_loop()
+    seconds: float = pool.connection_kwargs.get("socket_connect_timeout") or math.inf
+    begun = loop.time()
     try:
-        connection = await pool.get_connection()
+        try:
+            return await pool.get_connection()
+        except RedisTimeoutError:
+            if loop.time() - begun < seconds + LATE_SECONDS:
+                raise
+        return await pool.get_connection()
     except Exception as error:
         raise not_connected(client, error) from None
+
+
+async def _exchange(client: AsyncServer, commands: Sequence[Command]) -> list[Any]:
+    pool: Any = client.connection_pool
+    connection = await connected(client)
     whole = False
     try:
         replies = await _each(connection, commands)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -19,7 +21,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.redis import connection
+from streamlease.streams.redis import connection, urls, wire
 from streamlease.streams.redis.connection import (
     ask,
     check_server,
@@ -129,6 +131,46 @@ async def test_what_is_right_is_taken_as_it_is(url: str) -> None:
 async def test_tls_and_sockets_pass_through() -> None:
     assert connection.address(connect("rediss://host:7000/0")) == "host:7000"
     assert connection.address(connect("unix:///run/redis.sock")) == "/run/redis.sock"
+
+
+async def test_a_loop_that_stands_still_while_it_connects_says_nothing_about_the_server(
+    real_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urls, "CONNECT_SECONDS", 0.2)
+    client = connect(real_redis_url)
+    held = asyncio.get_running_loop().create_task(ask(client, [("PING",)]))
+    while not client.connection_pool._in_use_connections:
+        await asyncio.sleep(0)
+    time.sleep(0.4)  # as if the process had been stopped
+    assert await held == [b"PONG"]
+    await client.aclose()
+
+
+async def test_a_server_that_does_not_take_connections_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(urls, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(wire, "LATE_SECONDS", 60.0)  # however busy this machine is
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(8):  # more than the kernel takes for it
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        client = connect(f"redis://127.0.0.1:{full.getsockname()[1]}")
+        begun = asyncio.get_running_loop().time()
+        made = 0
+        whole = client.connection_pool.get_connection
+
+        async def counted() -> object:
+            nonlocal made
+            made += 1
+            return await whole()
+
+        monkeypatch.setattr(client.connection_pool, "get_connection", counted)
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            await ask(client, [("PING",)])
+        assert asyncio.get_running_loop().time() - begun >= 0.2
+        assert made == 1
+        await client.aclose()
 
 
 async def test_a_redis_that_is_not_there(dead_port: int) -> None:
