@@ -43,11 +43,9 @@ PLANTED: dict[str, Callable[[], Any]] = {}
 RARE = {
     "a_cut_is_read_again_whoever_has_its_streams",
     "a_query_forgets_the_cut_of_the_process_before_it",
-    "an_old_owner_is_believed",
     "no_fence_around_the_journal",
 }
-"""A scan from seed 1 on takes more than a minute to find them: too long for the tests. What an old owner says
-is rarely untrue, since who has a stream commits it."""
+"""A scan from seed 1 on takes more than a minute to find them: too long for the tests."""
 
 
 def planted(bug: Callable[[], Iterator[None]]) -> Callable[[], Any]:

@@ -55,8 +55,9 @@ REPLAYED = 23
 """One of so many commits is followed by a replay of the whole journal."""
 
 
-HeldAs = tuple[int | None, tuple[str, int] | None]
-"""What is committed of a stream, and the name and lease epoch of who holds it."""
+HeldAs = tuple[int | None, tuple[str, int, LeaseState] | None]
+"""What is committed of a stream, the name and lease epoch of who holds it, and how far that lease is in its
+life. To be given back is no matter of words but of plans, made in any step: `revoking` is as `granted`."""
 
 MOST_LETTERS = 1000
 MOST_KEYS = 400
@@ -502,7 +503,10 @@ def _held(machine: Leader, stream: str, *, free: bool) -> HeldAs:
         free: nobody holds it, so that the leader may grant it whenever it plans.
     """
     progress, lease = machine.durable.streams.get(stream), machine.leases.get(stream)
-    held = None if free or lease is None else (lease.name, lease.lease_epoch)
+    held = None
+    if lease is not None and not free:
+        state = LeaseState.GRANTED if lease.state is LeaseState.REVOKING else lease.state
+        held = (lease.name, lease.lease_epoch, state)
     return progress.committed if progress is not None else None, held
 
 

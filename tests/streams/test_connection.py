@@ -139,9 +139,9 @@ async def test_a_loop_that_stands_still_while_it_connects_says_nothing_about_the
     monkeypatch.setattr(urls, "CONNECT_SECONDS", 0.2)
     client = connect(real_redis_url)
     held = asyncio.get_running_loop().create_task(ask(client, [("PING",)]))
-    while not client.connection_pool._in_use_connections:
+    while not client.connection_pool._in_use_connections:  # noqa: ASYNC110 - a few turns of the loop
         await asyncio.sleep(0)
-    time.sleep(0.4)  # as if the process had been stopped
+    time.sleep(0.4)  # noqa: ASYNC251 - as if the process had been stopped
     assert await held == [b"PONG"]
     await client.aclose()
 
