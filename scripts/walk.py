@@ -1,8 +1,9 @@
-"""``python scripts/walk.py [URL]``: the files through which a message and a commit pass.
+"""``python scripts/walk.py [URL]``: the files through which a message, a commit and progress pass.
 
 The message goes from `Publisher.submit` to a row of Spark's micro-batch reader, the commit from
-`Batch.commit` to its return. Each is run with a leader in this process, and with one on another host: on
-another event loop, reached through Redis. The server is a throw-away one unless a URL is given.
+`Batch.commit` to its return. Progress begins with a commit as well, and ends when the leader's answer has
+come. Each is run with a leader in this process, and with one on another host: on another event loop, reached
+through Redis. The server is a throw-away one unless a URL is given.
 
 What counts: a file of the product of which a function runs, in whichever thread, between the call and the
 durable answer, and every Lua script that is sent meanwhile. What a dataclass generates is no function of a
@@ -26,6 +27,7 @@ from typing import Any
 from streamlease.admin.redis.embedded import EmbeddedRedis
 from streamlease.agent.client import Client
 from streamlease.agent.loop import LoopThread
+from streamlease.borrower.leases import TELL_INTERVAL
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.source import StreamReader
@@ -79,14 +81,19 @@ def common(walks: list[Walk]) -> Walk:
     return {one: None for one in walks[-1] if all(one in other for other in walks[WARM:])}
 
 
-def told(title: str, walk: Walk) -> str:
+def listed(title: str, walk: Walk) -> str:
     """The files of these functions, in order, under a title."""
     files = Counter(one.partition(":")[0] for one in walk)
     return "\n".join([f"{title}: {len(files)} files", *(f"  {file}  {files[file]}" for file in files), "\n"])
 
 
-async def commits(watch: Watch, url: str, group: str) -> Walk:
-    """Of `Batch.commit`."""
+async def commits(watch: Watch, url: str, group: str, *, told: bool = False) -> Walk:
+    """Of `Batch.commit`.
+
+    Args:
+        told: and of what the leader learns of it: at once, as it was told nothing for a while.
+    """
+    rest = REST_SECONDS + told * TELL_INTERVAL / 1000
     walks = []
     async with (
         Client(url) as client,
@@ -95,9 +102,11 @@ async def commits(watch: Watch, url: str, group: str) -> Walk:
     ):
         await publisher.send("walk/first", b"")
         async for batch in batches:
-            await asyncio.sleep(REST_SECONDS)
+            await asyncio.sleep(rest)
             with watch.watching() as walk:
                 await batch.commit()
+                while told and not batch.held.lease.is_answered:  # noqa: ASYNC110 - nobody is told
+                    await asyncio.sleep(0)
             walks.append(walk)
             if len(walks) == REPETITIONS:
                 break
@@ -165,7 +174,7 @@ def other_host(url: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Print the four walks."""
+    """Print the six walks."""
     watch = Watch()
     with ExitStack() as stack:
         url = sys.argv[1] if sys.argv[1:] else stack.enter_context(EmbeddedRedis.throw_away())
@@ -174,10 +183,11 @@ def main() -> None:
             with leader:
                 name = place.partition(" ")[0]
                 for what, walk in (
-                    ("message", messages(watch, url, f"m-{name}")),
-                    ("commit", asyncio.run(commits(watch, url, f"c-{name}"))),
+                    ("a message", messages(watch, url, f"m-{name}")),
+                    ("a commit", asyncio.run(commits(watch, url, f"c-{name}"))),
+                    ("progress", asyncio.run(commits(watch, url, f"p-{name}", told=True))),
                 ):
-                    sys.stdout.write(told(f"a {what}, its leader {place}", walk))
+                    sys.stdout.write(listed(f"{what}, its leader {place}", walk))
 
 
 async def create_space(url: str) -> None:
