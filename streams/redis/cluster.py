@@ -23,6 +23,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.crc import key_slot
@@ -403,6 +404,7 @@ class AsyncCluster(Cluster[AsyncServer]):
         self, seeds: tuple[Address, ...], make: Callable[[Address], AsyncServer], address: str
     ) -> None:
         super().__init__(seeds, make, address, ON_A_LOOP)
+        self._subscriptions = count(int(time.monotonic()))
 
     async def __aenter__(self) -> AsyncCluster:
         return self
@@ -416,9 +418,12 @@ class AsyncCluster(Cluster[AsyncServer]):
             await node.aclose()
 
     def pubsub(self, **options: Any) -> Any:
-        """A subscription through any node: what is published on one node reaches all of them."""
+        """A subscription through any node, the next one each time, as the last one may be silent.
+
+        What is published on one node reaches all of them.
+        """
         known = self.topology.primaries() or list(self._seeds)
-        return self.node(known[int(time.monotonic()) % len(known)]).pubsub(**options)
+        return self.node(known[next(self._subscriptions) % len(known)]).pubsub(**options)
 
 
 class BlockingCluster(Cluster[BlockingServer]):

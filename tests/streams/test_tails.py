@@ -14,6 +14,7 @@ from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.tails import Tails
+from streamlease.streams.redis.cluster import Address, AsyncCluster
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from tests.conftest import MakeServer
 from tests.streams.helpers import append, cluster_of, rows, until
@@ -274,3 +275,22 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
         await until(lambda: isinstance(whole.error, StoreUnavailable) or asked[0] > 1)
         assert healthy.error is None
         await until(lambda: whole.next_of(lost) == 3 and whole.error is None)
+
+
+def test_a_subscription_in_place_of_a_silent_one_goes_to_another_server() -> None:
+    """Else the news of healthy servers stay away for as long again."""
+    subscribed: list[Address] = []
+
+    class Node:
+        def __init__(self, address: Address) -> None:
+            self._address = address
+
+        def pubsub(self) -> None:
+            subscribed.append(self._address)
+
+    cluster = AsyncCluster((), Node, "a cluster")  # type: ignore[arg-type]
+    cluster.topology.owners[:3] = [("a", 1), ("b", 1), ("c", 1)]
+    for _ in range(7):
+        cluster.pubsub()
+    assert {*subscribed[:3]} == {("a", 1), ("b", 1), ("c", 1)}
+    assert subscribed[3:] == subscribed[:4]
