@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -48,6 +49,16 @@ def warm(publisher: Publisher) -> None:
     raise AssertionError("no line was opened, or nothing was lent")
 
 
+@contextmanager
+def warmed(url: str) -> Iterator[tuple[Publisher, int]]:
+    """A publisher that is warm, and the offset of its last message in `STREAM`."""
+    with blocking.connect(url) as client:
+        client.create_space("s", ["a/#"])
+        with client.publisher() as publisher:
+            warm(publisher)
+            yield publisher, publisher.send("a/x", b"")[1]
+
+
 def asked(publisher: Publisher, question: Callable[[], bool]) -> bool:
     """What `question` says on the loop."""
 
@@ -58,33 +69,23 @@ def asked(publisher: Publisher, question: Callable[[], bool]) -> bool:
 
 
 def test_a_message_takes_one_hand_over(real_redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with blocking.connect(real_redis_url) as client:
-        client.create_space("s", ["a/#"])
-        with client.publisher() as publisher:
-            warm(publisher)
-            _, last = publisher.send("a/x", b"")
-            with monkeypatch.context() as patched:
-                patched.setattr(Publisher, "_send", lambda *_: 1 // 0)
-                places = [publisher.send("a/x", b"%d" % n, b"k", timestamp=n) for n in range(50)]
+    with warmed(real_redis_url) as (publisher, last), monkeypatch.context() as patched:
+        patched.setattr(Publisher, "_send", lambda *_: 1 // 0)
+        places = [publisher.send("a/x", b"%d" % n, b"k", timestamp=n) for n in range(50)]
     assert places == [(STREAM, last + 1 + n) for n in range(50)]
 
 
 def test_a_message_takes_no_hand_over_once_sending_is_lent(
     real_redis_url: str, monkeypatch: pytest.MonkeyPatch, lent: bool
 ) -> None:
-    with blocking.connect(real_redis_url) as client:
-        client.create_space("s", ["a/#"])
-        with client.publisher() as publisher:
-            warm(publisher)
-            _, last = publisher.send("a/x", b"")
-            with monkeypatch.context() as patched:
-                patched.setattr(LoopThread, "told", lambda *_: 1 // 0)
-                if lent:
-                    places = [publisher.send("a/x", b"%d" % n, b"k", timestamp=n) for n in range(50)]
-                    assert places == [(STREAM, last + 1 + n) for n in range(50)]
-                else:
-                    with pytest.raises(ZeroDivisionError):
-                        publisher.send("a/x", b"")
+    with warmed(real_redis_url) as (publisher, last), monkeypatch.context() as patched:
+        patched.setattr(LoopThread, "told", lambda *_: 1 // 0)
+        if lent:
+            places = [publisher.send("a/x", b"%d" % n, b"k", timestamp=n) for n in range(50)]
+            assert places == [(STREAM, last + 1 + n) for n in range(50)]
+        else:
+            with pytest.raises(ZeroDivisionError):
+                publisher.send("a/x", b"")
 
 
 def test_a_loan_ends_with_all_that_is_done_otherwise_and_order_stays(real_redis_url: str) -> None:
@@ -110,45 +111,37 @@ def test_a_loan_ends_with_all_that_is_done_otherwise_and_order_stays(real_redis_
 
 
 def test_what_is_to_be_sent_on_the_loop_takes_the_loan_back(real_redis_url: str, lent: bool) -> None:
-    with blocking.connect(real_redis_url) as client:
-        client.create_space("s", ["a/#"])
-        with client.publisher() as publisher:
-            warm(publisher)
-            _, last = publisher.send("a/x", b"")
-            assert (publisher._lent._loan > 0) == lent
-            _, offset = publisher._loop.call(publisher._inner.send("a/x", b"from another coroutine"), 20)
-            assert offset == last + 1
-            assert not publisher._lent._loan
-            assert publisher.send("a/x", b"")[1] == last + 2
+    with warmed(real_redis_url) as (publisher, last):
+        assert (publisher._lent._loan > 0) == lent
+        _, offset = publisher._loop.call(publisher._inner.send("a/x", b"from another coroutine"), 20)
+        assert offset == last + 1
+        assert not publisher._lent._loan
+        assert publisher.send("a/x", b"")[1] == last + 2
 
 
 def test_threads_that_do_everything_side_by_side(real_redis_url: str) -> None:
-    with blocking.connect(real_redis_url) as client:
-        client.create_space("s", ["a/#"])
-        with client.publisher() as publisher:
-            warm(publisher)
-            _, last = publisher.send("a/x", b"")
-            sent: list[list[int]] = [[] for _ in range(3)]
-            rounds = 12
+    with warmed(real_redis_url) as (publisher, last):
+        sent: list[list[int]] = [[] for _ in range(3)]
+        rounds = 12
 
-            def send(mine: list[int]) -> None:
-                for _ in range(rounds):
-                    mine.extend(publisher.send("a/x", b"")[1] for _ in range(25))
-                    publisher.submit("a/x", b"")
-                    mine.extend(publisher.send("a/x", b"")[1] for _ in range(3))
+        def send(mine: list[int]) -> None:
+            for _ in range(rounds):
+                mine.extend(publisher.send("a/x", b"")[1] for _ in range(25))
+                publisher.submit("a/x", b"")
+                mine.extend(publisher.send("a/x", b"")[1] for _ in range(3))
 
-            def flush() -> None:
-                for _ in range(rounds):
-                    publisher.flush()
+        def flush() -> None:
+            for _ in range(rounds):
+                publisher.flush()
 
-            threads = [threading.Thread(target=send, args=(mine,)) for mine in sent]
-            threads.append(threading.Thread(target=flush))
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            publisher.flush()
-            _, end = publisher.send("a/x", b"")
+        threads = [threading.Thread(target=send, args=(mine,)) for mine in sent]
+        threads.append(threading.Thread(target=flush))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        publisher.flush()
+        _, end = publisher.send("a/x", b"")
     assert all(mine == sorted(mine) for mine in sent)
     assert len({*itertools.chain(*sent)}) == 3 * rounds * 28
     assert end == last + 1 + 3 * rounds * 29
@@ -196,35 +189,29 @@ def test_a_new_generation_is_followed(real_redis_url: str) -> None:
 
 
 def test_it_stays_behind_what_was_submitted(real_redis_url: str) -> None:
-    with blocking.connect(real_redis_url) as client:
-        client.create_space("s", ["a/#"])
-        with client.publisher() as publisher:
-            warm(publisher)
-            _, last = publisher.send("a/x", b"")
-            for round in range(30):
-                for _ in range(round):
-                    publisher.submit("a/x", b"submitted")
-                _, offset = publisher.send("a/x", b"sent")
-                assert offset == last + round + 1
-                last = offset
+    with warmed(real_redis_url) as (publisher, last):
+        expected = last + 1
+        for round in range(30):
+            for _ in range(round):
+                publisher.submit("a/x", b"submitted")
+            _, offset = publisher.send("a/x", b"sent")
+            expected += round
+            assert offset == expected
+            expected += 1
 
 
 def test_threads_that_send_side_by_side(real_redis_url: str) -> None:
-    with blocking.connect(real_redis_url) as client:
-        client.create_space("s", ["a/#"])
-        with client.publisher() as publisher:
-            warm(publisher)
-            _, last = publisher.send("a/x", b"")
-            places: list[list[int]] = [[] for _ in range(4)]
+    with warmed(real_redis_url) as (publisher, last):
+        places: list[list[int]] = [[] for _ in range(4)]
 
-            def work(mine: list[int]) -> None:
-                mine.extend(publisher.send("a/x", b"")[1] for _ in range(100))
+        def work(mine: list[int]) -> None:
+            mine.extend(publisher.send("a/x", b"")[1] for _ in range(100))
 
-            threads = [threading.Thread(target=work, args=(mine,)) for mine in places]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+        threads = [threading.Thread(target=work, args=(mine,)) for mine in places]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert all(mine == sorted(mine) for mine in places)
     assert sorted(itertools.chain(*places)) == [*range(last + 1, last + 401)]
 
