@@ -196,6 +196,9 @@ async def test_garbage_in_the_journal_of_a_live_leader_is_healed(client: Client)
             await (await anext(reader)).commit()
             while await _recorded(client) != 5:  # noqa: ASYNC110 - the leader learns of commits afterwards
                 await asyncio.sleep(0.01)
+        recovered = await recover(client.redis, SHARED.id)
+        assert recovered.state.streams["s.0.0"].committed == 5
+        assert (await leadership.read(client.redis, SHARED.id)).term == 1, "the same leader"
 
 
 async def _recorded(client: Client) -> int | None:
