@@ -15,7 +15,7 @@ from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
 from streamlease.streams.entries.delivered import Messages
-from streamlease.streams.entries.message_rows import with_plain_topics
+from streamlease.streams.entries.shared_rows import Rows
 
 
 class Owner(Protocol):
@@ -32,16 +32,14 @@ class Owner(Protocol):
 class Batch:
     """Some messages of one stream, in order."""
 
-    def __init__(
-        self, owner: Owner, held: Held, stream: StreamId, start: int, end: int, data: pa.RecordBatch
-    ) -> None:
+    def __init__(self, owner: Owner, held: Held, stream: StreamId, start: int, end: int, rows: Rows) -> None:
         self.stream = stream
         self.start = start
         self.end = end
         """Offsets ``start <= offset < end`` were read; those that the filter does not match are left out."""
         self._owner = owner
         self._held = held
-        self._data = data
+        self._rows = rows
         self.turn = held.turn
         self.began = 0
         """When it was read, in ns since 1970; 0 where nothing is traced."""
@@ -49,7 +47,7 @@ class Batch:
         """The span context of its delivery, where the program traces."""
 
     def __len__(self) -> int:
-        return int(self._data.num_rows)
+        return len(self._rows)
 
     def parted(self, most: int) -> tuple[Batch, Batch | None]:
         """Its first messages, at most `most`, and the rest if there is any; in equal parts."""
@@ -58,26 +56,26 @@ class Batch:
         if parts <= 1:
             return self, None
         first = -(-rows // parts)
-        middle = self._data.column("offset")[first].as_py()
+        middle = self._rows.batch.column("offset")[first].as_py()
         return self._part(self.start, middle, 0, first), self._part(middle, self.end, first, rows)
 
     def _part(self, start: int, end: int, first: int, last: int) -> Batch:
-        part = Batch(self._owner, self._held, self.stream, start, end, self._data.slice(first, last - first))
+        part = Batch(self._owner, self._held, self.stream, start, end, self._rows.slice(first, last))
         part.turn, part.began, part.received = self.turn, self.began, self.received
         return part
 
     @property
     def messages(self) -> Messages:
         """The messages, one by one."""
-        return Messages(self._data)
+        return self._rows.messages
 
     def to_arrow(self) -> pa.RecordBatch:
         """The messages as one record batch of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.
 
         Behind its columns come the typed ones of a space with a schema.
         """
-        self._data = with_plain_topics(self._data)
-        return self._data
+        self._rows = self._rows.plain()
+        return self._rows.batch
 
     async def commit(self, end: int | None = None) -> None:
         """Everything up to the end of this batch is done; returns when that is durable.

@@ -28,8 +28,6 @@ from contextlib import aclosing
 from functools import lru_cache
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from streamlease.agent import metrics
 from streamlease.agent.batch import Batch, ReadAhead
 from streamlease.agent.settling import Settling
@@ -39,11 +37,12 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.decoding import DamagedEntry
-from streamlease.streams.entries.message_rows import ALL_COLUMNS, filter_batch
+from streamlease.streams.entries.message_rows import ALL_COLUMNS
 from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.entries.shared_rows import Rows
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.many import READ_BYTES, Outcome, read_each
+from streamlease.streams.log.many import READ_BYTES, Found, read_each
 from streamlease.streams.log.ranges import (
     BATCH_ROWS,
     CHUNK_BYTES,
@@ -283,7 +282,7 @@ class Fetching:
             None if next is None or held.position == next else News(stream, held, held.position, next, began)
         )
 
-    async def _read(self, reading: Sequence[News]) -> AsyncGenerator[tuple[News, Outcome, int]]:
+    async def _read(self, reading: Sequence[News]) -> AsyncGenerator[tuple[News, Found, int]]:
         """What each stream has, and its size in bytes as expanded, in the order in which they come."""
         readers = [
             RangeReader(
@@ -299,7 +298,7 @@ class Fetching:
             for one in reading
         ]
         worth = (min(ENOUGH_ROWS, self._max_batch), ENOUGH_BYTES)
-        async with aclosing(read_each(self._redis, readers, worth=worth)) as outcomes:
+        async with aclosing(read_each(self._redis, readers, worth=worth, together=True)) as outcomes:
             async for place, outcome in outcomes:
                 reading[place].held.entries = readers[place].entries_for(self._max_batch)
                 yield reading[place], outcome, readers[place].bytes
@@ -320,20 +319,20 @@ class Fetching:
         if self._book.holds(one.held) and one.held.position == damaged.start:
             self._settling.found_damage(one.held, damaged)
 
-    def _took(self, one: News, batches: list[pa.RecordBatch], size: int) -> None:
+    def _took(self, one: News, parts: list[Rows], size: int) -> None:
         """Keep what was read of a stream, unless it was lost or goes on elsewhere meanwhile."""
         held, start = one.held, one.start
-        rows = sum(data.num_rows for data in batches)
-        for data in batches:
-            end = start + data.num_rows
+        whole = sum(map(len, parts))
+        for rows in parts:
+            end = start + len(rows)
             if not self._book.holds(held) or not held.read(start, end):
                 return
-            self._messages.inc(data.num_rows)
-            chosen = filter_batch(data, self._filter)
-            if chosen.num_rows:
+            self._messages.inc(len(rows))
+            chosen = rows.filtered(self._filter)
+            if chosen:
                 batch = Batch(self._settling, held, one.stream, start, end, chosen)
                 batch.began = one.began
-                self.waiting.put(batch, size * data.num_rows // rows, more=end < one.end)
+                self.waiting.put(batch, size * len(rows) // whole, more=end < one.end)
                 self._arrived()
             else:
                 self._skip(held, start, end)

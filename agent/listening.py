@@ -39,6 +39,7 @@ from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
 from streamlease.streams.entries.delivered import Messages
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema, SchemaLike
+from streamlease.streams.entries.shared_rows import Rows
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Outcome, Reading
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader, in_pieces
@@ -80,7 +81,7 @@ class PlainBatch:
     @property
     def messages(self) -> Messages:
         """The messages, one by one."""
-        return Messages(self.data)
+        return Rows(self.data).messages
 
     def to_arrow(self) -> pa.RecordBatch:
         """The messages as one record batch of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -120,13 +120,34 @@ class BatchEntries:
         self._size += one.size
 
 
+class EntryRun(NamedTuple):
+    """Entries of one stream that follow each other."""
+
+    stream: StreamId
+    neighbours: Sequence[BatchEntry]
+
+    @property
+    def offsets(self) -> OffsetRange:
+        """Those of all of them."""
+        return OffsetRange(self.neighbours[0].offsets.start, self.neighbours[-1].offsets.end)
+
+
 def decode_neighbours(view: View, neighbours: Sequence[BatchEntry]) -> pa.RecordBatch:
-    """All messages of neighbours of one form.
+    """All messages of neighbours of one form; see `decode_runs`."""
+    return decode_runs(view, [EntryRun(view.stream, neighbours)])
+
+
+def decode_runs(view: View, runs: Sequence[EntryRun]) -> pa.RecordBatch:
+    """All messages of runs of entries, all of one form; those of one stream behind those of another.
+
+    Args:
+        view: of any of the streams: their versions are the same.
 
     Raises:
         SchemaMismatch: their schema is unknown, or not what the reader wants.
         ValueError, and all of ``decoding.DAMAGE``: one is damaged, or they are too large together.
     """
+    neighbours = [one for run in runs for one in run.neighbours]
     offsets = neighbours[0].offsets
     version = _version_of(view, offsets, neighbours[0].fields)
     column = stored_columns(neighbours, version, _needed(view.columns, view.target))
@@ -136,7 +157,7 @@ def decode_neighbours(view: View, neighbours: Sequence[BatchEntry]) -> pa.Record
     arrays = [
         (topics.dictionary.take(topics.indices) if view.columns is None else topics)
         if name == "topic"
-        else _common(name, view.stream, neighbours, column, lengths)
+        else _common(name, runs, neighbours, column, lengths)
         for name in fixed.names
     ]
     if version is None or view.target is None:
@@ -148,16 +169,16 @@ def decode_neighbours(view: View, neighbours: Sequence[BatchEntry]) -> pa.Record
 
 def _common(
     name: str,
-    stream: StreamId,
+    runs: Sequence[EntryRun],
     neighbours: Sequence[BatchEntry],
     column: dict[str, pa.Array],
     lengths: list[int],
 ) -> pa.Array:
     """The column `name` of every message."""
     if name == "stream":
-        return pa.repeat(text(str(stream)), sum(lengths))
+        return streams_of([run.stream for run in runs], [len(run.offsets) for run in runs])
     if name == "offset":
-        return pa.arange(neighbours[0].offsets.start, neighbours[-1].offsets.end)
+        return offsets_of([run.offsets for run in runs])
     if name in ("timestamp", "append_timestamp"):
         if name == "append_timestamp" or "timestamp" not in column:
             return _appended(neighbours, lengths)
@@ -168,6 +189,21 @@ def _common(
     if name in column and (name != "payload" or b"s" not in neighbours[0].fields):
         return whole_headers(column[name]) if name == "headers" else column[name]
     return pa.nulls(sum(lengths), MESSAGE_SCHEMA.field(name).type)
+
+
+def streams_of(streams: Sequence[StreamId], lengths: Sequence[int]) -> pa.StringArray:
+    """The column ``stream``, with each of `streams` as often as `lengths` says."""
+    if len(streams) == 1:
+        return pa.repeat(text(str(streams[0])), lengths[0])
+    names = texts(map(str, streams))
+    return names.take(spread(range(len(streams)), lengths, pa.int32()))
+
+
+def offsets_of(ranges: Sequence[OffsetRange]) -> pa.Array:
+    """The column ``offset``, with all of these."""
+    if len(ranges) == 1:
+        return pa.arange(*ranges[0])
+    return integers([*chain.from_iterable(range(*one) for one in ranges)], pa.int64())
 
 
 def _appended(neighbours: Sequence[BatchEntry], lengths: list[int]) -> pa.Array:

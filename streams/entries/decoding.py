@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange, entry_id, parse_entry_id
-from streamlease.streams.entries.arrays import blobs, integer, integers, text, texts
+from streamlease.streams.entries.arrays import blobs, integer, integers, texts
 from streamlease.streams.entries.columnar import (
     BatchEntries,
     BatchEntry,
@@ -23,6 +24,7 @@ from streamlease.streams.entries.columnar import (
     fixed_columns,
     shown,
     stored_columns,
+    streams_of,
     topics_of,
 )
 from streamlease.streams.entries.layout import Encoded
@@ -137,7 +139,7 @@ class _Decoder:
         self._has_schema = view.versions is not None or view.target is not None
         self._low = low
         self._end = end
-        self._singles: list[_Single] = []
+        self._singles: list[Single] = []
         self._neighbours: BatchEntries | None = None
 
     def add(self, id: bytes, flat: Sequence[bytes]) -> None:
@@ -167,7 +169,7 @@ class _Decoder:
             else:
                 if self._neighbours is not None:
                     self._finish_neighbours()
-                self._singles.append(_single(offsets, fields))
+                self._singles.append(single_of(offsets, fields))
         except SchemaMismatch:
             raise
         except DAMAGE as error:
@@ -237,7 +239,9 @@ def _check_untyped(view: View, offsets: OffsetRange) -> None:
         )
 
 
-class _Single(NamedTuple):
+class Single(NamedTuple):
+    """One message that is an entry of its own."""
+
     topic: str
     key: bytes | None
     payload: bytes
@@ -247,12 +251,17 @@ class _Single(NamedTuple):
     appended: int
 
 
-def _single(offsets: OffsetRange, fields: dict[bytes, bytes]) -> _Single:
+def single_of(offsets: OffsetRange, fields: dict[bytes, bytes]) -> Single:
+    """The message of an entry with these fields.
+
+    Raises:
+        ValueError, and all of `DAMAGE`: it is damaged.
+    """
     if offsets.end - offsets.start != 1:
         raise ValueError("one message under an id of several")
     appended = int(fields[b"a"])
     event = fields.get(b"e")
-    return _Single(
+    return Single(
         fields[b"t"].decode(),
         fields.get(b"k"),
         fields[b"p"],
@@ -274,41 +283,49 @@ def _headers(packed: bytes | None) -> Headers | None:
         raise ValueError(f"headers: {error}") from None
 
 
-def _run(view: View, run: list[_Single]) -> pa.RecordBatch:
+def _run(view: View, run: list[Single]) -> pa.RecordBatch:
     """The messages of `run` as one batch.
 
     Raises:
         DamagedEntry: the first of them that has a value which no column takes.
     """
     try:
-        return _columns_of(view, run)
+        return decode_singles(view.columns, [view.stream], [run])
     except DAMAGE:
         for one in run:
             try:
-                _columns_of(view, [one])
+                decode_singles(view.columns, [view.stream], [[one]])
             except DAMAGE as error:
                 id, end = entry_id(one.offset, 1), one.offset + 1
                 raise DamagedEntry(str(view.stream), id, one.offset, end, _line(error)) from None
         raise
 
 
-def _columns_of(view: View, run: list[_Single]) -> pa.RecordBatch:
-    topics, keys, payloads, headers, offsets, times, appended = zip(*run, strict=True)
-    rows = len(run)
+def decode_singles(
+    columns: frozenset[str] | None, streams: Sequence[StreamId], runs: Sequence[Sequence[Single]]
+) -> pa.RecordBatch:
+    """The messages of `runs`, one of each of `streams`, one behind the other.
+
+    Raises:
+        ValueError, and all of `DAMAGE`: a message has a value which no column takes.
+    """
+    lengths = [*map(len, runs)]
+    topics, keys, payloads, headers, offsets, times, appended = zip(*chain.from_iterable(runs), strict=True)
+    rows = len(topics)
     make: dict[str, Callable[[], pa.Array]] = {
         "topic": lambda: texts(topics),
         "key": lambda: blobs(keys),
         "payload": lambda: blobs(payloads),
         "headers": lambda: header_lists(headers),
-        "stream": lambda: pa.repeat(text(str(view.stream)), rows),
+        "stream": lambda: streams_of(streams, lengths),
         "offset": lambda: integers(offsets, pa.int64()),
         "timestamp": lambda: integers(times, TIMESTAMP),
         "append_timestamp": lambda: integers(appended, TIMESTAMP),
         "epoch": lambda: pa.nulls(rows, EPOCH),
     }
-    fixed = fixed_columns(view.columns)
+    fixed = fixed_columns(columns)
     arrays = [make[name]() for name in fixed.names]
-    if view.columns is not None:
+    if columns is not None:
         arrays[0] = arrays[0].dictionary_encode()
     return pa.RecordBatch.from_arrays(arrays, schema=fixed)
 

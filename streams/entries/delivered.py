@@ -6,7 +6,7 @@ all rows of a column together, and what costs more than that (a time of day) is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, NamedTuple, overload
@@ -60,24 +60,26 @@ class Messages(Sequence[Message]):
     """The messages of a batch, in order. They are made when the first of them is looked at.
 
     Args:
-        batch: of ``MESSAGE_SCHEMA``, perhaps with typed columns behind.
+        rows: how many they are.
+        make: makes them.
     """
 
-    __slots__ = ("_batch", "_made")
+    __slots__ = ("_made", "_make", "_rows")
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self._batch = batch
+    def __init__(self, rows: int, make: Callable[[], list[Message]]) -> None:
+        self._rows = rows
+        self._make = make
         self._made: list[Message] | None = None
 
     @property
     def _list(self) -> list[Message]:
         made = self._made
         if made is None:
-            made = self._made = to_messages(self._batch)
+            made = self._made = self._make()
         return made
 
     def __len__(self) -> int:
-        return int(self._batch.num_rows)
+        return self._rows
 
     @overload
     def __getitem__(self, place: int) -> Message: ...

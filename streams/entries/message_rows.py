@@ -360,6 +360,16 @@ def filter_batch(batch: pa.RecordBatch, *filters: str) -> pa.RecordBatch:
     return _filter_indexed(batch, pc.dictionary_encode(column), filters)
 
 
+def rows_matched(batch: pa.RecordBatch, *filters: str) -> list[bool] | None:
+    """Of each row whether a filter matches its topic, in a batch with a dictionary of topics; None: all."""
+    topics = batch.column("topic")
+    wanted = [_selected(filters, topic) for topic in topics.dictionary.to_pylist()]
+    if all(wanted):
+        return None
+    matched: list[bool] = pc.take(flags(wanted), topics.indices).to_pylist()
+    return matched
+
+
 def _filter_indexed(
     batch: pa.RecordBatch, topics: pa.DictionaryArray, filters: tuple[str, ...]
 ) -> pa.RecordBatch:

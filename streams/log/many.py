@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TypeGuard
 
@@ -21,8 +21,10 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.shared_rows import Rows
+from streamlease.streams.entries.together import StreamStep, decode_together
 from streamlease.streams.log.keys import stream_meta
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader, gather
+from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Taken, gather
 from streamlease.streams.log.segments import History, Segment
 from streamlease.streams.redis.connection import AsyncRedis, Redis, exchange_behind, good, silent
 from streamlease.streams.redis.per_server import PerServer
@@ -38,14 +40,19 @@ PATIENCE_SECONDS = 0.25
 """How long a turn waits for the slowest server of a cluster before it leaves that to itself."""
 
 Outcome = list[pa.RecordBatch] | StreamleaseError
+Found = list[Rows] | StreamleaseError
 
 
 async def read_all(
     redis: Redis, readers: Sequence[RangeReader], older: Sequence[Segment] = ()
 ) -> list[Outcome]:
     """What each of `readers` finds, in order; see `read_each`."""
-    found = {place: outcome async for place, outcome in read_each(redis, readers, older)}
+    found = {place: _plain(outcome) async for place, outcome in read_each(redis, readers, older)}
     return [found[place] for place in range(len(readers))]
+
+
+def _plain(found: Found) -> Outcome:
+    return found if isinstance(found, StreamleaseError) else [rows.batch for rows in found]
 
 
 async def read_each(
@@ -54,7 +61,8 @@ async def read_each(
     older: Sequence[Segment] = (),
     *,
     worth: tuple[int, int] | None = None,
-) -> AsyncGenerator[tuple[int, Outcome]]:
+    together: bool = False,
+) -> AsyncGenerator[tuple[int, Found]]:
     """What each of `readers` finds, with its place, as soon as it is there: batches, or why there are none.
 
     The batches are those of ``AsyncLog.read``. One stream's error is not another's, nor is that of a server
@@ -64,6 +72,8 @@ async def read_each(
         older: what holds messages that are not in memory any more, newest first.
         worth: so many messages, or bytes, are worth an end of the reading: it goes no further step. None: the
             readers say when they are done.
+        together: what streams have that need one step, and have little, is decoded together; the readers
+            want the same columns.
     """
     history = History(older) if older else None
     batches: list[list[pa.RecordBatch]] = [[] for _ in readers]
@@ -82,17 +92,27 @@ async def read_each(
         begin = 0
         below: dict[int, int] = {}
         left: list[int] = []
+        steps: dict[int, Taken] = {}
         for place, some in zip(going, commands, strict=True):
-            reader = readers[place]
             mine = [answer.reply for answer in answers[begin : begin + len(some)]]
             begin += len(some)
             try:
-                batches[place] += reader.feed(good(redis, mine))
+                steps[place] = readers[place].take(good(redis, mine))
             except StreamleaseError as error:
                 if history is not None and _is_below_memory(error):
                     below[place] = error.oldest
                 else:
                     yield place, error
+        shared = _decoded_together(readers, batches, steps) if together else {}
+        for place, step in steps.items():
+            reader = readers[place]
+            if place in shared:
+                yield place, [shared[place]]
+                continue
+            try:
+                batches[place] += reader.finish(step)
+            except StreamleaseError as error:
+                yield place, error
                 continue
             if reader.done or (worth is not None and reader.has_brought(*worth)):
                 yield place, _joined(batches, place, reader.bytes)
@@ -115,10 +135,24 @@ async def read_each(
         going = left
 
 
-def _joined(batches: list[list[pa.RecordBatch]], place: int, size: int) -> list[pa.RecordBatch]:
+def _decoded_together(
+    readers: Sequence[RangeReader], batches: Sequence[list[pa.RecordBatch]], steps: Mapping[int, Taken]
+) -> dict[int, Rows]:
+    """The messages of streams that need no other step than this one, and have little, by their places."""
+    places = [place for place in steps if readers[place].done and not batches[place]]
+    if len(places) < 2:
+        return {}
+    parts = [
+        StreamStep(readers[place].stream, *steps[place][:4], size=sum(steps[place].sizes)) for place in places
+    ]
+    found = decode_together(parts, *readers[places[0]].wants)
+    return {places[number]: rows for number, rows in found.items()}
+
+
+def _joined(batches: list[list[pa.RecordBatch]], place: int, size: int) -> list[Rows]:
     """What was found at `place`, of `size` bytes; it is kept no longer."""
     found, batches[place] = batches[place], []
-    return gather(found, last=True, all_bytes=size)[0]
+    return [*map(Rows, gather(found, last=True, all_bytes=size)[0])]
 
 
 def _is_below_memory(error: StreamleaseError) -> TypeGuard[HistoryTruncated]:

@@ -157,7 +157,10 @@ class RangeReader:
         Raises:
             UnknownSpace, HistoryTruncated, MissingOffsets, SchemaMismatch: see `take` and `decode`.
         """
-        taken = self.take(replies)
+        return self.finish(self.take(replies))
+
+    def finish(self, taken: Taken) -> list[pa.RecordBatch]:
+        """The second half of `feed`."""
         while True:
             try:
                 return self.decode(taken)
@@ -223,6 +226,11 @@ class RangeReader:
             wanted=self._schema,
             columns=self._columns,
         )
+
+    @property
+    def wants(self) -> tuple[Schema | None, frozenset[str] | None]:
+        """The typed columns, and those of every message; see ``decode_entries``."""
+        return self._schema, self._columns
 
     def entries_for(self, messages: int) -> int:
         """How many entries another reader of the stream should ask for at first, if it wants `messages`."""

@@ -21,11 +21,12 @@ from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, Stre
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.commits import GroupCommits
+from streamlease.streams.entries.shared_rows import Rows
 from streamlease.streams.log import many as reading
 from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.many import Outcome, read_all
+from streamlease.streams.log.many import Found, read_all
 from streamlease.streams.log.ranges import CHUNK_BYTES, FIRST_COUNT, MOST_FIRST_COUNT, RangeReader
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.cluster import Answer
@@ -66,10 +67,11 @@ class Rig:
         for stream in streams or self.held:
             self.fetching.look_at(self.held[stream])
 
-    async def reads(self, news: Sequence[News]) -> AsyncGenerator[tuple[News, Outcome, int]]:
+    async def reads(self, news: Sequence[News]) -> AsyncGenerator[tuple[News, Found, int]]:
         self.read = [(one.stream.shard, one.start) for one in news]
         for one in news:
-            yield one, [pa.record_batch({"topic": ["a/0"] * min(10, one.end - one.start)})], self.bytes
+            topics = ["a/0"] * min(10, one.end - one.start)
+            yield one, [Rows(pa.record_batch({"topic": topics}))], self.bytes
 
     async def round(self) -> list[tuple[int, int]]:
         self.read = []
@@ -197,7 +199,7 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
     rig = Rig(most_waiting=100, redis=cluster_of(STREAMS[0]))
     answers, whole = asyncio.Event(), rig.reads
 
-    async def reads(news: Sequence[News]) -> AsyncGenerator[tuple[News, Outcome, int]]:
+    async def reads(news: Sequence[News]) -> AsyncGenerator[tuple[News, Found, int]]:
         if news[0].stream == STREAMS[0]:
             await answers.wait()
         async for found in whole(news):
@@ -222,7 +224,7 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
 async def test_a_stream_of_a_cluster_that_cannot_be_read_on_is_told_to_the_owner() -> None:
     rig = Rig(most_waiting=100, redis=cluster_of(STREAMS[0]))
 
-    async def reads(news: Sequence[News]) -> AsyncGenerator[tuple[News, Outcome, int]]:
+    async def reads(news: Sequence[News]) -> AsyncGenerator[tuple[News, Found, int]]:
         for one in news:
             yield one, HistoryTruncated(str(one.stream), 0, 3), 0
 

@@ -20,6 +20,7 @@ from streamlease.borrower.events import (
 from streamlease.protocol.errors import Fenced, Indefinite, InvalidInput
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.streams.entries.shared_rows import Rows
 from tests.agent.helpers import resting_tails
 
 STREAM = StreamId("s", 0, 0)
@@ -43,7 +44,7 @@ class Reader(SharedReader):
         """Batches up to these offsets have come."""
         held = self.book.streams[S0]
         for end in ends:
-            batch = Batch(self._settling, held, STREAM, held.position, end, pa.record_batch({}))
+            batch = Batch(self._settling, held, STREAM, held.position, end, Rows(pa.record_batch({})))
             self._fetching.waiting.put(batch, 1, more=False)
             held.position = end
 

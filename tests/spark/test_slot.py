@@ -21,6 +21,7 @@ from streamlease.spark import working
 from streamlease.spark.committing import Commits
 from streamlease.spark.slot import Slot, SlotProgress, host
 from streamlease.spark.working import FunctionThread, Outcome
+from streamlease.streams.entries.shared_rows import Rows
 from tests.agent.helpers import SUB, publish, until
 
 STREAM = StreamId("s", 0, 0)
@@ -44,7 +45,7 @@ class Owner:
         await self.answers[-1]
 
     def batch(self, held: Held, start: int, end: int) -> Batch:
-        return Batch(self, held, StreamId.parse(held.stream), start, end, rows(end - start))  # type: ignore[arg-type]
+        return Batch(self, held, StreamId.parse(held.stream), start, end, Rows(rows(end - start)))  # type: ignore[arg-type]
 
 
 def lease(shard: int = 0) -> Held:
