@@ -87,7 +87,7 @@ class Batch:
             InvalidOption: `end` does not lie in the batch.
             InvalidInput: a message of the stream failed after the batch was handed out: it comes again.
             Fenced: the stream was taken away meanwhile; its messages may be delivered to somebody else.
-            Indefinite: no leader answered in time: it was committed, or it was not.
+            Indefinite: neither Redis nor a leader confirmed it in time: it was committed, or it was not.
         """
         if end is not None and not self.start <= end <= self.end:
             raise InvalidOption(f"end is {end}: this batch has offsets {self.start} to {self.end}")

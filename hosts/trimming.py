@@ -11,7 +11,7 @@ knowing it trims nothing. Ends are read before groups (`registry/group_needs.py`
 decides in a round is used in that round only.
 
 A group that was idle for longer than its expiry stops holding data: the host takes the group's leadership,
-writes `Expired` into its journal (the mirror says so in the same act), and resigns. So it never does this
+writes `Expired` into its journal, and in the same act beside it, and resigns. So it never does this
 to a group that somebody leads. A consumer that comes back finds its streams at the floor; its leader records
 `Returned` and `Truncated`. Where retention passed a group that is not expired, because it was forced or the
 group came back at that moment, the group's leader is told to look at the floors: what groups need is read
@@ -228,7 +228,8 @@ class Retainer:
             if again.last_commit_at > group.active_at or again.expired_at is not None:
                 return False
             recovery = await recover(self._redis, id)
-            journal = Journal(self._redis, id, self._host, term, recovery.last_id)
+            durability = await self._groups.durability(group.subscription)
+            journal = Journal(self._redis, id, self._host, term, recovery.last_id, durability)
             record = Expired(at=again.read_at, idle_ms=group.idle_ms, host=self._host)
             expired = MirrorChange(fields={EXPIRED: again.read_at})
             try:

@@ -1,9 +1,9 @@
 """What each group still needs of each stream, and how long it has been idle: for retention.
 
-A group's progress is in its journal, which only its leader reads. Beside it stands a mirror, a hash that is
-written by the very script that appends to the journal, under the term; so it never runs ahead of the
-journal, and nobody removes what the journal still needs. A new leader writes the whole mirror anew with its
-first commit.
+A group's journal is read by its leader only. Beside it stands a hash with the group's progress, to which who
+has a stream commits (`registry/commits.py`); every record of the journal that moves progress moves it there
+in the same act. It may be further than the journal, never behind it, and goes back only by a reset: nobody
+removes what the group still needs. A new leader takes over what is further there with its first write.
 
 A group is active when its leader commits, when somebody subscribes, and as long as it has a live leader. All
 times are milliseconds of the Redis clock.
@@ -81,7 +81,7 @@ async def passed_any(redis: AsyncRedis) -> int:
 
 
 def _number(held: bytes | None) -> int | None:
-    """A number of the mirror; None if it is missing or damaged."""
+    """A number of the group's hash; None if it is missing or damaged."""
     return int(held) if held is not None and held.isdigit() else None
 
 
@@ -129,10 +129,10 @@ async def read(
         leaders = replies[1::3]
         given = await pulses.read(redis, [pulse for one in leaders if (pulse := _pulse(one)) is not None])
         for place, group in enumerate(page):
-            definition, leader, mirror = replies[place * 3 : place * 3 + 3]
+            definition, leader, beside = replies[place * 3 : place * 3 + 3]
             if definition is not None:
                 alive = _alive(leader, given)
-                found.append(_parse(group, wanted[group], definition, alive, mirror, now))
+                found.append(_parse(group, wanted[group], definition, alive, beside, now))
     return found
 
 
@@ -154,7 +154,7 @@ def _parse(
     streams: Sequence[StreamId],
     definition: bytes,
     alive: int,
-    mirror: Sequence[bytes | None],
+    beside: Sequence[bytes | None],
     now: int,
 ) -> GroupProgress:
     damage = ""
@@ -167,23 +167,23 @@ def _parse(
     needs = {
         # What is damaged counts as not consumed.
         stream: positions.get(str(stream), 0) if committed is None else _number(committed) or 0
-        for stream, committed in zip(streams, mirror[3:], strict=True)
+        for stream, committed in zip(streams, beside[3:], strict=True)
     }
-    begun = frozenset(s for s, committed in zip(streams, mirror[3:], strict=True) if committed is not None)
-    # A group from before there was a mirror counts as active now, until its leader writes one.
-    commit = at if (at := _number(mirror[0])) is not None else now
-    if any(held is not None and _number(held) is None for held in mirror):
+    begun = frozenset(s for s, committed in zip(streams, beside[3:], strict=True) if committed is not None)
+    # A group from before there was such a hash counts as active now, until its leader writes one.
+    commit = at if (at := _number(beside[0])) is not None else now
+    if any(held is not None and _number(held) is None for held in beside):
         damage = damage or f"its progress is damaged: restore key {keys.progress(group.id)}"
     return GroupProgress(
         group,
         needs,
         max(commit, alive),
-        _number(mirror[1]),
+        _number(beside[1]),
         expiry,
         now,
         commit,
         begun,
-        _number(mirror[2]),
+        _number(beside[2]),
         damage,
     )
 

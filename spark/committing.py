@@ -1,6 +1,6 @@
 """Telling the leader how far the user's function has come, once for many batches.
 
-A commit costs the leader a write to its journal, and a letter each way. In continuous mode a batch may be a
+A commit is a script in Redis, and a word to the leader. In continuous mode a batch may be a
 single message, so what the function has done is gathered: per stream one commit is on its way, and what was
 done meanwhile goes into the next one, at most every ``PACE_SECONDS``. A crash repeats that much more.
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def records(client: Client) -> Finding:
-    """Definitions, declarations, leadership records, journals, mirrors of progress; and spaces that overlap.
+    """Definitions, declarations, leadership records, journals, progress beside them; and spaces that overlap.
 
     Raises:
         StoreUnavailable, StoreRefused.

@@ -1,4 +1,4 @@
-"""Groups as the registry and the mirrors of their progress show them: one row each, many read at once."""
+"""Groups as the registry and the progress beside their journals show them: a row each, many read at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``streamlease group list``: all groups, who leads them, and how far they are behind.
 
-Nothing here asks a leader or reads a journal: leadership records, the mirrors of the groups' progress and the
+Nothing here asks a leader or reads a journal: leadership records, the progress beside the journals and the
 ends of the streams are read in a few round trips, however many groups there are.
 """
 

@@ -192,6 +192,20 @@ async def test_an_idle_group_lets_go_and_says_so(rig: Rig) -> None:
     assert (await rig.floor(), await rig.held_by()) == (10, SUB), "it holds data again"
 
 
+async def test_a_group_that_let_go_still_commits_as_durably_as_its_spaces_say(
+    make_redis_server: MakeServer,
+) -> None:
+    rig = Rig(connect(make_redis_server(persistent=True).url))
+    await rig.client.create_space("s", ["a/#"], retention=FEW, durability="fsync")
+    await rig.publish(10)
+    assert await rig.consume(3) == [0, 1, 2]
+    await rig.leave()
+    await rig.age(2 * WEEK)
+    assert (await rig.retainer().round()).expired == [SHARED]
+    assert await rig.client.redis.hget(keys.leases(SHARED.id), "@durable") == b"fsync"
+    await rig.client.close()
+
+
 async def test_a_group_may_have_its_own_expiry(rig: Rig) -> None:
     await rig.space()
     await rig.client.groups.declare(SHARED, "earliest", expiry_ms=0)
