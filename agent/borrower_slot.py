@@ -29,7 +29,7 @@ from streamlease.borrower.events import (
     StreamGranted,
     StreamRevoking,
 )
-from streamlease.borrower.life import BorrowerConfig, BorrowerState
+from streamlease.borrower.life import BorrowerConfig
 from streamlease.borrower.link import Identity
 from streamlease.borrower.machine import Borrower
 from streamlease.protocol.errors import StreamleaseError
@@ -183,11 +183,6 @@ class BorrowerSlot:
         self._defect = defect
         self._told_ended = ended
         self._attempts = 0
-
-    @property
-    def connected(self) -> bool:
-        """Whether its borrower is connected to a leader."""
-        return self.borrower is not None and self.borrower.state is BorrowerState.CONNECTED
 
     def begin(self) -> None:
         """Make a borrower; it looks for its leader."""

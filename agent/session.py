@@ -13,6 +13,8 @@ from streamlease.agent.borrower_slot import AgentLike, BorrowerSlot, Handler, Se
 from streamlease.agent.metrics import Meter
 from streamlease.borrower.attested import Attestations
 from streamlease.borrower.events import Disconnected, Ended, Tick, Unsubscribed
+from streamlease.borrower.life import BorrowerState
+from streamlease.borrower.machine import Borrower
 from streamlease.protocol.errors import Fenced, StreamleaseError, UnknownGroup
 from streamlease.protocol.ids import Token, random_token
 from streamlease.protocol.messages import (
@@ -74,7 +76,7 @@ class Session:
     @property
     def connected(self) -> bool:
         """Whether every slot's borrower is connected to a leader."""
-        return all(slot.connected for slot in self.slots)
+        return len(self._led()) == len(self.slots)
 
     @property
     def term(self) -> int:
@@ -83,11 +85,10 @@ class Session:
 
     def post(self, message: SessionToLeader) -> bool:
         """Send a message about cuts to the leader, if there is a connection to it."""
-        for slot in self.slots:
-            if slot.connected and slot.borrower is not None:
-                self._agent.mail.post(slot.borrower.mailbox, message)
-                return True
-        return False
+        led = self._led()
+        if led:
+            self._agent.mail.post(led[0].mailbox, message)
+        return bool(led)
 
     def new_failure(self) -> str:
         """The identity of a failure that was not told before."""
@@ -116,6 +117,11 @@ class Session:
                 self._over()
 
     # ------------------------------------------------------------ inside
+
+    def _led(self) -> list[Borrower]:
+        """The borrowers that are connected to a leader."""
+        borrowers = [slot.borrower for slot in self.slots if slot.borrower is not None]
+        return [one for one in borrowers if one.state is BorrowerState.CONNECTED]
 
     def _leave(self, event: Unsubscribed | Disconnected) -> None:
         self._closing = True

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from streamlease.borrower.book import Held
 from streamlease.protocol.cuts import NO_RANGES, CutRange, Ranges
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError
 
@@ -93,11 +92,10 @@ class Reading:
         self.work = work
         self.state = ReadingState.WAITING
         self.messages = 0
-        self._held = {
-            part.stream: Held.begin(work.slot, part.stream, part.lease_epoch, part.start)
-            for part in work.pieces.parts
-        }
-        self._ends = {part.stream: part.end for part in work.pieces.parts}
+        streams, _, starts, ends = work.pieces.parts.columns
+        self._positions = dict(zip(streams, starts, strict=True))
+        """The next offset to read of each stream."""
+        self._ends = dict(zip(streams, ends, strict=True))
 
     def read(self, stream: str, first: int, last: int) -> None:
         """Offsets `first` to `last` of `stream` were read.
@@ -106,9 +104,8 @@ class Reading:
             HistoryTruncated: they do not follow directly on what was read before.
             StreamleaseError: they are not part of the work.
         """
-        held = self._held.get(stream)
-        if held is None or not first <= last < self._ends[stream] or not held.read(first, last + 1):
-            expected = held.position if held is not None else None
+        expected = self._positions.get(stream)
+        if first != expected or not first <= last < self._ends[stream]:
             if expected is not None and first > expected:
                 raise HistoryTruncated(stream, expected, first)
             raise StreamleaseError(
@@ -116,12 +113,12 @@ class Reading:
                 f"expected {expected}"
             )
         self._move(ReadingEvent.READ)
+        self._positions[stream] = last + 1
         self.messages += last + 1 - first
 
     def skip(self, stream: str, to: int) -> None:
         """What lies before offset `to` of `stream` is lost, and the reader goes on without it."""
-        held = self._held[stream]
-        held.position = min(max(to, held.position), self._ends[stream])
+        self._positions[stream] = min(max(to, self._positions[stream]), self._ends[stream])
 
     def finish(self) -> None:
         """All pieces were read.
@@ -129,11 +126,11 @@ class Reading:
         Raises:
             StreamleaseError: something of them was not.
         """
-        for stream, held in self._held.items():
-            if held.position != self._ends[stream]:
+        for stream, position in self._positions.items():
+            if position != self._ends[stream]:
                 raise StreamleaseError(
                     f"cut {self.work.cut} ends in stream {stream} at offset {self._ends[stream]}, "
-                    f"but only {held.position} was reached"
+                    f"but only {position} was reached"
                 )
         self._move(ReadingEvent.FINISH)
 
