@@ -21,9 +21,8 @@ from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.losses import Losses, gone_on
 from streamlease.spark.core.query_cuts import QueryCuts, older_checkpoint
-from streamlease.spark.core.query_desk import NEWS_SECONDS, Desk
+from streamlease.spark.core.query_desk import ANSWER_SECONDS, NEWS_SECONDS, RESEND_SECONDS, Desk
 from streamlease.spark.core.query_states import QueryMove
-from streamlease.spark.core.questions import ANSWER_SECONDS, RESEND_SECONDS
 
 _M = QueryMove
 _NOTHING = Limits()

@@ -1,21 +1,68 @@
 """What the conversations of a query share: where it is, Spark's call, and what is to be done.
 
 A conversation moves the query only through its table, asks the leader one question at a time, wants to know
-one thing at a time, and ends with one answer.
+one thing at a time, and ends with one answer. A question is sent again and again, and perhaps to another
+leader, until it is answered or given up.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.protocol.messages import SessionToLeader
+from streamlease.protocol.messages import (
+    CutFinished,
+    CutFixed,
+    CutResumed,
+    FinishCut,
+    FixCut,
+    LeaderToSession,
+    ResumeCut,
+    SessionToLeader,
+)
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.query_states import QUERY_TRANSITIONS, QueryMove, QueryState
-from streamlease.spark.core.questions import Question
 
 NEWS_SECONDS = 0.05
 """How long it is waited for news before Spark hears that there is none, or the group is looked at again."""
+
+RESEND_SECONDS = 0.5
+ANSWER_SECONDS = 2.0
+"""How long one call waits for the leader; the next call goes on waiting."""
+
+CONNECT_SECONDS = 0.05
+"""How often it is looked whether the borrowers are connected."""
+
+
+@dataclass(slots=True)
+class Question:
+    """One question, until it is answered or given up."""
+
+    message: SessionToLeader
+    seconds: float
+    """For how long it is asked."""
+    give_up: float
+    again_at: float
+
+    def is_due(self, now: float, *, connected: bool) -> bool:
+        """Whether it is to be sent now; it is taken as sent, then."""
+        if now < self.again_at:
+            return False
+        self.again_at = now + (RESEND_SECONDS if connected else CONNECT_SECONDS)
+        return connected
+
+    def is_answered_by(self, answer: LeaderToSession) -> bool:
+        """Whether that is the answer, and not one to something that was asked before."""
+        match self.message, answer:
+            case FixCut(), CutFixed():
+                return answer.proposal == self.message.proposal
+            case FinishCut(), CutFinished():
+                return answer.finished >= self.message.finished
+            case ResumeCut(), CutResumed():
+                return answer.cut == self.message.cut
+            case _:
+                return False
 
 
 class Desk:
@@ -71,7 +118,7 @@ class Desk:
 
     def ask(self, message: SessionToLeader, seconds: float) -> None:
         """Ask the leader, for so long."""
-        self.question = Question.ask(message, seconds, self.now)
+        self.question = Question(message, seconds, self.now + seconds, self.now)
 
     def find(self, what: q.Wanted) -> None:
         """Have that found out."""

@@ -35,9 +35,8 @@ from streamlease.spark.core.losses import Losses
 from streamlease.spark.core.next_cut import NextCuts
 from streamlease.spark.core.outage import Leaderless, Outage, unled
 from streamlease.spark.core.query_cuts import QueryCuts
-from streamlease.spark.core.query_desk import Desk
+from streamlease.spark.core.query_desk import Desk, Question
 from streamlease.spark.core.query_states import CALLED, QUERY_TRANSITIONS, QueryMove, QueryState
-from streamlease.spark.core.questions import Question
 from streamlease.spark.core.resuming import Resuming
 
 LEAVE_SECONDS = 5.0
@@ -310,6 +309,9 @@ class QueryMachine:
         if desk.state is not (_S.NEW if isinstance(call, q.BeginQuery) else _S.SERVING):
             desk.do(q.Refuse(self._error or InvalidInput(f"the query is {desk.state.value}: make a new one")))
             return self._error is not None
+        if isinstance(call, q.ReadAgain) and self.cuts.open is not None and self.cuts.is_open(call.cut):
+            desk.do(q.Reply(self.cuts.open.ranges))  # this process fixed it, or resumed it, itself
+            return True
         desk.call, desk.asked_at = call, desk.now
         match call:
             case q.BeginQuery():

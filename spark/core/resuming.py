@@ -26,9 +26,8 @@ from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.losses import Losses
 from streamlease.spark.core.outage import unsettled
 from streamlease.spark.core.query_cuts import QueryCuts, older_checkpoint
-from streamlease.spark.core.query_desk import NEWS_SECONDS, Desk
+from streamlease.spark.core.query_desk import ANSWER_SECONDS, NEWS_SECONDS, Desk
 from streamlease.spark.core.query_states import QueryMove
-from streamlease.spark.core.questions import ANSWER_SECONDS
 
 RESUME_SECONDS = 60.0
 REGRANT_SECONDS = 2.0
@@ -71,10 +70,7 @@ class Resuming:
         """Spark asks."""
         self._cut = cut
         self._desk.move(_M.UNFINISHED)
-        if self._cuts.open is not None and self._cuts.is_open(cut):
-            self._desk.reply(self._cuts.open.ranges)
-        else:
-            self._resume()
+        self._resume()
 
     def _resume(self) -> None:
         self._desk.ask(self._cuts.resume_cut(self._cut), RESUME_SECONDS)

@@ -23,7 +23,6 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead, LeaderToSession
 from streamlease.spark.core import query_events as q
 from streamlease.spark.options import SourceOptions
-from streamlease.spark.query.timer import Timer
 
 WATCH_SECONDS = 0.005
 """Many grants in a row make one new set of streams that are watched."""
@@ -92,7 +91,7 @@ class Borrowing:
         self._held = held
         self._surely = surely
         self._tails = client.tails.watch(self._tail_moved)
-        self._watching = Timer(self._watch_now)
+        self._watching: asyncio.TimerHandle | None = None
         self.session = Session(
             agent,
             SessionConfig(
@@ -114,7 +113,8 @@ class Borrowing:
     def close(self) -> None:
         """Watch no more."""
         self._agent.remove_ticker(self._tick)
-        self._watching.close()
+        if self._watching is not None:
+            self._watching.cancel()
         self._tails.close()
 
     def around(self) -> q.Surroundings:
@@ -125,8 +125,8 @@ class Borrowing:
 
     def watch_ends(self) -> None:
         """Watch the ends of the streams that are held now, in a moment."""
-        if not self._watching.is_set:
-            self._watching.set(asyncio.get_running_loop().time() + WATCH_SECONDS)
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._watch_now)
 
     def attest(self, attest: q.Attest) -> None:
         """Keep for a leader that has lost it how far the streams of a cut are consumed."""
@@ -134,6 +134,7 @@ class Borrowing:
         self.session.attested.add_cut(streams, lease_epochs, ends if attest.finished else starts)
 
     def _watch_now(self) -> None:
+        self._watching = None
         self._tails.set_streams([StreamId.parse(stream) for stream in self._held])
         self._surely(q.EndsWatched())
 

@@ -43,6 +43,7 @@ class QuerySession:
         self.options = options
         self.thread = LoopThread("streamlease-query")
         self.query = AsyncQuery(options)
+        self._group = options.subscription.id
         self._is_late = False
 
     @property
@@ -109,7 +110,7 @@ class QuerySession:
         """Do `work` on the loop; what is logged meanwhile is about this query."""
 
         async def known() -> _Result:
-            logs.begin(group=self.options.subscription.id, borrower=self.session_id)
+            logs.begin(group=self._group, borrower=self.session_id)
             return await work
 
         return self.thread.call(known())

@@ -18,9 +18,7 @@ from streamlease.spark.core import query_events as q
 from streamlease.spark.core.query_machine import QueryMachine
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.borrowing import Borrowing
-from streamlease.spark.query.calls import Calls
 from streamlease.spark.query.finding import Finder
-from streamlease.spark.query.timer import Timer
 from streamlease.streams.tasks import Supervisor, task_failed
 
 log = logging.getLogger(__name__)
@@ -36,27 +34,30 @@ class QueryLoop:
         """None until the query has begun."""
         self._options = options
         self._finder = finder
-        self._calls = Calls()
+        self._callers: deque[asyncio.Future[Any]] = deque()
+        """Who waits for an answer, the oldest first: one call of Spark's, and one that stops the query."""
         self._events: deque[q.Event] = deque()
         self._is_stepping = False
         self._around = q.Surroundings()
-        self._due = Timer(lambda: self.surely(q.Moment()))
+        self._due: asyncio.TimerHandle | None = None
         self._tasks = Supervisor(f"query of {self.subscription}", lambda _, error: self._broken(error))
 
     async def call(self, call: q.Call) -> Any:
         """Wait for the answer to a call; Spark makes one at a time, and may stop in the middle of one."""
-        if self._calls and not isinstance(call, q.StopQuery):
+        if self._callers and not isinstance(call, q.StopQuery):
             raise InvalidInput("the query was asked while it had not answered: wait for the answer")
-        waiter = self._calls.begin()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._callers.append(answer)
         try:
             self.step(call)
-            return await waiter
+            return await answer
         except asyncio.CancelledError:
-            if waiter in self._calls:
+            if answer in self._callers:
                 self.step(q.GivenUp())
             raise
         finally:
-            self._calls.give_up(waiter)
+            if answer in self._callers:
+                self._callers.remove(answer)
 
     def step(self, event: q.Event) -> None:
         """Have the machine take an event, and do what follows; what comes meanwhile is taken afterwards."""
@@ -70,7 +71,7 @@ class QueryLoop:
                 self._step(self._events.popleft())
         finally:
             self._is_stepping = False
-        self._due.set(self.machine.due)
+        self._ring_at(self.machine.due)
 
     def surely(self, event: q.Event) -> None:
         """The same, and it raises nothing: a defect ends this query, and nothing else of the process."""
@@ -82,7 +83,7 @@ class QueryLoop:
 
     async def close(self) -> None:
         """Stop what goes on by itself."""
-        self._due.close()
+        self._ring_at(None)
         if self.borrowing is not None:
             self.borrowing.close()
         await self._tasks.close()
@@ -90,6 +91,18 @@ class QueryLoop:
     def holding(self) -> tuple[int | None, int | None]:
         """Streams held, and messages of them that no cut took through the sink; from any thread."""
         return self.machine.holding()
+
+    def _ring_at(self, when: float | None) -> None:
+        """Let the machine take a moment at this time (s) of the loop's clock only; None: at none."""
+        if self._due is not None and self._due.when() != when:
+            self._due.cancel()
+            self._due = None
+        if self._due is None and when is not None:
+            self._due = asyncio.get_running_loop().call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._due = None
+        self.surely(q.Moment())
 
     def _step(self, event: q.Event) -> None:
         for effect in self.machine.step(event, asyncio.get_running_loop().time()):
@@ -112,9 +125,11 @@ class QueryLoop:
     def _carry_out(self, effect: q.Effect) -> None:
         match effect:
             case q.Reply():
-                self._calls.answer(effect.answer)
+                if not (waiting := self._callers.popleft()).done():
+                    waiting.set_result(effect.answer)
             case q.Refuse():
-                self._calls.refuse(effect.error)
+                if not (waiting := self._callers.popleft()).done():
+                    waiting.set_exception(effect.error)
             case q.Find():
                 self._tasks.start("finding out", self._find_out(effect))
             case q.OpenSession():
