@@ -151,6 +151,13 @@ class Lanes:
             and size <= part.room
         )
 
+    def begin(self, lane: Lane, schema: Schema | None = None) -> Part:
+        """A new part at the end of `lane`, which takes messages under `schema`."""
+        part = Part(self._clock(), schema, self._codec, self.max_bytes)
+        lane.put(part, open=True)
+        self._offer(lane)
+        return part
+
     def add(self, lane: Lane, row: Row, size: int, schema: Schema | None, *, sent: bool) -> tuple[Part, int]:
         """Put a message at the end of `lane`; its part, and the place in it.
 
@@ -159,9 +166,7 @@ class Lanes:
         """
         part = lane.open
         if part is None or not self.has_room(lane, size, schema):
-            part = Part(self._clock(), schema, self._codec, self.max_bytes)
-            lane.put(part, open=True)
-            self._offer(lane)
+            part = self.begin(lane, schema)
         return part, part.add(row, size, sent)
 
     def add_rows(

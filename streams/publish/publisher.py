@@ -11,7 +11,7 @@ side by side (``turns``). Many messages at once stay columns (``columns``). Not 
 the later ones still go out.
 
 ``submit`` is called once per message, so the usual case, a payload of bytes for a known topic, touches only
-the open part of its lane; ``_place`` handles everything else.
+the open part of its lane, or begins one; ``_place`` handles everything else.
 """
 
 from __future__ import annotations
@@ -338,7 +338,6 @@ class Publisher:
         lane = self._quick.get(topic)
         if (
             lane is not None
-            and (part := lane.open) is not None
             and type(payload) is bytes
             and headers is None
             and topic not in self._busy
@@ -350,14 +349,18 @@ class Publisher:
                 size = ROW_BYTES + len(payload) + len(key)
             else:
                 size = NO_ROOM
-            place = part.count
             buffer = self._buffer
-            if size <= part.room and place < self._max_messages and buffer.held + size <= buffer.limit:
-                part.room -= size
-                buffer.held += size
-                part.count = place + 1
-                part.rows += (topic, payload, key, timestamp)
-                return Receipt(part, place)
+            if buffer.held + size <= buffer.limit:
+                part = lane.open
+                if part is None and not lane.queue and size <= self._lanes.max_bytes:
+                    self._gate.check_open()
+                    part = self._lanes.begin(lane)
+                if part is not None and size <= part.room and (place := part.count) < self._max_messages:
+                    part.room -= size
+                    buffer.held += size
+                    part.count = place + 1
+                    part.rows += (topic, payload, key, timestamp)
+                    return Receipt(part, place)
         part, place = await self._place(topic, payload, key, headers, timestamp, sent=False)
         return Receipt(part, place)
 
