@@ -108,6 +108,10 @@ async def test_a_foreign_append_that_does_not_fit_is_refused(redis: AsyncRedis) 
     with pytest.raises(ResponseError, match="must be numbers"):
         await run(redis, [*first[:7], "one", *first[8:]])
     await redis.connection_pool.disconnect()  # the fake closes a connection after an error
+    for place in (7, 8, 9):  # they become part of the publisher's record and of the id as they are
+        with pytest.raises(ResponseError, match="must be numbers"):
+            await run(redis, [*first[:place], "1e0", *first[place + 1 :]])
+        await redis.connection_pool.disconnect()
     schema = {"columns": [{"name": "n", "type": "int8"}]}
     await SpaceStore(redis).create("typed", ["typed/#"], schema=schema)
     typed = [word.replace("flights", "typed") for word in first]

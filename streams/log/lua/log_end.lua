@@ -26,14 +26,20 @@ end
 
 -- What others put into the log lies where the next entries belong, and would be read as one of them.
 local function foreign(meta, log_key)
-  local entry = redis.call('XRANGE', log_key, meta[1] .. '-0', '+', 'COUNT', 1)[1]
-  if entry then
-    return {'foreign', entry[1]}
+  -- From the end backwards: from `next` on, Redis would read the last node of the log up to there.
+  local next = meta[1] .. '-0'
+  if redis.call('XREVRANGE', log_key, '+', next, 'COUNT', 1)[1] then
+    return {'foreign', redis.call('XRANGE', log_key, next, '+', 'COUNT', 1)[1][1]}
   end
 end
 
--- The append time, in microseconds, given the answer of TIME; strictly later than that of the entry before: a time then names one point
--- of the stream, whatever the clock does.
+-- The append time, in microseconds, given the answer of TIME, as a number and as text; strictly later than that of the entry before: a time
+-- then names one point of the stream, whatever the clock does.
 local function append_time(meta, time)
-  return math.max(tonumber(time[1]) * 1000000 + tonumber(time[2]), (tonumber(meta[3]) or 0) + 1)
+  local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  local least = (tonumber(meta[3]) or 0) + 1
+  if now < least then
+    return least, string.format('%.0f', least)
+  end
+  return now, time[1] .. string.sub('00000' .. time[2], -6)
 end

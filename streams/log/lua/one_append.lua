@@ -12,17 +12,20 @@ local function one_append(meta_key, publishers_key, log_key, publisher, begin, t
     return {'unknown'}
   end
 
-  local incarnation = tonumber(ARGV[begin])
-  local sequence = tonumber(ARGV[begin + 1])
-  local count = tonumber(ARGV[begin + 2])
-  if not incarnation or not sequence or not count or count < 1 then
+  -- Texts that become part of a record as they are: to format numbers is most of what Lua itself would cost.
+  local position = ARGV[begin] .. ' ' .. ARGV[begin + 1]
+  local many = ARGV[begin + 2]
+  local count = tonumber(many)
+  if not string.find(position .. ' ' .. many, '^%d+ %d+ %d+$') or count < 1 then
     return redis.error_reply('ERR append: incarnation, sequence and count must be numbers, count at least 1')
   end
 
+  local sequence = tonumber(ARGV[begin + 1])
   local last = -1
   local record = redis.call('HGET', publishers_key, publisher)
   if record then
-    local was, seq, first, many, at = string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    local incarnation = tonumber(ARGV[begin])
+    local was, seq = string.match(record, '^(%d+) (%d+)')
     was = tonumber(was)
     if incarnation < was then
       return {'fenced', was}
@@ -30,8 +33,9 @@ local function one_append(meta_key, publishers_key, log_key, publisher, begin, t
     if incarnation == was then
       last = tonumber(seq)
       if sequence == last then
-        if tonumber(many) ~= count then
-          return {'mismatch', tonumber(many)}
+        local first, had, at = string.match(record, '^%d+ %d+ (%d+) (%d+) (%d+)')
+        if tonumber(had) ~= count then
+          return {'mismatch', tonumber(had)}
         end
         -- A write, so that WAIT or WAITAOF behind a repetition covers the append of the former connection.
         redis.call('HSET', publishers_key, publisher, record)
@@ -42,13 +46,14 @@ local function one_append(meta_key, publishers_key, log_key, publisher, begin, t
       end
     end
   end
-  if ARGV[begin + 3] == '0' then
+  local gaps = ARGV[begin + 3]
+  if gaps == '0' then
     if sequence ~= last + 1 then
       return {'gap', last}
     end
-  elseif ARGV[begin + 3] ~= '1' then
+  elseif gaps ~= '1' then
     local there = record and string.match(record, '^%d+ %d+') or '-'
-    if there ~= ARGV[begin + 3] then
+    if there ~= gaps then
       return {'moved', there}
     end
   end
@@ -57,16 +62,19 @@ local function one_append(meta_key, publishers_key, log_key, publisher, begin, t
     return refused
   end
 
-  local now = append_time(meta, clock)
-  local stamp = string.format('%.0f', now)
-  local first = math.max(tonumber(meta[1]), tonumber(ARGV[begin + 5]) or 0)
+  local now, stamp = append_time(meta, clock)
+  local next = tonumber(meta[1])
+  local first = math.max(next, tonumber(ARGV[begin + 5]) or 0)
   local after = string.format('%.0f', first + count)
+  local first_text = first == next and meta[1] or string.format('%.0f', first)
+  local last_text = count == 1 and first_text or string.format('%.0f', first + count - 1)
 
   -- Publishers that nobody closed: looked for at every 256th newcomer, once there are many.
-  local silent = {}
+  local silent
   if not record then
     local known = redis.call('HLEN', publishers_key)
     if known >= 1024 and known % 256 == 0 then
+      silent = {}
       local all = redis.call('HGETALL', publishers_key)
       for i = 1, #all, 2 do
         if string.sub(all[i], 1, 1) == '~' then
@@ -86,12 +94,13 @@ local function one_append(meta_key, publishers_key, log_key, publisher, begin, t
   end
 
   -- XADD first: it is what Redis refuses when memory is short, and then nothing was written.
-  local id = string.format('%.0f-%.0f', first + count - 1, count)
-  redis.call('XADD', log_key, id, 'a', stamp, unpack(ARGV, begin + 6, to))
+  redis.call('XADD', log_key, last_text .. '-' .. many, 'a', stamp, unpack(ARGV, begin + 6, to))
   redis.call('HSET', meta_key, 'next', after, 'last_append', stamp, 'bytes', string.format('%.0f', size))
-  redis.call('HSET', publishers_key, publisher, string.format('%.0f %.0f %.0f %.0f %s', incarnation, sequence, first, count, stamp))
-  for i = 1, #silent do
-    redis.call('HDEL', publishers_key, silent[i])
+  redis.call('HSET', publishers_key, publisher, position .. ' ' .. first_text .. ' ' .. many .. ' ' .. stamp)
+  if silent then
+    for i = 1, #silent do
+      redis.call('HDEL', publishers_key, silent[i])
+    end
   end
   redis.call('PUBLISH', ARGV[begin + 4], after)
   return {'appended', first, now}
