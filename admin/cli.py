@@ -55,7 +55,7 @@ app.command("ui")(web.ui)
 @app.command()
 def demo(redis: RedisUrl = None, as_json: AsJson = False) -> int:
     """Run the main job end to end, on a temporary Redis unless one is given."""
-    from streamlease.admin.demo import run
+    from streamlease.admin.demo.stage import run
 
     return int(run(redis, as_json))
 

@@ -4,7 +4,3 @@
 `judge` the Spark job that looks at what arrived, `processes` starts and kills, `stage` is the play with its
 acts, `report` shows it.
 """
-
-from streamlease.admin.demo.stage import run
-
-__all__ = ["run"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,11 @@ import psutil
 from streamlease.protocol.errors import StreamleaseError
 
 STOP_SECONDS = 20.0
+
+LINES, MOST = 3, 1000
+"""Of a log, so many lines and characters are told of who ended."""
+
+_FRAME = re.compile(r"\s+(at |\.\.\. \d+ more)")
 
 
 class Process:
@@ -46,8 +52,9 @@ class Process:
         """
         code = self._process.poll()
         if code is not None:
-            tail = self.log.read_text(errors="replace")[-1500:].strip()
-            raise StreamleaseError(f"{self.name} ended with code {code}: {tail}")
+            raise StreamleaseError(
+                f"{self.name} ended with code {code}: {ending(self.log.read_text(errors='replace'))}"
+            )
 
     def kill(self) -> None:
         """SIGKILL for the process and everything that it started, first the process itself."""
@@ -89,6 +96,12 @@ class Process:
             return [parent, *parent.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
+
+
+def ending(log: str) -> str:
+    """The last lines of a log, without the frames of Java's stacks, between which the reason stands."""
+    lines = [line.strip() for line in log.splitlines() if line.strip() and not _FRAME.match(line)]
+    return "; ".join(lines[-LINES:])[-MOST:]
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:

@@ -285,6 +285,7 @@ class Stage:
                 group = await self._describe()
                 self.progress.see(group, self._owners(group))
             self.reporter.update(self.progress)
+            self._check_processes()
             await asyncio.sleep(0.5)
 
     async def _describe(self) -> dict[str, Any]:
@@ -317,14 +318,18 @@ class Stage:
                 last: StreamleaseError | None = error
             else:
                 last = None
-            for process in [*self.queries.values(), *self.hosts]:
-                process.check()
+            self._check_processes()
             if time.monotonic() > give_up:
                 raise StreamleaseError(
                     f"the demo waited {ACT_SECONDS:.0f} s in vain for {what}"
                     + (f" ({last})" if last is not None else "")
                 )
             await asyncio.sleep(0.1)
+
+    def _check_processes(self) -> None:
+        """Raise if one has ended that no act has killed."""
+        for process in [*self.queries.values(), *self.hosts]:
+            process.check()
 
     @staticmethod
     async def _holds(condition: Condition) -> bool:

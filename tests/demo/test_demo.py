@@ -17,6 +17,7 @@ from contextlib import suppress
 import pytest
 import redis
 
+from streamlease.admin.demo.processes import ending
 from tests.spark.classes import java_options
 from tests.spark.programs import descendants
 
@@ -85,3 +86,24 @@ def test_an_unreachable_redis_is_one_line() -> None:
     assert done.returncode == 1
     assert "Redis at 127.0.0.1:1 does not answer" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.demo
+@pytest.mark.spark
+def test_a_query_that_cannot_start_ends_the_demo_at_once_with_the_reason(embedded_redis_url: str) -> None:
+    done = _demo(embedded_redis_url, JAVA_TOOL_OPTIONS="-Xmx1k")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: query-first ended with code 1: ")
+    assert "does not run" in line
+    assert "JAVA_HOME" in line
+    assert "all flights are published" not in done.stdout
+
+
+def test_of_a_log_the_reason_is_told_and_not_the_stack() -> None:
+    log = (
+        "started\n\njava.io.IOException: no chmod\n\tat a.B.c(B.java:1)\n"
+        "Caused by: it is not there\n\t... 19 more\n\n"
+    )
+    assert ending(log) == "started; java.io.IOException: no chmod; Caused by: it is not there"
+    assert len(ending("x" * 5000)) == 1000
