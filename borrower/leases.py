@@ -167,8 +167,12 @@ class BorrowedStreams:
 
     # ------------------------------------------------------------ from the session
 
-    def progressed(self, event: Progressed, now: int) -> list[Effect] | None:
-        """The session has consumed further. Only of a stream that was asked back it is final."""
+    def progressed(self, event: Progressed, now: int, *, leaving: bool) -> list[Effect] | None:
+        """The session has consumed further. Only of a stream that was asked back it is final.
+
+        Args:
+            leaving: the session gives all its streams back, and says with the last one how far each is.
+        """
         lease = self._open(event.stream, event.lease_epoch, event.offset)
         if lease is None or (event.final and lease.state is not StreamState.REVOKING):
             return None
@@ -183,7 +187,7 @@ class BorrowedStreams:
             self.unfinished.discard(event.stream)
         if event.durable:
             lease.acknowledged = max(lease.acknowledged, event.offset)
-            if not event.final:
+            if not event.final or leaving:
                 return self._tell_in_time(lease, now)
         self._expect(lease, now)
         return [self._report(lease.told)]

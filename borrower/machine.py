@@ -102,8 +102,8 @@ class Borrower:
             case Received():
                 return _received(self, event.message, now)
             case Progressed():
-                effects = self.leases.progressed(event, now)
-                leaving = self.life.state is BorrowerState.UNSUBSCRIBING
+                leaving = self.life.is_leaving
+                effects = self.leases.progressed(event, now, leaving=leaving)
                 is_last = leaving and effects is not None and self.leases.are_final
                 return self._leave("unsubscribed") if is_last else effects
             case Tick():

@@ -14,6 +14,7 @@ from streamlease.borrower.events import (
     FindLeader,
     LeaderFound,
     ProgressAcknowledged,
+    Progressed,
     SendToLeader,
     Started,
     StreamGone,
@@ -22,6 +23,7 @@ from streamlease.borrower.events import (
     Tick,
     Unsubscribed,
 )
+from streamlease.borrower.leases import TELL_INTERVAL
 from streamlease.borrower.life import BorrowerConfig, BorrowerState
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import (
@@ -479,6 +481,21 @@ def test_unsubscribing_waits_for_final_progress_of_every_stream() -> None:
     (goodbye,) = sent(effects, Disconnect)
     assert {entry.stream: entry.offset for entry in goodbye.progress} == {"s.0.0": 20, "s.0.1": 30}
     assert only(effects, Ended) == Ended("unsubscribed", again=False)
+
+
+def test_who_leaves_says_with_the_last_stream_how_far_each_is() -> None:
+    """What is committed already is told at once for the first, then in time, or with the goodbye."""
+    borrower = connected(*(grant(f"s.0.{shard}", 1) for shard in range(4)))
+    borrower.step(Unsubscribed(), 0)
+    told = [
+        sent(borrower.step(Progressed(f"s.0.{shard}", 1, 20, True, (), True), 1), UpdateProgress)
+        for shard in range(3)
+    ]
+    assert [len(messages) for messages in told] == [1, 0, 0]
+    (others,) = sent(borrower.step(Tick(), 1 + TELL_INTERVAL), UpdateProgress)
+    assert [(entry.stream, entry.final) for entry in others.progress] == [("s.0.1", True), ("s.0.2", True)]
+    (goodbye,) = sent(borrower.step(Progressed("s.0.3", 1, 20, True, (), True), 300), Disconnect)
+    assert [(entry.offset, entry.final) for entry in goodbye.progress] == [(20, True)] * 4
 
 
 def test_the_unsubscribe_timeout_gives_back_what_was_reached() -> None:
