@@ -1,0 +1,213 @@
+"""A grant waits until its lease stands where consumers commit: then it is known how far the stream came.
+
+The machine alone, between `Persist` and what the runner says of the reply to it (`LeasesWritten`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from streamlease.leader.core.events import (
+    Effect,
+    Event,
+    LeasesWritten,
+    Persist,
+    Received,
+    Recovered,
+    Send,
+    StreamsListed,
+    Tick,
+)
+from streamlease.leader.core.machine import Leader
+from streamlease.leader.core.state.group_state import GroupState
+from streamlease.leader.core.state.records import Committed, Leased, Record
+from streamlease.protocol.messages import Grant, LeaderConnectResponse, LeaderWanted, ToLeader
+from tests.leader.make import (
+    CONFIG,
+    GROUP,
+    S0,
+    S1,
+    Rig,
+    command,
+    goodbye,
+    led,
+    ping,
+    progress,
+    sent,
+    wanted,
+)
+
+AGAIN = CONFIG.resend_interval
+
+
+class Unwritten:
+    """A leader that began to lease S0 and S1, both at 5, to b1; the reply to that write is still out."""
+
+    def __init__(self) -> None:
+        self.leader = Leader(GROUP, "host", 1, CONFIG, GroupState())
+        self.now = 0
+        self.step(Recovered())
+        self.hear(wanted("b1"))
+        self.begun = self.step(StreamsListed({S0: 5, S1: 5}))
+
+    def step(self, event: Event) -> list[Effect]:
+        return self.leader.step(event, self.now)
+
+    def hear(self, message: ToLeader, sender: str = "box") -> list[Effect]:
+        return self.step(Received(sender, message))
+
+    def later(self, milliseconds: int) -> list[Effect]:
+        self.now += milliseconds
+        return self.step(Tick())
+
+
+def records(effects: list[Effect], kind: type[Record]) -> list[Record]:
+    return [
+        record
+        for effect in effects
+        if isinstance(effect, Persist)
+        for record in effect.records
+        if isinstance(record, kind)
+    ]
+
+
+def grants(effects: list[Effect]) -> dict[str, tuple[str, int, int]]:
+    """Stream -> to whom, under which lease epoch, and from where."""
+    found = sent(effects, Grant)
+    assert len({one.stream for one in found}) == len(found)
+    return {one.stream: (one.borrower, one.lease_epoch, one.progress) for one in found}
+
+
+# -- not before
+
+
+def test_a_lease_that_begins_is_written_and_not_granted() -> None:
+    led = Unwritten()
+    assert len(records(led.begun, Leased)) == 2
+    assert grants(led.begun) == {}
+    assert grants(led.step(LeasesWritten())) == {S0: ("b1", 1, 5), S1: ("b1", 1, 5)}
+
+
+def test_no_time_grants_it() -> None:
+    led = Unwritten()
+    for _ in range(8):
+        led.hear(ping("b1"))
+        assert grants(led.later(AGAIN)) == {}
+    assert set(grants(led.step(LeasesWritten()))) == {S0, S1}
+
+
+@pytest.mark.parametrize(
+    "said", [wanted("b1"), ping("b1"), progress("b1", S0, 7, 9)], ids=lambda one: one.type
+)
+def test_no_word_of_its_owner_grants_it(said: ToLeader) -> None:
+    led = Unwritten()
+    for _ in range(2):
+        effects = led.hear(said)
+        assert grants(effects) == {}
+        assert len(sent(effects, LeaderConnectResponse)) == isinstance(said, LeaderWanted)
+    assert grants(led.step(LeasesWritten())) == {S0: ("b1", 1, 5), S1: ("b1", 1, 5)}
+
+
+def test_no_act_grants_it() -> None:
+    led = Unwritten()
+    for request, act in enumerate(("pause", "resume", "rebalance")):
+        assert grants(led.hear(command(act, request=f"r{request}"), "shell")) == {}
+    assert set(grants(led.step(LeasesWritten()))) == {S0, S1}
+
+
+def test_it_is_granted_again_only_from_its_first_grant_on() -> None:
+    led = Unwritten()
+    led.later(5 * AGAIN)
+    led.hear(wanted("b1"))
+    assert set(grants(led.step(LeasesWritten()))) == {S0, S1}
+    assert grants(led.later(AGAIN - 1)) == {}
+    assert set(grants(led.later(1))) == {S0, S1}
+    assert grants(led.step(LeasesWritten())) == {}, "nothing began since"
+
+
+# -- with what the reply says
+
+
+def test_a_grant_says_how_far_the_reply_says_the_stream_is() -> None:
+    led = Unwritten()
+    effects = led.step(LeasesWritten({S0: 9}))
+    assert grants(effects) == {S0: ("b1", 1, 9), S1: ("b1", 1, 5)}
+    assert records(effects, Committed) == [Committed(offsets={S0: 9})]
+    assert [type(effect) for effect in effects] == [Persist, Send, Send], "durable before told"
+    assert led.leader.durable.streams[S0].committed == 9
+
+
+@pytest.mark.parametrize("offset", [4, 5])
+def test_a_reply_that_says_no_more_than_is_known_takes_nothing_back(offset: int) -> None:
+    led = Unwritten()
+    effects = led.step(LeasesWritten({S0: offset}))
+    assert grants(effects)[S0] == ("b1", 1, 5)
+    assert records(effects, Committed) == []
+
+
+def test_a_repeated_grant_says_the_same() -> None:
+    led = Unwritten()
+    first = grants(led.step(LeasesWritten({S0: 9})))
+    assert grants(led.later(AGAIN)) == first
+
+
+def test_a_sealed_stream_that_came_to_its_end_by_itself_lets_the_next_begin() -> None:
+    """The reply to the write of all that stands there says so also of streams without a lease."""
+    rig = Rig()
+    rig.generations({S0: 7}, S1)
+    rig.step(LeasesWritten({S0: 7}))
+    rig.join("b1")
+    rig.settle()
+    assert rig.owners == {S1: "b1"}
+
+
+# -- only those that still stand
+
+
+def leaves(led: Unwritten) -> None:
+    led.hear(goodbye("b1"))
+
+
+def falls_silent(led: Unwritten) -> None:
+    led.later(10_000)
+
+
+@pytest.mark.parametrize("end", [leaves, falls_silent])
+def test_a_lease_whose_owner_is_gone_meanwhile_is_not_granted(end: Callable[[Unwritten], None]) -> None:
+    led = Unwritten()
+    end(led)
+    assert dict(led.leader.leases) == {}
+    assert grants(led.step(LeasesWritten({S0: 9}))) == {}
+    led.hear(wanted("b2"), "box-b2")
+    led.later(CONFIG.rebalance_delay)
+    assert grants(led.step(LeasesWritten())) == {S0: ("b2", 2, 9), S1: ("b2", 2, 5)}
+
+
+def test_a_lease_that_an_operator_ended_meanwhile_is_not_granted() -> None:
+    led = Unwritten()
+    led.hear(command("release", stream=S0), "shell")
+    led.later(CONFIG.rebalance_delay)
+    assert grants(led.step(LeasesWritten())) == {S0: ("b1", 2, 5), S1: ("b1", 1, 5)}
+
+
+def test_a_newcomer_under_the_name_is_granted_its_own_lease_once() -> None:
+    led = Unwritten()
+    effects = led.hear(wanted("b2", name="n-b1", session="other", arrival=2), "box-b2")
+    assert grants(effects) == {}
+    effects = led.step(LeasesWritten({S1: 8}))
+    assert grants(effects) == {S0: ("b2", 2, 5), S1: ("b2", 2, 8)}
+    assert {effect.mailbox for effect in effects if isinstance(effect, Send)} == {"box-b2"}
+
+
+def test_what_the_next_leader_goes_on_with_waits_too() -> None:
+    """The lease is of the former term; the consumer comes back, and gets it anew."""
+    rig = led([S0]).crash()
+    effects = rig.leader.step(Received("box-b2", wanted("b2", name="n-b1", attempt=2)), rig.now)
+    assert len(records(effects, Leased)) == 1
+    assert grants(effects) == {}
+    rig.now += AGAIN
+    assert grants(rig.leader.step(Tick(), rig.now)) == {}
+    granted = grants(rig.leader.step(LeasesWritten({S0: 12}), rig.now))
+    assert granted == {S0: ("b2", rig.lease_epoch(S0), 12)}
