@@ -1,13 +1,15 @@
 """What many streams have, a few messages each, decoded as if it were of one stream. Pure.
 
 A call of Arrow takes some microseconds, however few rows it is for, and the entries of one stream take
-thirty. So streams whose entries are few, small and of one form share one record batch. Whatever is wrong with
-a stream's entries, or out of the ordinary, is not decided here: it is decoded alone, which says what it is.
+thirty. So streams whose entries are few and small share one record batch: all their entries of one form are
+decoded at once, and if there are several forms, the rows are put in order then. Whatever is wrong with a
+stream's entries, or out of the ordinary, is not decided here: it is decoded alone, which says what it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pyarrow as pa
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id
+from streamlease.streams.entries.arrays import integers
 from streamlease.streams.entries.columnar import BatchEntry, EntryRun, View, decode_runs
 from streamlease.streams.entries.decoding import DAMAGE, Entry, Single, decode_singles, single_of
 from streamlease.streams.entries.schemas import Schema, Versions
@@ -41,35 +44,61 @@ class StreamStep(NamedTuple):
     """In bytes, as expanded."""
 
 
-class _Open(NamedTuple):
-    """A part whose entries were taken apart."""
+class _Singles(NamedTuple):
+    """Messages of one stream that are entries of their own, and follow each other."""
 
-    place: int
-    part: StreamStep
-    found: EntryRun | list[Single]
+    stream: StreamId
+    messages: list[Single]
+
+    @property
+    def rows(self) -> int:
+        return len(self.messages)
 
     @property
     def form(self) -> Hashable:
-        """Parts of the same form can be decoded together."""
-        alike = self.found.neighbours[0].form if isinstance(self.found, EntryRun) else None
-        return alike, id(self.part.versions)
+        return None
+
+
+class _Batches(NamedTuple):
+    """Entries of one stream and one form that follow each other."""
+
+    stream: StreamId
+    neighbours: list[BatchEntry]
+
+    @property
+    def rows(self) -> int:
+        return self.neighbours[-1].offsets.end - self.neighbours[0].offsets.start
+
+    @property
+    def form(self) -> Hashable:
+        return self.neighbours[0].form
+
+
+_Piece = _Singles | _Batches
+
+
+class _Open(NamedTuple):
+    """A stream whose entries were taken apart."""
+
+    place: int
+    step: StreamStep
+    pieces: list[_Piece]
 
 
 def decode_together(
-    parts: Sequence[StreamStep], wanted: Schema | None, columns: frozenset[str] | None
+    steps: Sequence[StreamStep], wanted: Schema | None, columns: frozenset[str] | None
 ) -> dict[int, Rows]:
-    """The messages of those of `parts` that can be decoded with others, by their places.
+    """The messages of those of `steps` that can be decoded with others, by their places.
 
     Args:
         wanted, columns: as of ``decoding.decode_entries``.
     """
-    groups: dict[Hashable, list[_Open]] = {}
-    for place, part in enumerate(parts):
-        if 0 < part.end - part.start <= FEW_ROWS and part.size <= FEW_BYTES:
-            found = _opened(part, typed=part.versions is not None or wanted is not None)
-            if found is not None:
-                one = _Open(place, part, found)
-                groups.setdefault(one.form, []).append(one)
+    groups: dict[int, list[_Open]] = {}
+    for place, step in enumerate(steps):
+        if 0 < step.end - step.start <= FEW_ROWS and step.size <= FEW_BYTES:
+            pieces = _opened(step, typed=step.versions is not None or wanted is not None)
+            if pieces:
+                groups.setdefault(id(step.versions), []).append(_Open(place, step, pieces))
     decoded: dict[int, Rows] = {}
     for group in groups.values():
         for some in _bounded(group):
@@ -77,67 +106,89 @@ def decode_together(
     return decoded
 
 
-def _opened(part: StreamStep, *, typed: bool) -> EntryRun | list[Single] | None:
-    """The entries of a part; None if anything is out of the ordinary."""
-    singles: list[Single] = []
-    batches: list[BatchEntry] = []
-    position = part.start
+def _opened(step: StreamStep, *, typed: bool) -> list[_Piece]:
+    """The entries of a stream; nothing if anything is out of the ordinary."""
+    pieces: list[_Piece] = []
+    position = step.start
     try:
-        for id, flat in part.entries:
+        for id, flat in step.entries:
             offsets = parse_entry_id(id)
-            if offsets.start != position or len(flat) % 2:
-                return None
-            position = offsets.end
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
+            if offsets.start != position or (typed and (b"s" not in fields or b"b" not in fields)):
+                return []
+            position = offsets.end
+            last = pieces[-1] if pieces else None
             if b"b" not in fields:
-                singles.append(single_of(offsets, fields))
+                if not isinstance(last, _Singles):
+                    last = _Singles(step.stream, [])
+                    pieces.append(last)
+                last.messages.append(single_of(offsets, fields))
             else:
-                batches.append(BatchEntry.of(id, offsets, fields))
+                one = BatchEntry.of(id, offsets, fields)
+                if not isinstance(last, _Batches) or last.form != one.form:
+                    last = _Batches(step.stream, [])
+                    pieces.append(last)
+                last.neighbours.append(one)
     except DAMAGE:
-        return None
-    if position != part.end:
-        return None
-    if not batches:
-        return None if typed else singles
-    alike = len({one.form for one in batches}) == 1 and (b"s" in batches[0].fields or not typed)
-    return EntryRun(part.stream, batches) if alike and not singles else None
+        return []
+    return pieces if position == step.end else []
 
 
 def _bounded(group: Sequence[_Open]) -> list[list[_Open]]:
-    """`group` in pieces, each of which may share a record batch."""
-    pieces: list[list[_Open]] = []
+    """`group` in parts, each of which may share a record batch."""
+    parts: list[list[_Open]] = []
     rows = size = 0
     for one in group:
-        more = one.part.end - one.part.start
-        if not pieces or rows + more > MOST_ROWS or size + one.part.size > MOST_BYTES:
-            pieces.append([])
+        more = one.step.end - one.step.start
+        if not parts or rows + more > MOST_ROWS or size + one.step.size > MOST_BYTES:
+            parts.append([])
             rows = size = 0
-        pieces[-1].append(one)
+        parts[-1].append(one)
         rows += more
-        size += one.part.size
-    return pieces
+        size += one.step.size
+    return parts
 
 
 def _decoded(some: Sequence[_Open], wanted: Schema | None, columns: frozenset[str] | None) -> dict[int, Rows]:
-    """The messages of parts of one form; nothing if one of them is damaged."""
+    """The messages of some streams; nothing if one of them is damaged."""
+    versions = some[0].step.versions
+    target = wanted if wanted is not None or versions is None else versions.newest
+    view = View(some[0].step.stream, versions, target, columns)
     try:
-        batch = _joined(some, wanted, columns)
+        batch = _joined(view, [piece for one in some for piece in one.pieces])
     except (SchemaMismatch, *DAMAGE):
         return {}
-    lengths = [one.part.end - one.part.start for one in some]
+    lengths = [one.step.end - one.step.start for one in some]
     return dict(zip((one.place for one in some), Rows.parts(batch, lengths), strict=True))
 
 
-def _joined(some: Sequence[_Open], wanted: Schema | None, columns: frozenset[str] | None) -> pa.RecordBatch:
-    """The messages of parts of one form.
+def _joined(view: View, pieces: Sequence[_Piece]) -> pa.RecordBatch:
+    """The messages of `pieces`, one behind the other.
 
     Raises:
         SchemaMismatch, and all of `DAMAGE`: they cannot be decoded together.
     """
-    runs = [one.found for one in some if isinstance(one.found, EntryRun)]
-    if not runs:
-        singles = [one.found for one in some if not isinstance(one.found, EntryRun)]
-        return decode_singles(columns, [one.part.stream for one in some], singles)
-    part = some[0].part
-    target = wanted if wanted is not None or part.versions is None else part.versions.newest
-    return decode_runs(View(part.stream, part.versions, target, columns), runs)
+    by_form: dict[Hashable, list[int]] = {}
+    for number, piece in enumerate(pieces):
+        by_form.setdefault(piece.form, []).append(number)
+    batches = [_of_one_form(view, [pieces[number] for number in numbers]) for numbers in by_form.values()]
+    if len(batches) == 1:
+        return batches[0]
+    begin, begins = 0, [0] * len(pieces)
+    for number in chain.from_iterable(by_form.values()):
+        begins[number] = begin
+        begin += pieces[number].rows
+    order = chain.from_iterable(
+        range(first, first + piece.rows) for first, piece in zip(begins, pieces, strict=True)
+    )
+    return pa.concat_batches(batches).take(integers([*order], pa.int64()))
+
+
+def _of_one_form(view: View, pieces: Sequence[_Piece]) -> pa.RecordBatch:
+    runs = [EntryRun(piece.stream, piece.neighbours) for piece in pieces if isinstance(piece, _Batches)]
+    if runs:
+        return decode_runs(view, runs)
+    singles = [piece for piece in pieces if isinstance(piece, _Singles)]
+    return decode_singles(
+        view.columns, [piece.stream for piece in singles], [piece.messages for piece in singles]
+    )
