@@ -14,6 +14,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Protocol
+from weakref import WeakSet
 
 from prometheus_client import REGISTRY, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -80,7 +81,7 @@ class Consumer(Protocol):
 
 class _Consumers(Collector):
     def __init__(self) -> None:
-        self._there: set[Consumer] = set()
+        self._there: WeakSet[Consumer] = WeakSet()  # one whose loop ended without closing it goes, too
         self._lock = threading.Lock()
 
     def add(self, consumer: Consumer) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import urllib.request
 from collections.abc import Callable
+from weakref import ref
 
 import pytest
 from prometheus_client import REGISTRY
@@ -30,8 +32,9 @@ def unique(filter: str) -> str:
 class Held:
     """A consumer of which only the scrape wants to know something."""
 
+    subscription = "$shared/held/#"
+
     def __init__(self, streams: int, lag: int | None) -> None:
-        self.subscription = "$shared/held/#"
         self._found = (streams, lag)
 
     def holding(self) -> tuple[int, int | None]:
@@ -82,6 +85,18 @@ def test_consumers_of_one_group_are_added_up_and_one_unknown_lag_makes_all_unkno
         metrics.forget(known)
         metrics.forget(unknown)
     assert value("consumer_streams", sub) is None
+
+
+def test_a_consumer_that_is_gone_without_closing_is_asked_no_more() -> None:
+    """Its event loop ended, say: it must neither be kept alive nor be counted as holding anything."""
+    gone = Held(3, 5)
+    metrics.watch(gone)
+    seen = ref(gone)
+    assert value("consumer_streams", gone.subscription) == 3
+    del gone
+    gc.collect()
+    assert seen() is None
+    assert value("consumer_streams", Held.subscription) is None
 
 
 def test_a_meter_times_pings_and_revocations_and_counts_reconnects() -> None:

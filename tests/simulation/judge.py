@@ -333,7 +333,7 @@ class Judge:
 
     @staticmethod
     def _stale(machine: Leader, message: Any) -> dict[str, HeldAs]:
-        """The streams of which a message speaks under a lease that is not, or not any more, its sender's.
+        """The streams of which a message speaks only under leases that are not its sender's, or not any more.
 
         Each as of `_held`.
         """
@@ -346,15 +346,17 @@ class Judge:
             about = [(message.stream, message.lease_epoch)]
             name = machine.peers.names.get(message.borrower)
         found: dict[str, HeldAs] = {}
+        true: set[str] = set()
         for stream, lease_epoch in about:
             progress = machine.durable.streams.get(stream)
             lease = machine.leases.get(stream)
             if progress is None:
                 continue
-            mine = lease is not None and (lease.name, lease.lease_epoch) == (name, lease_epoch)
-            if not mine and not (isinstance(message, Disconnect) and name is not None):
+            if lease is not None and (lease.name, lease.lease_epoch) == (name, lease_epoch):
+                true.add(stream)
+            elif not (isinstance(message, Disconnect) and name is not None):
                 found[stream] = _held(machine, stream, free=lease is None)
-        return found
+        return {stream: held for stream, held in found.items() if stream not in true}
 
     def _broken(self, machine: Leader, event: e.Event, records: tuple[Record, ...]) -> None:
         """Take note of leases that ended without a word of their owner."""
