@@ -20,14 +20,17 @@ from streamlease.leader.core.state.records import (
     Truncated,
 )
 from streamlease.leader.journal import Journal, TailLost, recover
+from streamlease.leader.stream_watch import StreamWatch
 from streamlease.protocol.cuts import CutRange, Ranges
 from streamlease.protocol.errors import Fenced
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import LeaderWanted, Progress, UpdateProgress
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import group_needs, keys, leadership
-from streamlease.registry.groups import Groups
+from streamlease.registry.commits import GroupCommits, StreamCommit
+from streamlease.registry.groups import Declaration, Groups, StreamListing
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
+from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.spaces.spaces import SpaceStore
 
@@ -123,6 +126,30 @@ async def test_a_live_leader_and_every_declaration_are_signs_of_life(redis: Asyn
     await leadership.resign(redis, GROUP, "h", 1)
     assert await active() == 5
     del journal
+
+
+async def test_how_far_streams_are_is_read_after_what_was_removed_of_them(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what was committed and removed in between would count as lost."""
+    journal = await journal_of(redis)
+    leased = StreamMoved(3, 1, leased=True, reset_by=0, asked=True)
+    await journal.write(journal.next_commit([], MirrorChange(streams={str(S0): leased, str(S1): leased})))
+    await redis.hset(stream_meta(S0), mapping={"floor": 6, "next": 9})
+    groups, commits = Groups(redis), GroupCommits(redis, GROUP)
+    listing = groups.listing
+
+    async def and_then_its_owner_commits(declaration: Declaration) -> StreamListing:
+        found = await listing(declaration)
+        assert await commits.write([StreamCommit(str(S0), 1, 6), StreamCommit(str(S1), 1, 8)]) == [True, True]
+        return found
+
+    monkeypatch.setattr(groups, "listing", and_then_its_owner_commits)
+    watch = StreamWatch(redis, groups, await groups.get(SUB), journal)
+    found = await watch.look(await SpaceStore(redis).look(), 0)
+    assert found is not None
+    assert found.floors == {str(S0): 6, str(S1): 0}
+    assert found.committed == {str(S0): 6}, "of what nothing was removed it is not asked"
 
 
 async def test_a_group_that_is_forgotten_leaves_nothing(redis: AsyncRedis) -> None:
