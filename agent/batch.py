@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from streamlease.borrower.book import Held
-from streamlease.protocol.errors import InvalidInput, InvalidOption
+from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
 from streamlease.streams.entries.delivered import Messages
@@ -23,6 +23,12 @@ class Owner(Protocol):
 
     async def commit(self, held: Held, end: int, received: Any) -> None:
         """All below `end` is done; `received` is the span context of the delivery."""
+
+    def commit_soon(self, held: Held, end: int, received: Any) -> None:
+        """The same, without a wait."""
+
+    def failed_later(self, held: Held, error: StreamleaseError) -> None:
+        """A commit failed of which nobody can be told now."""
 
     async def fail(self, held: Held, offset: int, cause: str) -> Verdict:
         """The message at `offset` could not be processed."""
@@ -80,21 +86,59 @@ class Batch:
     async def commit(self, end: int | None = None) -> None:
         """Everything up to the end of this batch is done; returns when that is durable.
 
+        Who cancels it has entered it all the same: it is written, unless the process dies before.
+
         Args:
             end: only what is below this offset of the batch is done.
 
         Raises:
             InvalidOption: `end` does not lie in the batch.
             InvalidInput: a message of the stream failed after the batch was handed out: it comes again.
-            Fenced: the stream was taken away meanwhile; its messages may be delivered to somebody else.
+            Fenced: the stream was taken away meanwhile; its messages may be delivered to somebody else. Or
+                an earlier `commit_soon` of the stream has failed so; a note says that this one is durable.
             Indefinite: neither Redis nor a leader confirmed it in time: it was committed, or it was not.
+        """
+        end = self._to_commit(end)
+        await self._owner.commit(self._held, end, self.received)
+
+    def commit_soon(self, end: int | None = None) -> None:
+        """Everything up to the end of this batch is done; returns at once, and is not durable yet.
+
+        It is written as soon as no write of the subscription is under way, with all that was entered until
+        then; of each stream one offset is kept. A crash before that repeats these messages; a revocation and
+        the end of the subscription wait for them. What goes wrong is raised once, by the next ``flush`` of
+        the subscription, by the next `commit` of the stream, or where the subscription ends.
+
+        Args:
+            end: only what is below this offset of the batch is done.
+
+        Raises:
+            InvalidOption, InvalidInput: as `commit`.
+            Fenced: the stream was taken away already; its messages may be delivered to somebody else.
+        """
+        end = self._to_commit(end)
+        self._owner.commit_soon(self._held, end, self.received)
+
+    def commit_later(self, end: int | None = None) -> None:
+        """As `commit_soon`, for who cannot be told at once what goes wrong."""
+        try:
+            self.commit_soon(end)
+        except StreamleaseError as error:
+            self._owner.failed_later(self._held, error)
+
+    def check_end(self, end: int | None) -> None:
+        """Raises:
+        InvalidOption: it does not lie in the batch.
         """
         if end is not None and not self.start <= end <= self.end:
             raise InvalidOption(f"end is {end}: this batch has offsets {self.start} to {self.end}")
+
+    def _to_commit(self, end: int | None) -> int:
+        self.check_end(end)
         end = self.end if end is None else end
         if end > self._held.committed:
             self._check_turn()
-        await self._owner.commit(self._held, end, self.received)
+        return end
 
     async def fail(self, offset: int, cause: BaseException | str) -> Verdict:
         """The message at `offset` could not be processed, and everything before it is done.
@@ -124,8 +168,13 @@ class Batch:
         text = cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
         return await self._owner.fail(self._held, offset, writable(text)[:MAX_CAUSE])
 
+    @property
+    def is_void(self) -> bool:
+        """Whether a message of the stream failed after the batch was handed out: it comes again."""
+        return self.turn != self._held.turn or self._held.failing is not None
+
     def _check_turn(self) -> None:
-        if self.turn != self._held.turn or self._held.failing is not None:
+        if self.is_void:
             raise InvalidInput(
                 f"a message of stream {self.stream} failed after this batch was handed out: "
                 f"drop the batch, its messages come again"

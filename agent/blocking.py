@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from streamlease.agent import client as asynchronous
@@ -34,6 +34,7 @@ from streamlease.protocol.errors import InvalidInput
 from streamlease.streams.entries.delivered import Messages
 
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Self
 
     from streamlease.agent.subscription import SharedReader
@@ -75,6 +76,16 @@ class Batch(Bridge[AsyncBatch]):
     __len__ = at_once(AsyncBatch.__len__)
     to_arrow = at_once(AsyncBatch.to_arrow)
     commit = waiting(AsyncBatch.commit)
+
+    def commit_soon(self, end: int | None = None) -> None:
+        """As the asynchronous ``commit_soon``; but only ``flush`` tells that the stream was taken away.
+
+        Raises:
+            InvalidOption: `end` does not lie in the batch.
+        """
+        self._inner.check_end(end)
+        self._loop.soon(partial(self._inner.commit_later, end))
+
     fail = waiting(AsyncBatch.fail)
 
 
@@ -84,10 +95,19 @@ class Subscription(ManagerBridge[AsyncSubscription]):
     def __init__(self, loop: LoopThread, subscription: AsyncSubscription) -> None:
         super().__init__(loop, subscription)
         self._reader: SharedReader | None = None
+        self._found: AsyncBatch | None = None
+        """What an interrupted `poll` has left for the next one."""
 
     def __enter__(self) -> Self:
         self._reader = self._loop.call(self._inner.__aenter__())
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._found is not None:
+            self._loop.soon(self._open().not_seen)
+        super().__exit__(kind, error, traceback)
 
     def __iter__(self) -> Iterator[Batch]:
         while (batch := self.poll()) is not None:
@@ -104,8 +124,17 @@ class Subscription(ManagerBridge[AsyncSubscription]):
         Raises:
             Fenced: another process took this one's static name.
         """
-        batch = self._loop.call(_next(self._open(), seconds))
-        return None if batch is None else Batch(self._loop, batch)
+        if self._found is None:
+            self._loop.call(self._find(self._open(), seconds))
+        found, self._found = self._found, None
+        return None if found is None else Batch(self._loop, found)
+
+    async def _find(self, reader: SharedReader, seconds: float | None) -> None:
+        self._found = await _next(reader, seconds)
+
+    def flush(self) -> None:
+        """As the asynchronous ``flush``: wait until all that was entered until now is durable."""
+        self._loop.call(self._open().flush())
 
     def _open(self) -> SharedReader:
         if self._reader is None:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
@@ -122,10 +123,18 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Leave all subscriptions in good order and close the connections."""
-        for reader in self._readers:
-            await reader.close()
-        self._readers.clear()
+        """Leave all subscriptions in good order and close the connections.
+
+        Raises:
+            Fenced, Indefinite: of a subscription that was not left before, as its ``close``. All is closed.
+        """
+        async with AsyncExitStack() as left:
+            left.push_async_callback(self._disconnect)
+            for reader in self._readers:
+                left.push_async_callback(reader.close)
+            self._readers.clear()
+
+    async def _disconnect(self) -> None:
         if self._agent is not None:
             await self._agent.close()
             self._agent = None
@@ -189,6 +198,7 @@ class Client:
         name: str | None = None,
         max_batch: int | None = None,
         buffered_batches: int = 16,
+        auto_commit: bool = False,
         session_timeout: float = 10.0,
         schema: SchemaLike | None = None,
         options: GroupOptions | None = None,
@@ -205,6 +215,12 @@ class Client:
             name: static name: a newcomer with the same name takes the streams over at once.
             max_batch: most messages in one batch; None: as many as came together, a few MiB at most.
             buffered_batches: how many full batches are fetched ahead; of small ones more.
+            auto_commit: a batch is done when the loop comes back for the next one, or leaves the ``async
+                with`` without an exception; then it is entered as by ``batch.commit_soon()``. After a crash,
+                or an exception, come again: the batch at work, and those done before it whose write was not
+                over, of milliseconds in good health. Nothing is committed that was not done, as long as the
+                program is done with a batch before it asks for the next: who takes several at once, or works
+                in tasks, commits by himself. A batch that was given up by ``fail`` is left to that.
             session_timeout: seconds of silence after which the streams go to others.
             schema: the typed columns wanted, in a space with a schema; None for all. If the space has them
                 not, or of other types, the iterator raises ``SchemaMismatch``.
@@ -222,6 +238,7 @@ class Client:
             name=name,
             max_batch=max_batch,
             buffered_batches=buffered_batches,
+            auto_commit=auto_commit,
             session_timeout=session_timeout,
             schema=schema,
             options=options,

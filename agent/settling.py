@@ -2,8 +2,8 @@
 
 Each is entered in the book. A commit is written at once, fenced by the lease (`registry/commits.py`), and
 the leader learns of it afterwards. What cannot be written so, and every failure, is told to the leader, again
-under the next lease if need be. Who committed, or reported a failure, waits; and learns it if the stream was
-taken away before.
+under the next lease if need be. Who committed, or reported a failure, waits, or asks later
+(`registry/gathered_commits.py`); and learns it if the stream was taken away before.
 
 A message that cannot be decoded, because its entry is damaged, fails by itself, as if the program had called
 ``Batch.fail``: the group counts, waits and writes a dead letter as for every other poison message.
@@ -25,6 +25,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
 from streamlease.registry.commit_writing import CommitWriting
 from streamlease.registry.commits import GroupCommits
+from streamlease.registry.gathered_commits import GatheredCommits, unconfirmed
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.publish import traces
 from streamlease.streams.tasks import Supervisor
@@ -54,6 +55,8 @@ class Settling:
         self._book = book
         self._writing = CommitWriting(commits, tasks, book.holds, self._written, self.report)
         self._traces = traces.active()
+        self.gathered = GatheredCommits(self._traces)
+        """Commits that nobody awaits."""
         self._durable = metrics.COMMITTED.labels(subscription)
         self._commits: dict[Held, list[tuple[int, asyncio.Future[None]]]] = {}
         self._failures: dict[Held, asyncio.Future[Verdict]] = {}
@@ -76,28 +79,48 @@ class Settling:
             await self._commit(held, end)
 
     async def _commit(self, held: Held, end: int) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not self.enter_commit(held, end, waiter):
-            return
-        try:
-            async with asyncio.timeout(COMMIT_SECONDS):
-                await waiter
-        except TimeoutError:
-            raise Indefinite(
-                f"neither Redis nor a leader confirmed the commit of {held.stream} up to offset {end} "
-                f"within {COMMIT_SECONDS:.0f} s: "
-                f"it may be committed, or its messages may come again"
-            ) from None
+        if not self._is_durable(held, end):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._commits.setdefault(held, []).append((end, waiter))
+            self._enter(held, end)
+            try:
+                async with asyncio.timeout(COMMIT_SECONDS):
+                    await waiter
+            except TimeoutError:
+                raise unconfirmed(held.stream, end, COMMIT_SECONDS) from None
+        earlier = self.gathered.failures.pop(held.stream, None)
+        if earlier is not None:
+            earlier.add_note(f"this commit, of {held.stream} up to offset {end}, is durable")
+            raise earlier
 
-    def enter_commit(self, held: Held, end: int, waiter: asyncio.Future[None]) -> bool:
-        """Enter that all below `end` is done, and tell it; False if that is durable already."""
+    def commit_soon(self, held: Held, end: int, received: Any = None) -> None:
+        """See `Batch.commit_soon`."""
+        if not self._is_durable(held, end):
+            self.gathered.enter(held, end, received)
+            self._enter(held, end)
+
+    def failed_later(self, held: Held, error: StreamleaseError) -> None:
+        """See `Batch.commit_later`."""
+        self.gathered.keep(held.stream, error)
+
+    async def flush(self, seconds: float = COMMIT_SECONDS) -> None:
+        """See `SharedReader.flush`; `seconds` is how long it may take."""
+        await self.gathered.flush(seconds)
+
+    def _is_durable(self, held: Held, end: int) -> bool:
+        """Whether all below `end` is committed already.
+
+        Raises:
+            StreamleaseError: it cannot be committed any more.
+        """
         if self.error is not None:
             raise self.error
         if not self._book.holds(held):
-            raise taken(held.stream)
-        if end <= held.acknowledged:
-            return False
-        self._commits.setdefault(held, []).append((end, waiter))
+            raise self.gathered.failures.pop(held.stream, None) or taken(held.stream)
+        return end <= held.acknowledged
+
+    def _enter(self, held: Held, end: int) -> None:
+        """Enter that all below `end` is done, and tell it."""
         if end > held.committed:
             held.advance(end)
             if held.holes:
@@ -105,7 +128,6 @@ class Settling:
             else:
                 self._writing.add(held)
             self._fail_damaged(held)
-        return True
 
     def _written(self, held: Held, offset: int) -> None:
         """A commit is durable, and the leader may learn of it."""
@@ -246,6 +268,8 @@ class Settling:
         """Who waits for what is durable now, and was not `before`, learns it."""
         self._durable.inc(held.acknowledged - before)
         waiting = self._commits.pop(held, [])
+        if held in self.gathered.entered:
+            self.gathered.settle(held)
         left = [(end, waiter) for end, waiter in waiting if end > held.acknowledged]
         if left:
             self._commits[held] = left
@@ -255,21 +279,18 @@ class Settling:
 
     # ------------------------------------------------------------ who waits
 
-    @property
-    def waits(self) -> bool:
-        """Whether some commit is not answered yet."""
-        return bool(self._commits)
-
     def has_commits(self, held: Held) -> bool:
         """Whether a commit of this stream is not answered yet."""
-        return held in self._commits
+        return held in self._commits or held in self.gathered.entered
 
     def is_waited_for(self, held: Held) -> bool:
-        """Whether somebody waits for an answer about this stream."""
-        return held.failing is not None or any(not waiter.done() for _, waiter in self._commits.get(held, ()))
+        """Whether somebody waits for an answer about this stream, or will ask for it."""
+        waits = held.failing is not None or held in self.gathered.entered
+        return waits or any(not waiter.done() for _, waiter in self._commits.get(held, ()))
 
     def lose(self, held: Held, error: StreamleaseError | None = None) -> None:
         """Nobody may wait for this stream any more."""
+        self.gathered.lose(held, error)
         error = error or taken(held.stream)
         waiters: list[asyncio.Future[Any]] = [waiter for _, waiter in self._commits.pop(held, ())]
         if held in self._failures:

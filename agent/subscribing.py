@@ -29,6 +29,7 @@ class Subscribing:
     name: str | None
     max_batch: int | None
     buffered_batches: int
+    auto_commit: bool
     timers: BorrowerConfig
     schema: Schema | None
     options: GroupOptions | None
@@ -42,6 +43,7 @@ class Subscribing:
         name: str | None,
         max_batch: int | None,
         buffered_batches: int,
+        auto_commit: bool,
         session_timeout: float,
         schema: SchemaLike | None,
         options: GroupOptions | None,
@@ -69,7 +71,7 @@ class Subscribing:
         if not 0.1 <= session_timeout <= 86_400:
             raise InvalidOption(f"session_timeout is {session_timeout}: give 0.1 to 86400 seconds")
         timers = BorrowerConfig(session_timeout=round(session_timeout * 1000))
-        return cls(shared, start, name, max_batch, buffered_batches, timers, columns, known)
+        return cls(shared, start, name, max_batch, buffered_batches, auto_commit, timers, columns, known)
 
     async def open(
         self, redis: AsyncRedis, tails: Tails, groups: Groups, agent_of: Callable[[], Awaitable[Agent]]
@@ -90,6 +92,7 @@ class Subscribing:
             self.shared,
             max_batch=self.max_batch,
             buffered_batches=self.buffered_batches,
+            auto_commit=self.auto_commit,
             schema=self.schema,
             lines=agent.lines,
         )

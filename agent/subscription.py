@@ -1,5 +1,9 @@
 """A shared subscription as a Python program sees it: an async iterator of batches, each to be committed.
 
+A program commits in three ways, which may be mixed (``docs/consuming.md``): `Batch.commit` returns when it is
+durable; `Batch.commit_soon` returns at once, and `SharedReader.flush` waits for all of it; with
+``auto_commit`` a batch is entered so when the loop comes back for the next one.
+
 Per stream the batches come in order. What was delivered but not committed when the program crashes is
 delivered again, to whoever gets the stream; nothing is delivered again on a clean hand-over, because a
 stream that is being revoked stays until its delivered batches are committed.
@@ -52,6 +56,9 @@ LIMBO_SECONDS = 3.0
 """How long after the session is connected again a stream may still come back to it. The leader grants at once
 what is to go on, and repeats that every second."""
 
+CLOSE_SECONDS = 5.0
+"""How long the end of a subscription waits until what was entered is durable, as for the leader then."""
+
 LOOK_SECONDS = 1.0
 """So often it is looked what came back. A longer time between two looks counts as so much: a process that
 stood still did not hear what came for it meanwhile."""
@@ -72,6 +79,7 @@ class SharedReader:
         *,
         max_batch: int | None,
         buffered_batches: int,
+        auto_commit: bool = False,
         schema: Schema | None = None,
         lines: DirectLines | None = None,
         clock: Callable[[], float] = seconds,
@@ -95,6 +103,9 @@ class SharedReader:
             redis, self._tails, self.book, self._settling, shared, self._arrived.set, self._tasks,
             max_batch=max_batch, most_waiting=buffered_batches, schema=schema, clock=clock,
         )  # fmt: skip
+        self._auto_commit = auto_commit
+        self._in_hand: Batch | None = None
+        """With `auto_commit`: what the program works on."""
         self._ended = asyncio.Event()
         self._looked_at: float | None = None
 
@@ -126,9 +137,14 @@ class SharedReader:
         return self
 
     async def __anext__(self) -> Batch:
+        self.finished()
+        if self._settling.gathered.entered:
+            await asyncio.sleep(0)  # a program that awaits nothing else must not keep it from being written
         while True:
             batch = self._take()
             if batch is not None:
+                if self._auto_commit:
+                    self._in_hand = batch
                 return batch
             if self._settling.error is not None:
                 raise self._settling.error
@@ -159,20 +175,55 @@ class SharedReader:
                 )
         return batch
 
+    def finished(self) -> None:
+        """With ``auto_commit``: the program is done with the batch that it got last."""
+        batch, self._in_hand = self._in_hand, None
+        if batch is not None and not batch.is_void:
+            batch.commit_later()
+
+    def not_seen(self) -> None:
+        """The batch that was handed out last did not reach the program."""
+        self._in_hand = None
+
+    async def flush(self) -> None:
+        """Wait until all that `Batch.commit_soon`, or ``auto_commit``, has entered until now is durable.
+
+        Raises:
+            Fenced: a stream was taken away before; its messages may be delivered to somebody else. Also if
+                that was before this call, and nobody was told. Notes name the other streams.
+            Indefinite: Redis and the leader did not answer within 30 s: it was committed, or it was not. It
+                stays entered, so another flush may succeed.
+            StreamleaseError: the subscription has ended, by the error that the iterator raises.
+        """
+        await self._settling.flush()
+
     async def close(self) -> None:
-        """Give all streams back in good order; delivered but uncommitted batches will come again."""
+        """Write what was entered, and give all streams back in good order.
+
+        Batches that were handed out and not committed come again.
+
+        Raises:
+            Fenced, Indefinite: as `flush`, but after 5 s without an answer. It is closed all the same.
+        """
         session = self._settling.session
         if self._settling.leaving or session is None:
             return
         self._settling.leaving = True
         metrics.forget(self)
         self._wake()
+        try:
+            await self._settling.flush(CLOSE_SECONDS)
+        finally:
+            await self._leave(session)
+
+    async def _leave(self, session: Session) -> None:
         if not session.over:
             session.unsubscribe()
             await self._ended.wait()
         await self._tasks.close()
-        for held in self.book.streams.values():
+        for held in [*self.book.streams.values()]:
             self._settling.lose(held)
+            self.book.give_up(held)
         self._tails.close()
 
     # ------------------------------------------------------------ handler
@@ -311,5 +362,13 @@ class Subscription:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._reader is not None:
+        """Close; an error that comes of it does not hide `error`, after which nothing more is finished."""
+        if self._reader is None:
+            return
+        if error is None:
+            self._reader.finished()
+        try:
             await self._reader.close()
+        except StreamleaseError:
+            if error is None:
+                raise

@@ -31,6 +31,11 @@ class Consumed(Protocol):
         """Next offset that the consumer has not committed."""
         ...
 
+    @property
+    def acknowledged(self) -> int:
+        """Next offset that is not durably committed."""
+        ...
+
 
 Held = TypeVar("Held", bound=Consumed)
 

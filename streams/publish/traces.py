@@ -146,6 +146,30 @@ class Traces:
         ):
             yield
 
+    def settled(
+        self,
+        stream: StreamId,
+        end: int,
+        of: SpanContext | None,
+        entered: int,
+        error: StreamleaseError | None,
+    ) -> None:
+        """What nobody waited for since `entered` (ns since 1970) is committed, or has failed."""
+        from opentelemetry import trace
+        from opentelemetry.context import Context
+
+        span = self._tracer.start_span(
+            f"settle {stream.space}",
+            context=Context(),  # whoever waits for the write that it went with has nothing to do with it
+            kind=trace.SpanKind.CLIENT,
+            attributes={**_about(stream, None, "settle"), "streamlease.offset": end},
+            links=[trace.Link(of)] if of is not None else [],
+            start_time=entered,
+        )
+        if error is not None:
+            span.set_status(trace.Status(trace.StatusCode.ERROR, str(error)))
+        span.end()
+
     # ------------------------------------------------------------ inside
 
     def _present(self) -> tuple[tuple[str, bytes], ...]:

@@ -181,3 +181,29 @@ def test_nothing_is_traced_before_the_program_wants_it(
         check=False,
     )
     assert (run.returncode, run.stdout.splitlines()) == (0, said), run.stderr
+
+
+async def test_a_commit_that_nobody_awaits_has_a_span_until_it_is_durable(
+    embedded_redis_url: str, recorder: Recorder
+) -> None:
+    async with connect(embedded_redis_url) as client:
+        await client.create_space("s", ["a/#"])
+        await publish(client, range(3), topics=1)
+        async with client.subscribe(SUB, start="earliest", max_batch=1) as reader, asyncio.timeout(SECONDS):
+            for _ in range(2):
+                batch = await anext(reader)
+                with recorder.tracer.start_as_current_span("caller"):
+                    batch.commit_soon()
+                await reader.flush()
+            reader._settling.failed_later(batch.held, SchemaMismatch("only noted"))
+            (await anext(reader)).commit_soon()
+            reader._settling.lose(batch.held)
+            with pytest.raises(SchemaMismatch):
+                await reader.flush()
+    spans = recorder.named("settle s")
+    ends = [(span.attributes or {})["streamlease.offset"] for span in spans]
+    assert ends == [1, 2, 3]
+    assert [span.status.status_code for span in spans] == [StatusCode.UNSET] * 2 + [StatusCode.ERROR]
+    received = [span.context for span in recorder.named("receive s")]
+    assert [span.links[0].context for span in spans] == received
+    assert [span.parent for span in spans] == [None] * 3
