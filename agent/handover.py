@@ -166,7 +166,7 @@ class Lent:
                 self._line = self._opened()
             except StreamleaseError as error:
                 return error
-        return self._line.ask(alone.append.call.command)
+        return self._line.ask(alone.append.packed)
 
     def _opened(self) -> BlockingLine:
         if self._line is not None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.entries.entries import Codec, Row
+from streamlease.streams.entries.entries import Codec, Row, encode_message
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.log import Append, Appended
 from streamlease.streams.publish.parts import Part, PlacedRange
@@ -192,7 +192,7 @@ class Lanes:
     ) -> Part:
         """A part, in no lane yet, of one message that counts as `size` bytes and for which somebody waits."""
         part = Part(self._clock(), None, self._codec, size)
-        part.rows = [topic, payload, key, timestamp]
+        part.entry = encode_message(Row(topic, payload, key, None, timestamp))
         part.count = part.sent = 1
         part.room = 0
         return part

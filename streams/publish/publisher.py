@@ -234,7 +234,9 @@ class Publisher:
         """
         alone = self.send_at_once(topic, payload, key, headers, timestamp)
         if alone is not None:
-            return await alone.future(0)
+            future: asyncio.Future[Placed] = self._loop.create_future()
+            alone.tell(0, future)
+            return await future
         part, place = await self._place(topic, payload, key, headers, timestamp, sent=True)
         placed = await part.future(place)
         if part.count == 1 and topic in self._quick:
@@ -250,13 +252,15 @@ class Publisher:
         timestamp: datetime | int | None = None,
     ) -> Part | None:
         """Write a message now, as a part of its own; None if it has to go the way of all others."""
-        found = self._alone(topic, payload, key, headers, timestamp) if self._sender.is_idle else None
-        if found is not None:
-            lane, part = found
-            if self._sender.send_at_once(lane, part):
-                self._buffer.held += part.size
-                return part
-        return None
+        lane = self._quick.get(topic) if type(topic) is str else None
+        line = self._sender.line_for(lane) if lane is not None else None
+        if lane is None or line is None:
+            return None
+        part = self._alone(topic, payload, key, headers, timestamp)
+        if part is not None:
+            self._sender.send_at_once(lane, part, line)
+            self._buffer.held += part.size
+        return part
 
     def _alone(
         self,
@@ -265,12 +269,10 @@ class Publisher:
         key: bytes | str | None,
         headers: HeadersInput | None,
         timestamp: datetime | int | None,
-    ) -> tuple[Lane, Part] | None:
-        """A part for one message with which nothing can be wrong, and its lane; None for any other."""
-        lane = self._quick.get(topic) if type(topic) is str else None
+    ) -> Part | None:
+        """A part for one message to a known topic with which nothing can be wrong; None for any other."""
         if (
-            lane is not None
-            and type(payload) is bytes
+            type(payload) is bytes
             and (key is None or type(key) is bytes)
             and headers is None
             and topic not in self._busy
@@ -278,7 +280,7 @@ class Publisher:
             and (size := ROW_BYTES + len(payload) + (len(key) if key else 0)) <= MOST_AT_ONCE
             and not self._buffer.is_full_for(size)
         ):
-            return lane, self._lanes.part_of(topic, payload, key, timestamp, size)
+            return self._lanes.part_of(topic, payload, key, timestamp, size)
         return None
 
     # ------------------------------------------------------------------------ for a thread with a loan
@@ -300,11 +302,11 @@ class Publisher:
         timestamp: datetime | int | None,
     ) -> Alone | None:
         """What the thread that has the loan is to append; None if the message has to go another way."""
-        found = self._alone(topic, payload, key, headers, timestamp)
-        if found is None or found[0].durability != MEMORY:
+        lane = self._quick.get(topic) if type(topic) is str else None
+        if lane is None or lane.durability.kind != MEMORY.kind:
             return None
-        lane, part = found
-        return Alone(lane, part, lane.append_of(part, self.id, self._loop.time()))
+        part = self._alone(topic, payload, key, headers, timestamp)
+        return None if part is None else Alone(lane, part, lane.append_of(part, self.id, part.born))
 
     def appended_alone(self, alone: Alone, outcome: Appended) -> Placed:
         """The thread that has the loan appended this; where the message stands."""
@@ -481,7 +483,9 @@ class Publisher:
         if self._traces is not None:
             self._traces.sent(part.stream, part, error, seconds)
         if error is None:
-            self._count(part, seconds)
+            self._loop.call_soon(
+                self._count, part, seconds
+            )  # behind those who were told: they need not wait for it
             return
         metrics.PUBLISH_SECONDS.observe(seconds)
         metrics.PUBLISH_FAILURES.labels(type(error).__name__).inc(part.count)

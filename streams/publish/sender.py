@@ -25,6 +25,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -44,11 +45,12 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.decoding import prepare
 from streamlease.streams.log.appends import outcome_of_reply
-from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.keys import append_keys, stream_meta
 from streamlease.streams.log.log import Append, Appended, AsyncLog, OutOfSequence, StreamPending
 from streamlease.streams.publish.lanes import Lane
 from streamlease.streams.publish.parts import Part
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.direct_line import DirectLine
 from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.durability import MEMORY, WAIT_SECONDS
 from streamlease.streams.tasks import Supervisor
@@ -149,23 +151,28 @@ class Sender:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way, and nothing waits."""
-        idle = self._resting and not self._flights and not self._on_line
-        return idle and not self._work.is_set() and self.error is None
+        return (
+            self._resting
+            and not self._on_line
+            and not self._flights
+            and self.error is None
+            and not self._work.is_set()
+        )
 
     def can_send_at_once(self, lane: Lane) -> bool:
         """Whether a part of `lane` needs nothing but a line to be sent at once. From any thread."""
-        return self.is_idle and lane.durability == MEMORY and not self._linger
+        return self.is_idle and lane.durability.kind == MEMORY.kind and not self._linger
 
-    def send_at_once(self, lane: Lane, part: Part) -> bool:
-        """Send `part` of `lane` in this turn, while idle; whether there is a line for it."""
-        line = self._lines.to(stream_meta(lane.stream)) if self.can_send_at_once(lane) else None
-        if line is None:
-            return False
-        append = lane.append_of(part, self._publisher, self._loop.time())
-        line.ask(append.call.command, lambda reply: self._heard(append, reply))
+    def line_for(self, lane: Lane) -> DirectLine | None:
+        """The line on which a part of `lane` can be sent at once; None if it cannot."""
+        return self._lines.to(append_keys(lane.stream)[0]) if self.can_send_at_once(lane) else None
+
+    def send_at_once(self, lane: Lane, part: Part, line: DirectLine) -> None:
+        """Send `part` of `lane` in this turn, on what :meth:`line_for` gave in this turn."""
+        append = lane.append_of(part, self._publisher, part.born)
+        line.ask_packed(append.packed, partial(self._heard, append))
         self._flights = [(lane, part)]
         self._on_line = True
-        return True
 
     def lend(self, wanted: Callable[[], None]) -> int:
         """While idle, leave it to a thread to append single parts, one by one; the number of the loan, or 0.

@@ -9,11 +9,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from hiredis import HiredisError, Reader, pack_command
+from hiredis import HiredisError, Reader
 from redis.exceptions import ResponseError
 
 from streamlease.streams.redis.direct_line import primary_of
-from streamlease.streams.redis.wire import BlockingServer, Command, not_connected
+from streamlease.streams.redis.wire import BlockingServer, not_connected
 
 _READ_BYTES = 64 * 1024
 
@@ -41,11 +41,11 @@ class BlockingLine:
         """Whether it has not ended, and leads to the present primary."""
         return not self._ended and primary_of(self._pool) == self._primary
 
-    def ask(self, command: Command) -> Any:
-        """The reply to `command`, an error reply as an exception; None if it was done, or it was not."""
+    def ask(self, command: bytes) -> Any:
+        """The reply to a packed `command`, an error as an exception; None if it was done, or it was not."""
         whole = False
         try:
-            self._socket.sendall(pack_command(command))  # type: ignore[arg-type]  # of any length
+            self._socket.sendall(command)
             while (reply := self._replies.gets()) is False:
                 data = self._socket.recv(_READ_BYTES)
                 if not data:

@@ -62,11 +62,15 @@ class DirectLine(asyncio.Protocol):
 
     def ask(self, command: Command, answered: Answered) -> None:
         """Write `command`, while the line is free; `answered` is told later, once, what came of it."""
+        self.ask_packed(pack_command(command), answered)  # type: ignore[arg-type]  # of any length
+
+    def ask_packed(self, command: bytes, answered: Answered) -> None:
+        """:meth:`ask`, of a command as it is sent."""
         self._answered = answered
         self._asked_at = self._loop.time()
         if self._alarm is None:
             self._alarm = self._loop.call_later(self._seconds, self._look)
-        self._transport.write(pack_command(command))  # type: ignore[arg-type]  # of any length
+        self._transport.write(command)
 
     async def close(self) -> None:
         """End it, and give the connection back. What is under way is told that no reply comes."""

@@ -6,10 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from hiredis import pack_command
 
 from streamlease.protocol.errors import Indefinite, StreamSealed
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.entries.entries import Row, encode_message
+from streamlease.streams.log.log import Append, AsyncLog
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.redis.direct_line import open_direct_line
@@ -53,6 +55,25 @@ def without_pool(redis: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(redis.connection_pool, "get_connection", noted)
     return asked
+
+
+@pytest.mark.parametrize(
+    "row",
+    [Row("s/x", b""), Row("s/\u00fc", b"\r\n" * 600, b"key", [("h", b"1")], -5), Row("s/x", bytes(100_000))],
+)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"gaps": True},
+        {"after": None},
+        {"after": (3, 4)},
+        {"incarnation": 12, "sequence": 345, "known": 2**53},
+    ],
+)
+def test_an_append_is_packed_as_the_client_of_redis_packs_it(row: Row, change: dict[str, Any]) -> None:
+    append = Append(STREAM, "~me", 1, 0, encode_message(row))._replace(**change)
+    assert append.packed == pack_command(append.call.command)
 
 
 async def test_messages_one_by_one_need_no_pool(redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch) -> None:
