@@ -26,7 +26,7 @@ from streamlease.protocol.cuts import NO_RANGES
 from streamlease.spark.batch_read import BatchReader, batch_reader
 from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
-from streamlease.spark.core.pieces import by_slot, divided
+from streamlease.spark.core.pieces import divided
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import FrameColumns, readable, stream_columns
 from streamlease.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
@@ -180,16 +180,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         cut, options, query = self._offset(end), self._options, self._session()
         ranges = query.ranges_of(cut) if start != end else NO_RANGES
-        work = divided(
-            by_slot(ranges, options.slots, query.slots_of(ranges)),
-            options.min_partitions,
-            options.max_records_per_partition,
-        )
+        slots = query.by_slot(ranges)
+        least, most_rows = options.min_partitions, options.max_records_per_partition
+        if least is None and most_rows is None:
+            work = [(slot, Pieces(part, part)) for slot, part in slots.items()]
+        else:
+            work = divided(slots, least, most_rows)
+        if first and not work:
+            work = [(0, Pieces())]
+        mailbox = query.mailbox()
         return [
-            SlotPartition(
-                SlotWork(cut.group, cut.session, query.agent_id, cut.cut, slot, pieces), first=first
-            )
-            for slot, pieces in work or ([(0, Pieces())] if first else [])
+            SlotPartition(SlotWork(cut.group, cut.session, mailbox, cut.cut, slot, pieces), first=first)
+            for slot, pieces in work
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

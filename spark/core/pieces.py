@@ -1,30 +1,15 @@
-"""Which task reads which part of a cut: a pure function.
+"""Which task reads which part of a cut, where Spark is asked for more tasks than slots: a pure function.
 
-What one slot holds is one task's work, unless ``minPartitions`` or ``maxRecordsPerPartition`` ask for more
-tasks. Then it is divided, by streams first and then within streams; the order within a stream is kept in the
-order of the partitions, as in Spark's Kafka source.
+``minPartitions`` and ``maxRecordsPerPartition`` ask for that. What slots hold is divided by streams, and then
+within streams; the order within a stream is kept in the order of the partitions, as in Spark's Kafka source.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 
 from streamlease.borrower.reading import Piece, Pieces
 from streamlease.protocol.cuts import CutRange, Ranges
-
-
-def by_slot(ranges: Ranges, slots: int, slot_of: Mapping[str, int]) -> dict[int, Ranges]:
-    """What each slot reads, in the order of the slots.
-
-    Args:
-        slots: how many there are.
-        slot_of: the slot that holds each stream; others, as after a restart, are spread.
-    """
-    places: defaultdict[int, list[int]] = defaultdict(list)
-    for place, stream in enumerate(ranges.streams):
-        places[slot_of.get(stream, place % slots)].append(place)
-    return {slot: ranges.at(places[slot]) for slot in sorted(places)}
 
 
 def divided(

@@ -7,6 +7,7 @@ so of a stream nothing is ever delivered and not committed.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from streamlease.borrower.book import ConsumerBook, Held
@@ -234,6 +235,14 @@ class QueryCuts:
             if (held := self.held.get(stream)) is None or held.since <= lease_epoch
         }
         self.release_revoked()
+
+    def by_slot(self, ranges: Ranges, slots: int) -> dict[int, Ranges]:
+        """What each of so many slots reads; streams that none holds, as after a restart, are spread."""
+        places: defaultdict[int, list[int]] = defaultdict(list)
+        for place, stream in enumerate(ranges.streams):
+            held = self.held.get(stream)
+            places[place % slots if held is None else held.slot].append(place)
+        return {slot: ranges.at(places[slot]) for slot in sorted(places)}
 
     # ------------------------------------------------------------ the end of a cut
 

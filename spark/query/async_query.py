@@ -48,9 +48,8 @@ class AsyncQuery:
         self.finder = Finder(options, self.machine.cuts, connect)
         self.loop = QueryLoop(options, self.machine, self.finder)
 
-    @property
-    def agent_id(self) -> str:
-        """Mailbox of the session's agent, for the reports of tasks; empty before there is one."""
+    def mailbox(self) -> str:
+        """That of the session's agent, for the reports of tasks; empty before there is one."""
         return self.finder.agent.id if self.finder.agent is not None else ""
 
     def initial(self) -> CutOffset:
@@ -88,12 +87,23 @@ class AsyncQuery:
         found: Ranges = await self.loop.call(q.ReadAgain(cut))
         return found
 
-    async def prepare_available_now(self, *, in_one_cut: bool) -> None:
+    def by_slot(self, ranges: Ranges) -> dict[int, Ranges]:
+        """What each slot reads of a cut, in the order of the slots; from any thread."""
+        return self.machine.cuts.by_slot(ranges, self.options.slots)
+
+    async def prepare_available_now(self, *, in_one_cut: bool = False) -> None:
         """From now on, offer nothing beyond what is there now."""
+        self.loop.begin_log()
         self.loop.step(q.TargetsKnown(await self.finder.ends(), in_one_cut))
 
-    def report(self) -> dict[str, Any]:
-        """What ``StreamingQueryProgress`` shows."""
+    async def prepare_once(self) -> None:
+        """The same, but there will be one cut only, so it holds all of that."""
+        if self.machine.available.targets is None:
+            await self.prepare_available_now(in_one_cut=True)
+
+    async def report(self) -> dict[str, Any]:
+        """What ``StreamingQueryProgress`` shows as the latest offset: lag, and what the query holds."""
+        self.loop.begin_log()
         self.loop.step(q.Moment())
         return self.machine.report()
 

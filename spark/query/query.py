@@ -14,16 +14,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeVar
 
-from streamlease.agent.loop import LoopThread
-from streamlease.protocol import log_lines as logs
-from streamlease.protocol.cuts import Ranges
-from streamlease.spark.core.checkpoint import CutOffset
-from streamlease.spark.core.limits import Limits
-from streamlease.spark.core.query_cuts import QueryCuts
+from streamlease.agent.loop import Bridge, LoopThread, at_once, waiting
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.async_query import AsyncQuery
 
@@ -33,87 +27,33 @@ RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 MOST_SECONDS = 10.0
 """After so long the process ends anyway, such as when Redis is away."""
 
-_Result = TypeVar("_Result")
 
-
-class QuerySession:
-    """One query; see `AsyncQuery` for what is raised."""
+class QuerySession(Bridge[AsyncQuery]):
+    """One query, as `AsyncQuery` says, for a thread that waits."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self.options = options
         self.thread = LoopThread("streamlease-query")
         self.query = AsyncQuery(options)
-        self._group = options.subscription.id
-        self._is_late = False
+        super().__init__(self.thread, self.query)
 
-    @property
-    def cuts(self) -> QueryCuts:
-        """What it knows of its streams and cuts."""
-        return self.query.machine.cuts
-
-    @property
-    def session_id(self) -> str:
-        """Its identity; empty before it has begun."""
-        return self.cuts.session
-
-    @property
-    def agent_id(self) -> str:
-        """Mailbox of the session's agent, for the reports of tasks."""
-        return self.query.agent_id
-
-    def initial(self) -> CutOffset:
-        """The offset of a query that has no checkpoint; the same at every call."""
-        return self.query.initial()
-
-    def next_cut(self, start: CutOffset, limits: Limits) -> CutOffset:
-        """The cut that follows `start`, fixed durably, or `start` itself if there is nothing new."""
-        return self._call(self.query.next_cut(start, limits))
-
-    def ranges_of(self, cut: CutOffset) -> Ranges:
-        """What is to be read for `cut`: after a restart, only what is still this query's."""
-        return self._call(self.query.ranges_of(cut))
-
-    def slots_of(self, ranges: Ranges) -> dict[str, int]:
-        """The slots that hold the streams of these ranges, as far as the query holds them."""
-        held = self.cuts.held
-        return {stream: one.slot for stream in ranges.streams if (one := held.get(stream)) is not None}
-
-    def prepare_available_now(self) -> None:
-        """From now on, offer nothing beyond what is there now."""
-        self._call(self.query.prepare_available_now(in_one_cut=False))
-
-    def prepare_once(self) -> None:
-        """The same, but there will be one cut only, so it holds all of that."""
-        if self.query.machine.available.targets is None:
-            self._call(self.query.prepare_available_now(in_one_cut=True))
+    initial = at_once(AsyncQuery.initial)
+    next_cut = waiting(AsyncQuery.next_cut)
+    ranges_of = waiting(AsyncQuery.ranges_of)
+    by_slot = at_once(AsyncQuery.by_slot)
+    mailbox = at_once(AsyncQuery.mailbox)
+    prepare_available_now = waiting(AsyncQuery.prepare_available_now)
+    prepare_once = waiting(AsyncQuery.prepare_once)
+    report = waiting(AsyncQuery.report)
 
     def note_late(self) -> None:
         """Spark writes the checkpoint later than micro-batches end, so a restart may find an older one."""
-        if not self._is_late:
-            self._call(self.query.finder.note_late())
-            self._is_late = True
-
-    def report(self) -> dict[str, Any]:
-        """What `StreamingQueryProgress` shows as the latest offset: lag, and what the query holds."""
-        return self._call(self._report())
-
-    async def _report(self) -> dict[str, Any]:
-        return self.query.report()
+        self.thread.call(self.query.finder.note_late())
 
     def stop(self) -> None:
         """Give all streams back, unless a cut is open, and end the loop. A second call does nothing."""
         if self.thread.runs:
-            self._call(self.query.stop())
+            self.thread.call(self.query.stop())
             self.thread.stop()
-
-    def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Do `work` on the loop; what is logged meanwhile is about this query."""
-
-        async def known() -> _Result:
-            logs.begin(group=self._group, borrower=self.session_id)
-            return await work
-
-        return self.thread.call(known())
 
 
 def leave_at_the_end(leave: Callable[[], None]) -> None:

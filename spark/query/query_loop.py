@@ -13,6 +13,7 @@ from collections import deque
 from typing import Any, assert_never
 
 from streamlease.agent import metrics
+from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.query_machine import QueryMachine
@@ -46,6 +47,7 @@ class QueryLoop:
         """Wait for the answer to a call; Spark makes one at a time, and may stop in the middle of one."""
         if self._callers and not isinstance(call, q.StopQuery):
             raise InvalidInput("the query was asked while it had not answered: wait for the answer")
+        self.begin_log()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._callers.append(answer)
         try:
@@ -58,6 +60,10 @@ class QueryLoop:
         finally:
             if answer in self._callers:
                 self._callers.remove(answer)
+
+    def begin_log(self) -> None:
+        """What is logged in this task from now on is about this query."""
+        logs.begin(group=self.machine.config.group, borrower=self.machine.cuts.session)
 
     def step(self, event: q.Event) -> None:
         """Have the machine take an event, and do what follows; what comes meanwhile is taken afterwards."""

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlease.borrower.book import Held
 from streamlease.protocol.cuts import CutRange, Ranges
-from streamlease.spark.core.pieces import by_slot, divided
+from streamlease.spark.core.pieces import divided
+from streamlease.spark.core.query_cuts import QueryCuts
 
 SLOTS = 4
 parts = st.lists(
@@ -22,6 +24,13 @@ parts = st.lists(
 )
 asked = st.one_of(st.none(), st.integers(1, 60))
 slots_of = st.dictionaries(st.integers(0, 30).map(lambda shard: f"s.0.{shard}"), st.integers(0, SLOTS - 1))
+
+
+def by_slot(ranges: Ranges, slots: int, slot_of: dict[str, int]) -> dict[int, Ranges]:
+    """What each slot of a query reads that holds these streams in these slots."""
+    cuts = QueryCuts("g/t", lambda slot, progress: None)
+    cuts.held.update({stream: Held.begin(slot, stream, 5, 0) for stream, slot in slot_of.items()})
+    return cuts.by_slot(ranges, slots)
 
 
 @given(parts, slots_of, asked, asked)

@@ -29,7 +29,7 @@ def newest(checkpoint: Checkpoint) -> CutOffset:
 def held_all(query: Query, world: World) -> None:
     """Let the query get all streams; nothing of them is in a cut yet."""
     session = query.session
-    session._call(session.query.begin(session.initial(), finished=True))
+    session.thread.call(session.query.begin(session.initial(), finished=True))
     wait_for(lambda: query.held.keys() == set(world.streams))
 
 

@@ -46,7 +46,7 @@ def started(world: World, batches: int = 1, **options: Any) -> Query:
 def logged_with_all_streams(query: Query, world: World) -> CutOffset:
     """The next cut, in the offset log, with five messages of each stream."""
     world.publish(5)
-    unread = query.session.cuts.unread
+    unread = query.session.query.machine.cuts.unread
     wait_for(lambda: all(unread.end_of(stream) == world.published[stream] for stream in world.streams))
     query.run_until("logged")
     cut = newest(query.checkpoint)
@@ -61,7 +61,7 @@ def resumed(world: World, query: Query, **options: Any) -> Query:
 
 def forgotten(world: World, query: Query) -> None:
     """Wait until the leader has given the query up."""
-    session = query.session.session_id
+    session = query.session.query.machine.cuts.session
     wait_for(lambda: session not in world.state().sessions)
 
 
@@ -120,14 +120,14 @@ def test_a_query_that_dies_in_its_first_batch_keeps_a_cut_that_no_checkpoint_nam
     assert start.cut == 0
     world.publish(5)
     query.run_until("fixed")
-    before = query.session.cuts.open
+    before = query.session.query.machine.cuts.open
     assert before is not None
     query.kill()
     other = world.query()
     other.trigger()
     again = resumed(world, query)
     again.session.thread.call(again.session.query.begin(start, finished=True))
-    wait_for(lambda: sum(held.revoking for held in dict(again.session.cuts.held).values()) == 2)
+    wait_for(lambda: sum(held.revoking for held in dict(again.session.query.machine.cuts.held).values()) == 2)
     again.run_until("logged")
     assert (newest(again.checkpoint).cut, ranges(newest(again.checkpoint))) == (1, ranges(before))
     run_together(again, other, done=lambda: rows(again, other) == world.total)
@@ -153,7 +153,7 @@ def test_a_cut_that_did_not_reach_the_checkpoint_is_fixed_again_as_it_was(world:
     start = newest(query.checkpoint)
     world.publish(5)
     query.run_until("fixed")
-    before = query.session.cuts.open
+    before = query.session.query.machine.cuts.open
     assert before is not None
     query.kill()
     world.publish(5)
@@ -171,14 +171,14 @@ def test_no_stream_of_a_cut_that_did_not_reach_the_checkpoint_is_given_away_befo
     start = newest(query.checkpoint)
     world.publish(5)
     query.run_until("fixed")
-    before = query.session.cuts.open
+    before = query.session.query.machine.cuts.open
     assert before is not None
     query.kill()
     other = world.query()
     other.trigger()
     again = resumed(world, query)
     again.session.thread.call(again.session.query.begin(start, finished=True))
-    wait_for(lambda: sum(held.revoking for held in dict(again.session.cuts.held).values()) == 2)
+    wait_for(lambda: sum(held.revoking for held in dict(again.session.query.machine.cuts.held).values()) == 2)
     again.run_until("logged")
     after = newest(again.checkpoint)
     assert (after.cut, ranges(after)) == (start.cut + 1, ranges(before))
@@ -348,7 +348,7 @@ def test_a_smaller_process_gets_only_the_ranges_that_are_still_its_own(world: Wo
     world.lead()
     query = started(world, sessionTimeoutMs=SHORT, slots=2)
     cut = logged_with_all_streams(query, world)
-    lost = {stream for stream, slot in query.session.slots_of(cut.ranges).items() if slot == 1}
+    lost = {*query.session.by_slot(cut.ranges)[1].streams}
     assert 0 < len(lost) < 4
     query.kill()
     again = resumed(world, query, slots=1, sessionTimeoutMs=SHORT)
@@ -401,7 +401,7 @@ def test_a_query_that_stops_before_it_has_told_of_its_last_batch_gives_nothing_a
 def test_a_cut_that_lost_all_its_streams_does_not_stop_the_query(world: World) -> None:
     world.lead()
     query = started(world, sessionTimeoutMs=SHORT, slots=2)
-    of_slot_1 = [stream for stream, held in query.session.cuts.held.items() if held.slot == 1]
+    of_slot_1 = [stream for stream, held in query.session.query.machine.cuts.held.items() if held.slot == 1]
     world.publish(dict.fromkeys(of_slot_1, 5))
     query.run_until("fixed")
     query.kill()
@@ -435,7 +435,7 @@ def test_a_stream_is_handed_over_only_after_its_open_cut(world: World) -> None:
     one.run_until("logged")
     two = world.query()
     two.trigger()
-    wait_for(lambda: sum(held.revoking for held in dict(one.session.cuts.held).values()) == 2)
+    wait_for(lambda: sum(held.revoking for held in dict(one.session.query.machine.cuts.held).values()) == 2)
     for _ in range(10):
         assert not two.trigger()
     assert not two.held

@@ -107,7 +107,7 @@ class Query:
     @property
     def held(self) -> dict[str, int]:
         """Stream -> lease epoch, of what it may put into a cut."""
-        held = dict(self.session.cuts.held)
+        held = dict(self.session.query.machine.cuts.held)
         return {s: h.lease_epoch for s, h in held.items() if h.is_granted}
 
     def trigger(self, until: Phase = "committed", *, also_empty: bool = False) -> bool:
