@@ -23,6 +23,13 @@ def texts(values: Iterable[str]) -> pa.StringArray:
     return builder.finish()
 
 
+def repeated(values: Sequence[str], lengths: Sequence[int]) -> pa.StringArray:
+    """A column with each of the texts `values` as often as `lengths` says."""
+    if len(values) == 1:
+        return pa.repeat(text(values[0]), lengths[0])
+    return texts(values).take(spread(range(len(values)), lengths, pa.int32()))
+
+
 def blobs(values: Sequence[bytes | None]) -> pa.BinaryArray:
     """A column of bytes, some of which may be missing."""
     rows = len(values)

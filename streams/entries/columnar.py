@@ -21,7 +21,7 @@ from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams.entries import expanding
-from streamlease.streams.entries.arrays import integer, integers, spread, text, texts
+from streamlease.streams.entries.arrays import integer, integers, repeated, spread, texts
 from streamlease.streams.entries.layout import layout_of
 from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA, TIMESTAMP, whole_headers
 from streamlease.streams.entries.schemas import Schema, Versions
@@ -176,7 +176,7 @@ def _common(
 ) -> pa.Array:
     """The column `name` of every message."""
     if name == "stream":
-        return streams_of([run.stream for run in runs], [len(run.offsets) for run in runs])
+        return repeated([str(run.stream) for run in runs], [len(run.offsets) for run in runs])
     if name == "offset":
         return offsets_of([run.offsets for run in runs])
     if name in ("timestamp", "append_timestamp"):
@@ -189,14 +189,6 @@ def _common(
     if name in column and (name != "payload" or b"s" not in neighbours[0].fields):
         return whole_headers(column[name]) if name == "headers" else column[name]
     return pa.nulls(sum(lengths), MESSAGE_SCHEMA.field(name).type)
-
-
-def streams_of(streams: Sequence[StreamId], lengths: Sequence[int]) -> pa.StringArray:
-    """The column ``stream``, with each of `streams` as often as `lengths` says."""
-    if len(streams) == 1:
-        return pa.repeat(text(str(streams[0])), lengths[0])
-    names = texts(map(str, streams))
-    return names.take(spread(range(len(streams)), lengths, pa.int32()))
 
 
 def offsets_of(ranges: Sequence[OffsetRange]) -> pa.Array:

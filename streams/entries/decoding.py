@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange, entry_id, parse_entry_id
-from streamlease.streams.entries.arrays import blobs, integer, integers, texts
+from streamlease.streams.entries.arrays import blobs, integer, integers, repeated, texts
 from streamlease.streams.entries.columnar import (
     BatchEntries,
     BatchEntry,
@@ -24,7 +24,6 @@ from streamlease.streams.entries.columnar import (
     fixed_columns,
     shown,
     stored_columns,
-    streams_of,
     topics_of,
 )
 from streamlease.streams.entries.layout import Encoded
@@ -317,7 +316,7 @@ def decode_singles(
         "key": lambda: blobs(keys),
         "payload": lambda: blobs(payloads),
         "headers": lambda: header_lists(headers),
-        "stream": lambda: streams_of(streams, lengths),
+        "stream": lambda: repeated([*map(str, streams)], lengths),
         "offset": lambda: integers(offsets, pa.int64()),
         "timestamp": lambda: integers(times, TIMESTAMP),
         "append_timestamp": lambda: integers(appended, TIMESTAMP),

@@ -138,4 +138,5 @@ def read_range(
         HistoryTruncated: part of the range is no longer there, or (``MissingOffsets``) not there at all.
         UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
     """
-    return History([RedisSegment(redis), *older]).read(Wanted(stream, start, end, schema, columns))
+    memory = RedisSegment(redis)
+    return (History([memory, *older]) if older else memory).read(Wanted(stream, start, end, schema, columns))
