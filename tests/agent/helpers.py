@@ -67,9 +67,12 @@ class Consumer:
         return self
 
     async def stop(self) -> None:
+        """Cancel it; whatever ended it before is an error of the test."""
         assert self.task is not None
+        assert not self.task.done(), f"it ended: {self.error or self.task}"
         self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await asyncio.wait([self.task])
+        assert self.task.cancelled()
 
     async def _consume(self) -> None:
         try:

@@ -90,11 +90,15 @@ async def test_acts_at_once_from_two_shells_are_each_done_once(embedded_redis_ur
         ):
             consumers = [asyncio.create_task(consume(reader)) for reader in (first, second)]
 
+            littered = 0
+
             async def litter() -> None:
+                nonlocal littered
                 while True:
                     box = keys.mailbox((await leadership.read(home.redis, SHARED.id)).mailbox)
                     for letter in GARBAGE:
                         await home.redis.xadd(box, letter)
+                    littered += 1
                     await asyncio.sleep(0.05)
 
             async with asyncio.timeout(SECONDS):
@@ -103,6 +107,7 @@ async def test_acts_at_once_from_two_shells_are_each_done_once(embedded_redis_ur
             littering = asyncio.create_task(litter())
             said: Counter[str] = Counter()
             await asyncio.gather(shell(one, "one", names, said), shell(two, "two", names, said))
+            assert littered > 1 and not littering.done()
             littering.cancel()
             for act, more in (("resume", {}), *(("undrain", {"borrower": name}) for name in names)):
                 try:
@@ -121,6 +126,7 @@ async def test_acts_at_once_from_two_shells_are_each_done_once(embedded_redis_ur
             assert Counter("refused" if isinstance(act, RefusedAct) else "done" for act in acts) == {
                 kind: said[kind] for kind in ("done", "refused")
             }
+            assert said.total() == 2 * EACH and all(said[kind] for kind in ("done", "refused", "dry"))
             assert seen.leader is not None and seen.leader.term == 1, "the leader bore it all"
             assert not any(task.done() for task in consumers)
             for task in (*consumers, littering):

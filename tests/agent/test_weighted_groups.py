@@ -49,8 +49,9 @@ async def busy(client: Client, topic: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        assert not task.done(), task
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.wait([task])
 
 
 async def test_one_hot_stream_makes_the_others_move_away(

@@ -67,8 +67,13 @@ def host(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]
     host = Host(client)
     host.jobs.start()
     yield host
-    host.jobs.stop()
-    host.jobs.join(20)
+    end(host.jobs)
+
+
+def end(jobs: SpawnJobs) -> None:
+    jobs.stop()
+    jobs.join(20)
+    assert not jobs._thread.is_alive()
 
 
 def ask(client: redis.Redis, group: str = "g/last") -> None:
@@ -233,8 +238,7 @@ def test_a_job_that_was_done_keeps_others_from_making_it_again_and_expires(
     assert _spawn(client, GROUP, record, 0)
     assert host.asked() == LeadGroup(GROUP, 0)
     assert not _spawn(client, GROUP, record, 0)
-    host.jobs.stop()
-    host.jobs.join(20)
+    end(host.jobs)
     left = {key.decode() for key in client.scan_iter("rq:*")} - {"rq:queues"}
     (job,) = [key for key in left if "worker" not in key]
     assert job.startswith(f"rq:job:{JOB_ID}")
@@ -300,6 +304,5 @@ def test_a_worker_that_loses_redis_is_followed_by_another(
     try:
         assert again.wait(30)
     finally:
-        jobs.stop()
-        jobs.join(20)
+        end(jobs)
     assert began[:2] == ["streamlease-h.1", "streamlease-h.2"]
