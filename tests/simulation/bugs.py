@@ -31,6 +31,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import Command, Grant
 from streamlease.registry import keys
 from streamlease.registry.commit_writing import CommitWriting
+from streamlease.registry.gathered_commits import GatheredCommits
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.streams.log.tails import Tails, Watch
 from streamlease.streams.redis.connection import AsyncRedis, ask
@@ -100,6 +101,17 @@ def commits_run_ahead_of_the_program() -> Iterator[None]:
         real(writing, held)
 
     with mock.patch.object(CommitWriting, "add", add):
+        yield
+
+
+@planted
+def a_flush_waits_for_nothing() -> Iterator[None]:
+    """What was entered in the background is said to be durable at once."""
+
+    async def flush(gathered: GatheredCommits, seconds: float) -> None:
+        return None
+
+    with mock.patch.object(GatheredCommits, "flush", flush):
         yield
 
 

@@ -33,6 +33,10 @@ class Program:
         self.max_batch = random.choice((1, 5, 30))
         self.patience = random.choice((20, 150, 600))
         self.lazy = random.random() < 0.3
+        self.gathers = world.kernel.seed % 6 == 5
+        """Whether it commits in the background, and flushes now and then."""
+        self._entered: dict[str, int] = {}
+        """What it has entered since it flushed last: stream -> end."""
         self._left = asyncio.Event()
         self.over = False
         self.reader: SharedReader | None = None
@@ -116,14 +120,26 @@ class Program:
             leaving.cancel()
 
     async def _commit(self, batch: Batch) -> None:
+        done = {str(batch.stream): batch.end}
         try:
-            await batch.commit()
+            if self.gathers:
+                batch.commit_soon()
+                self._entered |= done
+                if batch.end % 3:
+                    return
+                done, self._entered = self._entered, {}
+                assert self.reader is not None
+                await self.reader.flush()
+                self.world.sometimes["what was gathered is flushed"] += 1
+            else:
+                await batch.commit()
         except Fenced:
             self.world.sometimes["a commit is refused: the stream was taken away"] += 1
         except Indefinite:
             self.world.sometimes["a commit is not confirmed in time"] += 1
         else:
-            self.world.judge.acknowledged(str(batch.stream), batch.end)
+            for stream, end in done.items():
+                self.world.judge.acknowledged(stream, end)
 
     def _fail(self, batch: Batch, offset: int) -> None:
         """Give up at a message. What came behind it counts for nothing."""
@@ -154,7 +170,10 @@ class Program:
             if held.delivered > held.acknowledged:
                 self.world.sometimes["a consumer leaves without an answer to its commit"] += 1
                 self.world.judge.broken.setdefault(stream, set()).add(held.lease_epoch)
-        await reader.close()
+        try:
+            await reader.close()
+        except (Fenced, Indefinite):
+            self.world.sometimes["a consumer leaves with something that is not confirmed"] += 1
 
 
 def names_of(consumer: Program | Query) -> tuple[str, ...]:

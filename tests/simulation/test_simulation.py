@@ -86,6 +86,7 @@ MUST_HAPPEN = (
     "more was committed than the leader knew",
     "progress is reset on",
     "two candidates at once",
+    "what was gathered is flushed",
 )
 
 
