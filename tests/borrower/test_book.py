@@ -105,6 +105,18 @@ def test_what_is_committed_is_final_once_all_that_was_delivered_is() -> None:
     assert held.progress().final
 
 
+def test_it_is_said_whether_what_is_committed_is_durable() -> None:
+    _, held = at_work()
+    held.acknowledge(held.committed)
+    assert held.progress().durable
+    held.advance(6)
+    assert not held.progress().durable
+    held.acknowledge(5)
+    assert (held.progress().offset, held.progress().durable) == (6, False)
+    held.acknowledge(6)
+    assert (held.progress().offset, held.progress().durable) == (6, True)
+
+
 # -- what goes on --------------------------------------------------------------------------------------------
 
 

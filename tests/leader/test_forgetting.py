@@ -13,7 +13,7 @@ from streamlease.hosts.forgetting import spent
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.hosts.trimming import Retainer
 from streamlease.leader import journal
-from streamlease.protocol.errors import HistoryTruncated, Indefinite, StoreUnavailable, UnknownSpace
+from streamlease.protocol.errors import Fenced, HistoryTruncated, Indefinite, StoreUnavailable, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership
@@ -192,7 +192,8 @@ async def test_a_leader_lives_through_the_end_of_a_stream_that_vanishes(rig: Rig
             got.append(int(batch.messages[0].payload))
             if len(got) == 3:
                 await rig.client.spaces.generations.drop("s", 0)  # as an operator may, at the worst moment
-            await asyncio.gather(batch.commit(), return_exceptions=True)
+            (outcome,) = await asyncio.gather(batch.commit(), return_exceptions=True)
+            assert outcome is None or (len(got) == 3 and isinstance(outcome, Fenced)), outcome
         term = (await leadership.read(rig.client.redis, SHARED.id)).term
         for _ in range(2):
             batch = await anext(reader)

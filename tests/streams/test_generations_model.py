@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from streamlease.protocol.errors import Indefinite, StoreUnavailable
+from streamlease.protocol.errors import Indefinite, SpaceConflict, StoreUnavailable
 from streamlease.streams.entries.delivered import Message, to_messages
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.publisher import Publisher, Receipt
@@ -114,7 +114,8 @@ class Model(RuleBasedStateMachine):
                 SpaceStore(client).generations.alter("s", streams=n)
                 for client, n in zip(self.clients, two, strict=False)
             ]
-            await asyncio.gather(*both, return_exceptions=True)
+            for outcome in await asyncio.gather(*both, return_exceptions=True):
+                assert isinstance(outcome, Space | SpaceConflict | StoreUnavailable | Indefinite), outcome
 
         self.run(work())
 
