@@ -105,11 +105,11 @@ class Append(NamedTuple):
     @property
     def packed(self) -> bytes:
         """The command of that call as it is sent. Most of it is the same each time, and is packed once."""
-        head, news = _packed_head(self.stream, self.publisher, self.incarnation)
-        fields = self.entry.fields
-        numbers = _packed([b"%d" % self.sequence, b"%d" % self.entry.rows, self.expected.encode()])
+        rows, fields = self.entry
+        head, middle = _packed_once(self.stream, self.publisher, self.incarnation, rows, self.expected)
+        sequence = _packed([b"%d" % self.sequence])
         rest = _packed([b"%d" % self.known, *fields])
-        return b"*%d\r\n%b%b%b%b" % (len(fields) + 13, head, numbers, news, rest)
+        return b"*%d\r\n%b%b%b%b" % (len(fields) + 13, head, sequence, middle, rest)
 
     @property
     def _numbers(self) -> tuple[Argument, ...]:
@@ -129,11 +129,14 @@ def _packed(arguments: Sequence[bytes]) -> bytes:
 
 
 @lru_cache(maxsize=32_768)
-def _packed_head(stream: StreamId, publisher: str, incarnation: int) -> tuple[bytes, bytes]:
-    """Of the packed appends of a publisher to a stream: all before the sequence, and the news channel."""
+def _packed_once(
+    stream: StreamId, publisher: str, incarnation: int, rows: int, expected: str
+) -> tuple[bytes, bytes]:
+    """What appends with all this in common have before the sequence, and between it and `known`."""
     digest, keys = load_script(_ROOM, "append").digest, append_keys(stream)
     head = ("EVALSHA", digest, str(len(keys)), *keys, publisher, str(incarnation))
-    return _packed([one.encode() for one in head]), _packed([stream_news(stream).encode()])
+    middle = (str(rows), expected, stream_news(stream))
+    return _packed([one.encode() for one in head]), _packed([one.encode() for one in middle])
 
 
 class Appended(NamedTuple):

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.entries.entries import Codec, Row, encode_message
+from streamlease.streams.entries.entries import Codec, Encoded, Row
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.log import Append, Appended
 from streamlease.streams.publish.parts import Part, PlacedRange
@@ -84,7 +84,15 @@ class Lane:
 
     def append_of(self, part: Part, publisher: str, now: float) -> Append:
         """The append that sends `part` with the lane's present sequence."""
-        if self.used and now - self.used > SILENCE_SECONDS and not part.maybe:
+        return self.append_of_entry(part.encoded(), publisher, now, repeats=part.maybe)
+
+    def append_of_entry(self, entry: Encoded, publisher: str, now: float, *, repeats: bool = False) -> Append:
+        """The append that sends `entry` with the lane's present sequence.
+
+        Args:
+            repeats: an attempt with that sequence may have been written.
+        """
+        if self.used and now - self.used > SILENCE_SECONDS and not repeats:
             self.renew()
         self.used = now
         return Append(
@@ -92,7 +100,7 @@ class Lane:
             publisher,
             self.incarnation,
             self.sequence,
-            part.encoded(),
+            entry,
             durability=self.durability,
             known=self.known,
         )
@@ -187,12 +195,10 @@ class Lanes:
             lane.open = None
         return part.add_rows(rows, count, size, watched)
 
-    def part_of(
-        self, topic: str, payload: bytes, key: bytes | None, timestamp: int | None, size: int
-    ) -> Part:
-        """A part, in no lane yet, of one message that counts as `size` bytes and for which somebody waits."""
+    def part_of(self, entry: Encoded, size: int) -> Part:
+        """A part, in no lane, of one message that counts as `size` bytes and for which somebody waits."""
         part = Part(self._clock(), None, self._codec, size)
-        part.entry = encode_message(Row(topic, payload, key, None, timestamp))
+        part.entry = entry
         part.count = part.sent = 1
         part.room = 0
         return part

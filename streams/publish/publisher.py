@@ -33,7 +33,14 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId, Token, random_token
 from streamlease.protocol.topics import check_topic
-from streamlease.streams.entries.entries import CODECS, MAX_MESSAGE_BYTES, Codec, HeadersInput
+from streamlease.streams.entries.entries import (
+    CODECS,
+    MAX_MESSAGE_BYTES,
+    Codec,
+    HeadersInput,
+    Row,
+    encode_message,
+)
 from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME
 from streamlease.streams.log.log import Append, Appended, AsyncLog
 from streamlease.streams.publish import metrics, traces
@@ -252,25 +259,33 @@ class Publisher:
         timestamp: datetime | int | None = None,
     ) -> Part | None:
         """Write a message now, as a part of its own; None if it has to go the way of all others."""
-        lane = self._quick.get(topic) if type(topic) is str else None
+        if type(topic) is not str:
+            return None
+        lane = self._quick.get(topic)
+        if lane is None and self._traces is None and not self._gate.closed:
+            lane = self._routes.entered(topic)
         line = self._sender.line_for(lane) if lane is not None else None
         if lane is None or line is None:
             return None
-        part = self._alone(topic, payload, key, headers, timestamp)
-        if part is not None:
-            self._sender.send_at_once(lane, part, line)
-            self._buffer.held += part.size
+        size = self._size_alone(topic, payload, key, headers, timestamp)
+        if not size:
+            return None
+        entry = encode_message(Row(topic, payload, key, None, timestamp))  # type: ignore[arg-type]  # as `size` says
+        self._sender.write(lane, entry, line)  # and all else while Redis is at work
+        part = self._lanes.part_of(entry, size)
+        self._sender.wrote(lane, part)
+        self._buffer.held += size
         return part
 
-    def _alone(
+    def _size_alone(
         self,
         topic: str,
         payload: Payload,
         key: bytes | str | None,
         headers: HeadersInput | None,
         timestamp: datetime | int | None,
-    ) -> Part | None:
-        """A part for one message to a known topic with which nothing can be wrong; None for any other."""
+    ) -> int:
+        """The size of a message to a known topic with which nothing can be wrong; 0 for any other."""
         if (
             type(payload) is bytes
             and (key is None or type(key) is bytes)
@@ -280,8 +295,8 @@ class Publisher:
             and (size := ROW_BYTES + len(payload) + (len(key) if key else 0)) <= MOST_AT_ONCE
             and not self._buffer.is_full_for(size)
         ):
-            return self._lanes.part_of(topic, payload, key, timestamp, size)
-        return None
+            return size
+        return 0
 
     # ------------------------------------------------------------------------ for a thread with a loan
 
@@ -305,8 +320,12 @@ class Publisher:
         lane = self._quick.get(topic) if type(topic) is str else None
         if lane is None or lane.durability.kind != MEMORY.kind:
             return None
-        part = self._alone(topic, payload, key, headers, timestamp)
-        return None if part is None else Alone(lane, part, lane.append_of(part, self.id, part.born))
+        size = self._size_alone(topic, payload, key, headers, timestamp)
+        if not size:
+            return None
+        entry = encode_message(Row(topic, payload, key, None, timestamp))  # type: ignore[arg-type]  # as `size` says
+        part = self._lanes.part_of(entry, size)
+        return Alone(lane, part, lane.append_of(part, self.id, part.born))
 
     def appended_alone(self, alone: Alone, outcome: Appended) -> Placed:
         """The thread that has the loan appended this; where the message stands."""

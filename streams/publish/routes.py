@@ -55,6 +55,18 @@ class Routes:
         """The route of `topic`, if it was looked up."""
         return self._found.get(topic)
 
+    def entered(self, topic: str) -> Lane | None:
+        """The lane of a topic that was not looked up yet, if it becomes `quick` without a look into Redis.
+
+        Raises:
+            InvalidTopic: `topic` is malformed.
+        """
+        space = self._spaces.at_hand(topic) if topic not in self._found else None
+        if space is None or space.ended:
+            return None
+        self._enter(topic, space)
+        return self.quick.get(topic)
+
     async def of(self, topic: str, deadline: float) -> Route:
         """The route of `topic`.
 

@@ -44,6 +44,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.decoding import prepare
+from streamlease.streams.entries.entries import Encoded
 from streamlease.streams.log.appends import outcome_of_reply
 from streamlease.streams.log.keys import append_keys, stream_meta
 from streamlease.streams.log.log import Append, Appended, AsyncLog, OutOfSequence, StreamPending
@@ -167,12 +168,15 @@ class Sender:
         """The line on which a part of `lane` can be sent at once; None if it cannot."""
         return self._lines.to(append_keys(lane.stream)[0]) if self.can_send_at_once(lane) else None
 
-    def send_at_once(self, lane: Lane, part: Part, line: DirectLine) -> None:
-        """Send `part` of `lane` in this turn, on what :meth:`line_for` gave in this turn."""
-        append = lane.append_of(part, self._publisher, part.born)
-        line.ask_packed(append.packed, partial(self._heard, append))
-        self._flights = [(lane, part)]
+    def write(self, lane: Lane, entry: Encoded, line: DirectLine) -> None:
+        """Append `entry` on what :meth:`line_for` gave. To be told :meth:`wrote` in the same turn."""
+        append = lane.append_of_entry(entry, self._publisher, self._loop.time())
         self._on_line = True
+        line.ask_packed(append.packed, partial(self._heard, append))
+
+    def wrote(self, lane: Lane, part: Part) -> None:
+        """`part` is that of the entry that was written in this turn."""
+        self._flights = [(lane, part)]
 
     def lend(self, wanted: Callable[[], None]) -> int:
         """While idle, leave it to a thread to append single parts, one by one; the number of the loan, or 0.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hiredis import pack_command
 
-from streamlease.protocol.errors import Indefinite, StreamSealed
+from streamlease.protocol.errors import Indefinite, InvalidInput, InvalidTopic, StreamSealed, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Row, encode_message
 from streamlease.streams.log.log import Append, AsyncLog
@@ -85,6 +85,25 @@ async def test_messages_one_by_one_need_no_pool(redis: AsyncRedis, monkeypatch: 
         assert publisher.buffered_bytes == 0
     assert places == [(STREAM, n) for n in range(1, 50)]
     assert await stored(redis) == [b"%d" % n for n in range(50)]
+
+
+async def test_a_new_topic_of_a_known_space_needs_no_pool_either(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Publisher(redis) as publisher:
+        await warm(publisher)
+        asked = without_pool(redis, monkeypatch)
+        places = [await publisher.send(f"s/{n}", b"%d" % n) for n in range(1, 30)]
+        with pytest.raises(InvalidTopic):
+            await publisher.send("s/#", b"x")
+        assert not asked
+        with pytest.raises(UnknownSpace):
+            await publisher.send("t/x", b"x")
+        assert asked
+    assert places == [(STREAM, n) for n in range(1, 30)]
+    with pytest.raises(InvalidInput, match="closed"):
+        await publisher.send("s/30", b"x")
+    assert await stored(redis) == [b"%d" % n for n in range(30)]
 
 
 async def test_what_comes_while_one_is_on_the_line_follows_it(redis: AsyncRedis) -> None:
