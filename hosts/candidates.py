@@ -13,7 +13,7 @@ from typing import ParamSpec
 
 from streamlease.hosts.hand_out import UNANSWERED, HandOut
 from streamlease.hosts.other_leaders import OtherLeaders
-from streamlease.leader.runner import Runner, now_ms
+from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import (
     Indefinite,
     StoreRefused,
@@ -27,6 +27,7 @@ from streamlease.protocol.messages import (
 from streamlease.registry import leadership
 from streamlease.registry.leadership import LeaderRecord, LeaderWatch
 from streamlease.registry.postbox import Postbox
+from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor, stop
 

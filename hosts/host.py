@@ -31,7 +31,7 @@ from streamlease.leader import metrics
 from streamlease.leader.core.events import Received
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.core.planning.strategies import load_installed
-from streamlease.leader.runner import Runner, now_ms
+from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import (
     Indefinite,
     StoreRefused,
@@ -74,6 +74,7 @@ from streamlease.registry.leadership import LeadershipConfig, LeaderWatch
 from streamlease.registry.mailbox import Letter, Mailbox
 from streamlease.registry.neighbours import Neighbours
 from streamlease.registry.postbox import Postbox
+from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor

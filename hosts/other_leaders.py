@@ -12,12 +12,13 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 
-from streamlease.leader.runner import Runner, now_ms
+from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.registry import hosts, keys
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.registry.lookout import Lookout
+from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor

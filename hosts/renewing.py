@@ -14,11 +14,12 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from streamlease.leader.runner import Runner, now_ms
+from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.registry import keys, leadership, pulses
 from streamlease.registry.leadership import LeadershipConfig
 from streamlease.registry.pulses import Pulse
+from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor

@@ -32,12 +32,12 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.hosts.jobs import SpawnJobs
 from streamlease.leader.metrics import exposition
-from streamlease.leader.runner import now_ms
 from streamlease.protocol.addresses import check_listen_host
 from streamlease.protocol.errors import InvalidOption
 from streamlease.registry import hosts
 from streamlease.registry.spawn import queue_client, spawn
 from streamlease.registry.spawn_jobs import LeadGroup, SpawnJob
+from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.redis.connection import (
     check_server,
     connect,

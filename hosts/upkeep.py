@@ -19,11 +19,12 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 
 from streamlease.leader.core.events import Measured
-from streamlease.leader.runner import Runner, now_ms
+from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import group_needs, keys
 from streamlease.registry.groups import Groups
+from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, ask

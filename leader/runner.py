@@ -54,7 +54,7 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.groups import Declaration, Groups
 from streamlease.registry.leadership import LeadershipConfig, LineageChanged
-from streamlease.streams import clock
+from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.publish.traces import active_tracer
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Known
@@ -71,11 +71,6 @@ T = TypeVar("T")
 
 Outbox = Callable[[str, Message], None]
 """Puts a message on its way to a mailbox; in order, without waiting."""
-
-
-def now_ms() -> int:
-    """This process' own clock in milliseconds: it never runs backwards."""
-    return clock.milliseconds()
 
 
 @dataclass(slots=True)

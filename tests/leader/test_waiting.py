@@ -23,7 +23,7 @@ from streamlease.leader.core.events import (
 )
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.journal import Commit, Journal, recover
-from streamlease.leader.runner import Runner, now_ms
+from streamlease.leader.runner import Runner
 from streamlease.leader.waiting import Waiting
 from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.cuts import NO_RANGES
@@ -48,6 +48,7 @@ from streamlease.registry import leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy
 from streamlease.registry.mailbox import Letter
+from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.leader.make import wanted
