@@ -144,7 +144,7 @@ def see_what_is_left(leader: Parts, fact: h.Planned, now: int) -> None:
 
 
 def take_as_many_as_needed(leader: Parts, fact: h.Done, now: int) -> None:
-    leader.plans.lift_bound()
+    leader.plans.weighing.lift_bound()
 
 
 # ---------------------------------------------------------------- what follows from acts

@@ -8,15 +8,13 @@ A micro-batch is one cut, which the leader fixes durably before Spark hears of i
   whether the process before it had a cut fixed that its checkpoint does not name: that one comes next.
 * A restarted query takes up its unfinished cut. Of one that went through the sink it attests that, for
   streams in which a leader that had given the query up still has it pinned.
-* A query that stops while a cut is open falls silent instead of giving its streams back: only its checkpoint
-  knows what became of the cut, so it has until its session timeout to return.
 * Where Spark tracks progress asynchronously, the checkpoint is behind what went through the sink. That is
   noted, and a restarted query goes on behind the cuts that the leader knows to be finished. Otherwise a
   checkpoint that lacks one is an old copy, and refused.
 
 Where the query is, and every legal move of it, is in `query_states`. It has parts that own their state:
-`QueryCuts` with the consumer's book; the two conversations with Spark and the leader, `NextCuts` and
-`Resuming`, which share a `Desk`; `Losses`, `AvailableNow`, `Outage`. This module says which part an event is
+`QueryCuts` with the consumer's book; the conversations with Spark and the leader, `NextCuts`, `Resuming` and
+`Stopping`, which share a `Desk`; `Losses`, `AvailableNow`, `Outage`. This module says which part an event is
 for. Times are seconds of any clock that does not run backwards.
 """
 
@@ -38,9 +36,7 @@ from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.core.query_desk import Desk, Question
 from streamlease.spark.core.query_states import CALLED, QUERY_TRANSITIONS, QueryMove, QueryState
 from streamlease.spark.core.resuming import Resuming
-
-LEAVE_SECONDS = 5.0
-"""How long a query that stops waits until its last cut is confirmed: longer than a leader's ttl."""
+from streamlease.spark.core.stopping import Stopping
 
 MOST_STREAMS = 1000
 """Spark asks for a report about every 15 ms while a query is idle: with more, ends are left out."""
@@ -84,6 +80,7 @@ class QueryMachine:
             fail_on_data_loss=config.fail_on_data_loss,
         )
         self._resuming = Resuming(self._desk, self.cuts, self._losses, config.subscription)
+        self._stopping = Stopping(self._desk, self.cuts)
         self._leaderless = Leaderless(config.subscription)
         self._outage = Outage(config.redis_timeout)
         self._error: StreamleaseError | None = None
@@ -167,7 +164,7 @@ class QueryMachine:
             case q.BeginQuery() | q.NextCut() | q.ReadAgain():
                 return self._called(event)
             case q.StopQuery():
-                return self._stop(event)
+                return self._stopping.begin(event)
             case q.GivenUp():
                 return self._given_up()
             case q.FoundOut():
@@ -341,38 +338,13 @@ class QueryMachine:
         self._desk.move(_M.ANSWERED)
         return True
 
-    # ------------------------------------------------------------ the end
-
-    def _stop(self, call: q.StopQuery) -> bool:
-        desk = self._desk
-        if isinstance(desk.call, q.StopQuery) or desk.state is _S.ENDED:
-            return False
-        if desk.clear():
-            desk.do(q.Refuse(InvalidInput("the query is stopped")))
-        desk.call = call
-        # Without a word, unless the leader knows, or will, of all that went through.
-        silent = desk.state in (_S.NEW, _S.STARTING, _S.FAILED)
-        if silent or self.cuts.open is not None or not self.cuts.settled:
-            desk.reply(move=_M.SILENCED)
-        elif self.cuts.unconfirmed:
-            desk.move(_M.STOPPED)
-            desk.wait(LEAVE_SECONDS)
-        else:
-            self._leave()
-        return True
-
-    def _leave(self) -> None:
-        self._desk.move(_M.SETTLED)
-        self._desk.do(q.LeaveGroup())
-
     def _session_over(self, error: StreamleaseError | None) -> bool:
-        if self.state in (_S.CONFIRMING, _S.LEAVING):
-            self._desk.reply(move=_M.SILENCED)
-        elif error is not None and (self.state, _M.OVER) in QUERY_TRANSITIONS:
-            self._error = error
-            self._desk.refuse(error, _M.OVER)
-        else:
+        if self._stopping.session_over():
+            return True
+        if error is None or (self.state, _M.OVER) not in QUERY_TRANSITIONS:
             return False
+        self._error = error
+        self._desk.refuse(error, _M.OVER)
         return True
 
     # ------------------------------------------------------------ what goes on by itself
@@ -385,19 +357,13 @@ class QueryMachine:
         """
         desk = self._desk
         if desk.state is _S.CONFIRMING:
-            self._go_on_leaving()
+            self._stopping.go_on()
         if desk.state in CALLED:
             self._outage.check(desk.now)
             if desk.question is None:
                 self._go_on_with_call()
             if desk.question is not None:
                 self._go_on_asking(desk.question)
-
-    def _go_on_leaving(self) -> None:
-        if not self.cuts.unconfirmed:
-            self._leave()
-        elif not self._desk.is_waiting:
-            self._desk.reply(move=_M.SILENCED)
 
     def _go_on_with_call(self) -> None:
         match self.state:

@@ -82,7 +82,7 @@ def test_every_part_changes_only_its_own_state() -> None:
     "line",
     [
         "self.peers.names.pop(one)",
-        "self.plans.taking = 1",
+        "self.plans.made = 1",
         "leader.leases.forced[stream] += 1",
         "lease.state = target",
         "self.ledger.durable.term, other = 1, 2",
@@ -112,12 +112,12 @@ def test_no_part_is_cut_by_inheritance() -> None:
     ("state", "event"), list(itertools.product(Taking, TakingEvent)), ids=lambda value: value.value
 )
 def test_what_plans_may_take_follows_its_table(state: Taking, event: TakingEvent) -> None:
-    plans = led().leader.plans
-    plans.taking, plans.left = state, 3 if state is Taking.UP_TO_SO_MANY else 0
-    before = plans.taking, plans.left
-    plans._take(event, 5)
+    weighing = led().leader.plans.weighing
+    weighing.taking, weighing.left = state, 3 if state is Taking.UP_TO_SO_MANY else 0
+    before = weighing.taking, weighing.left
+    weighing._move(event, 5)
     target = TAKING_TRANSITIONS.get((state, event))
-    assert (plans.taking, plans.left) == (before if target is None else (target, 5))
+    assert (weighing.taking, weighing.left) == (before if target is None else (target, 5))
 
 
 def test_all_that_happened_is_handed_on_within_the_turn() -> None:

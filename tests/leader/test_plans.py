@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamlease.leader.core.config import LeaderConfig
 from streamlease.leader.core.events import Measured
-from streamlease.leader.core.parts.plans import WARM_UP
+from streamlease.leader.core.parts.weighing import WARM_UP
 from streamlease.leader.core.view import of_leader
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import CommandDone, Revoke
@@ -42,7 +42,7 @@ def flow(rig: Rig, rates: dict[str, float], milliseconds: int, *borrowers: str) 
             for stream in list(rig.owners):
                 if rig.lease_state(stream) in ("revoking", "revoked"):
                     rig.give_back(stream, rig.committed(stream))
-        before = {stream: end for stream, (end, _) in rig.leader.plans.weights.seen.items()}
+        before = {stream: end for stream, (end, _) in rig.leader.plans.weighing.weights.seen.items()}
         ends = {s: before.get(s, 0) + round(rate * TURN / 1000) for s, rate in rates.items()}
         rig.step(Measured(ends, rig.now))
 
@@ -186,7 +186,7 @@ def test_what_is_gone_is_not_remembered() -> None:
     flow(rig, dict.fromkeys(FOUR, 5.0), 2 * TURN)
     rig.streams(S0, S1)
     rig.step(Measured({S0: 9, "s.0.9": 1}, rig.now + 1))
-    assert set(rig.leader.plans.weights.seen) == {S0, S1}
+    assert set(rig.leader.plans.weighing.weights.seen) == {S0, S1}
 
 
 def test_operators_see_the_strategy_and_the_plan_before_it_is_done() -> None:

@@ -20,7 +20,7 @@ from streamlease.protocol.messages import (
     CutResumed,
 )
 from streamlease.spark.core import query_events as q
-from streamlease.spark.core import query_machine, resuming
+from streamlease.spark.core import resuming, stopping
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.query_desk import Desk
 from streamlease.spark.core.query_states import CALLED, QUERY_TRANSITIONS, QueryMove, QueryState
@@ -125,7 +125,7 @@ THE_END: dict[tuple[QueryState, QueryMove], Way] = {
     (S.CONFIRMING, M.SETTLED): way(S.CONFIRMING, lambda rig: rig.finished(1)),
     **{(state, M.SILENCED): way(state, stop) for state in (S.NEW, S.STARTING, S.FAILED)},
     **{(state, M.SILENCED): way(state, leave_open, stop) for state in (S.SERVING, *CALLED)},
-    (S.CONFIRMING, M.SILENCED): way(S.CONFIRMING, lambda rig: rig.wait(query_machine.LEAVE_SECONDS)),
+    (S.CONFIRMING, M.SILENCED): way(S.CONFIRMING, lambda rig: rig.wait(stopping.LEAVE_SECONDS)),
     (S.LEAVING, M.SILENCED): way(S.LEAVING, lambda rig: rig.step(q.SessionOver())),
     **{(state, M.OVER): way(state, over) for state in (S.STARTING, S.SERVING, *CALLED)},
 }

@@ -2,15 +2,8 @@
 
 A plan is wanted when somebody comes or goes, when streams do, and when an operator says so; a stream that
 comes free asks for one at the end of the turn. Joins and leaves within `rebalance_delay` make one plan, but
-the first one, which only gives, waits for nothing. In groups whose strategy measures streams, weights ask as
-well::
-
-    Measured --> smoothed weights --> no plan of this kind for `weight_interval`? --> plan --> a few moves
-
-Such plans are bounded thrice: they come no more often than that, begin to move no stream before two borrowers
-differ by a good part (`weighted`), and together move at most one stream in `WEIGHED_PART`, until the next
-one is due. A new leader knows no weights: as long as it does not (`WARM_UP` at most) it gives away what is
-free and takes nothing, or else each change of leader would move streams there and back.
+the first one, which only gives, waits for nothing. Where the strategy measures streams, their weights ask as
+well (`weighing`).
 """
 
 from __future__ import annotations
@@ -26,10 +19,9 @@ from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.parts.streams import Streams
+from streamlease.leader.core.parts.weighing import Weighing
 from streamlease.leader.core.planning.planner import Plan
 from streamlease.leader.core.planning.strategies import Strategy, strategy
-from streamlease.leader.core.planning.weights import Weights
-from streamlease.leader.core.taking import TAKING_TRANSITIONS, Taking, TakingEvent
 from streamlease.protocol.group_options import GroupOptions
 
 STREAMS_PER_PAUSE = 100
@@ -37,12 +29,6 @@ STREAMS_PER_PAUSE = 100
 
 MAX_PAUSE = 1000
 """The longest pause between two plans, in milliseconds."""
-
-WARM_UP = 30_000
-"""How long (ms) a new leader waits for weights at most before it takes streams from somebody."""
-
-WEIGHED_PART = 10
-"""Weights alone move at most one stream in so many, and at least one, in a `weight_interval`."""
 
 
 @dataclass(slots=True)
@@ -68,15 +54,11 @@ class Plans:
     """Plans that gave or took streams, in this term."""
     held_back: bool = False
     """Whether the newest plan could not take a stream because its grant is not answered yet."""
-    taking: Taking = Taking.AS_MANY_AS_NEEDED
-    left: int = 0
-    """How many streams weights may still take, if `taking` bounds them."""
-    weights: Weights = field(default_factory=Weights)
-    """What is measured of the streams, if the strategy wants it."""
-    weighed_at: int = 0
-    """When weights alone asked for a plan."""
-    warm_until: int | None = None
-    """Until when streams stay where they are at the latest, because their weights are not known yet."""
+    weighing: Weighing = field(init=False)
+    """What weights ask for, if the strategy measures streams."""
+
+    def __post_init__(self) -> None:
+        self.weighing = Weighing(self.config.weight_interval)
 
     @property
     def strategy_name(self) -> str:
@@ -94,13 +76,11 @@ class Plans:
         """A leader begins; streams that have an owner stay there until their weights are known."""
         if healing.begins(self.ledger.durable, self.ledger.term):
             self.healing, self.rebalance_at = True, now + healing.DELAY
-        self.weighed_at = now
-        if self.leases and self.strategy.measure is not None:
-            self.warm_until = now + WARM_UP
+        self.weighing.recovered(now, warm_up=bool(self.leases) and self.strategy.measure is not None)
 
     def need(self, now: int) -> None:
         """What came, went or was set needs a plan soon, and as many moves as it takes."""
-        self.lift_bound()
+        self.weighing.lift_bound()
         self.want(now)
 
     def want(self, now: int) -> None:
@@ -135,27 +115,12 @@ class Plans:
 
     def tick(self, now: int) -> None:
         """Let plans be made that are due."""
-        if self.warm_until is not None and now >= self.warm_until:
+        warm_until = self.weighing.warm_until
+        if warm_until is not None and now >= warm_until:
             self._warm(now)
         if self.rebalance_at is not None and now >= self.rebalance_at:
             self.healing, self.rebalance_at = False, None
             self.ledger.happened(PlanDue())
-
-    # ------------------------------------------------------------ how many
-
-    @property
-    def most(self) -> int | None:
-        """So many streams may be taken because of weights; None: any number."""
-        return None if self.taking is Taking.AS_MANY_AS_NEEDED else self.left
-
-    def lift_bound(self) -> None:
-        """From now on plans take as many streams as needed."""
-        self._take(TakingEvent.NEEDED)
-
-    def _take(self, event: TakingEvent, left: int = 0) -> None:
-        target = TAKING_TRANSITIONS.get((self.taking, event))
-        if target is not None:
-            self.taking, self.left = target, left
 
     # ------------------------------------------------------------ weights
 
@@ -170,26 +135,18 @@ class Plans:
         measure, streams = self.strategy.measure, self.ledger.durable.streams
         if measure is None:
             return
-        committed = {s: streams[s].committed for s in event.ends if s in streams}
-        self.weights.take(measure, event.ends, committed, event.at)
-        if len(self.weights.seen) > len(streams):
-            self.weights.keep(streams)
-        if self.warm_until is not None:
-            if self.weights.knows(self.to_measure()):
+        weighing = self.weighing
+        weighing.take(measure, event, streams)
+        if weighing.warm_until is not None:
+            if weighing.weights.knows(self.to_measure()):
                 self._warm(now)
-        elif (
-            self.taking is Taking.AT_REST
-            and now >= self.weighed_at + self.config.weight_interval
-            and self.ledger.durable.operated.paused is None
-        ):
-            self.weighed_at = now
-            self._take(TakingEvent.WEIGHTS_DUE, left=max(1, len(streams) // WEIGHED_PART))
+        elif weighing.is_due(now) and self.ledger.durable.operated.paused is None:
+            weighing.ask(streams, now)
             self.ledger.happened(PlanDue())
 
     def _warm(self, now: int) -> None:
         """Weights are known, or have been waited for long enough."""
-        self.warm_until = None
-        self.weighed_at = now
+        self.weighing.warm(now)
         self.need(now)
 
     # ------------------------------------------------------------ what
@@ -213,12 +170,12 @@ class Plans:
             self.streams.listing,
             free,
             pins,
-            taking=self.warm_until is None,
+            taking=self.weighing.warm_until is None,
         )
         measure = self.strategy.measure
         if measure is not None:
             measured = [*found.free, *found.leaving, *set().union(*found.held.values())]
-            found = replace(found, weights=self.weights.of(measure, measured))
+            found = replace(found, weights=self.weighing.weights.of(measure, measured))
         plan = self.strategy.plan(replace(found, most=most))
         given = tuple((stream, pins[stream]) for stream in sorted(free) if stream in pins)
         return replace(plan, grants=(*given, *plan.grants))
@@ -228,7 +185,7 @@ class Plans:
         self.due = False
         self.made_at = now
         self.made += 1
-        plan = self.propose(most=self.most)
+        plan = self.propose(most=self.weighing.most)
         self.rebalances += bool(plan.grants or plan.revokes)
         self.ledger.happened(Planned(plan))
 
@@ -236,9 +193,4 @@ class Plans:
         """The plan was carried out: see whether the group is at rest."""
         counts = situation.staying(self.leases, self.peers.pins())
         self.held_back = any(counts[name] > target for name, target in plan.targets.items())
-        if not plan.revokes and not self.held_back:
-            self._take(TakingEvent.SETTLED)
-        elif self.taking is Taking.UP_TO_SO_MANY:
-            self.left -= len(plan.revokes)
-            if self.left <= 0:
-                self._take(TakingEvent.USED_UP)
+        self.weighing.carried_out(len(plan.revokes), held_back=self.held_back)
