@@ -227,11 +227,13 @@ def test_a_late_copy_of_a_grant_does_not_bring_a_revoked_stream_back() -> None:
 
 def test_a_late_copy_of_a_replaced_grant_does_not_come_back_either() -> None:
     borrower = connected(grant(), grant(lease_epoch=LEASE_EPOCH + 1))
+    assert borrower.streams[STREAM].lease_epoch == LEASE_EPOCH + 1
     hear(borrower, revoke(lease_epoch=LEASE_EPOCH + 1))
     borrower.step(progressed(11, final=True, lease_epoch=LEASE_EPOCH + 1), 0)
     hear(borrower, revoked(lease_epoch=LEASE_EPOCH + 1))
     assert hear(borrower, grant()) == []
     assert hear(borrower, grant(lease_epoch=LEASE_EPOCH + 1)) == []
+    assert (borrower.streams, borrower.refused) == ({}, 2)
 
 
 def test_revoke_asks_the_session_once_and_final_progress_answers_each_copy() -> None:

@@ -74,7 +74,8 @@ async def test_a_group_from_before_wishes_were_counted_is_deleted_too(
     groups: Groups, redis: AsyncRedis
 ) -> None:
     await groups.declare(SHARED)
-    await ask(redis, [("HDEL", keys.progress(SHARED.id), "@joined")])
+    assert await ask(redis, [("HDEL", keys.progress(SHARED.id), "@joined")]) == [1]
+    assert await kept(redis) != []
     await groups.forget(SHARED, await groups.wishes(SHARED))
     assert await kept(redis) == []
 

@@ -30,8 +30,12 @@ async def test_a_repeated_batch_is_the_first_one(real_redis_url: str) -> None:
 
 async def test_an_empty_batch_is_a_batch(embedded_redis_url: str) -> None:
     async with rig(embedded_redis_url) as world:
-        assert (await world.delivery().deliver(3, [])).rows == 0
+        first = await world.delivery().deliver(3, [])
+        assert (first.rows, first.repeated) == (0, False)
+        again = await world.delivery().deliver(3, world.stage(3, range(10), 1, "a"))
+        assert (again.rows, again.repeated) == (0, True)
         assert await world.numbers() == []
+        assert await world.left() == []
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -175,9 +175,10 @@ async def test_a_pending_stream_takes_nothing_until_it_is_opened(log: AsyncLog) 
 async def test_leftovers_of_an_alter_that_never_happened_do_not_stay_pending(
     spaces: SpaceStore, log: AsyncLog
 ) -> None:
-    await log.open([StreamId("s", 0, 0)], "pending")
-    await spaces.create("s", ["s/#"])
     stream = StreamId("s", 0, 0)
+    await log.open([stream], "pending")
+    assert (await log.states([stream]))[stream].pending
+    await spaces.create("s", ["s/#"])
     assert not (await log.states([stream]))[stream].pending
     assert (await log.append(append(stream, 0, rows(0, 1)))).first == 0
 

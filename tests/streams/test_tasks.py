@@ -73,19 +73,23 @@ async def test_a_cancellation_that_nobody_asked_for_is_told() -> None:
 
 
 async def test_who_is_stopped_is_not_told() -> None:
-    owner = Owner()
+    owner, complained = Owner(), False
 
     async def complains() -> None:
+        nonlocal complained
         try:
             await asyncio.sleep(60)
         finally:
+            complained = True
             raise ValueError("while stopping")
 
     owner.tasks.start("quiet", asyncio.sleep(60), endless=True)
     owner.tasks.start("loud", complains())
     await asyncio.sleep(0)
+    assert len(owner.tasks) == 2
     await owner.tasks.close()
     assert len(owner.tasks) == 0
+    assert complained
     assert not owner.told
 
 

@@ -321,6 +321,7 @@ async def test_an_inbox_goes_with_its_space(redis: AsyncRedis) -> None:
     store = SpaceStore(redis)
     await store.create("s", ["s/#"])
     await fill(redis, "s", 3)
+    assert await redis.exists(space_inbox("s")) == 1
     await store.delete("s")
     assert await redis.exists(space_inbox("s")) == 0
 
