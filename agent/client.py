@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from streamlease.agent import listening as plain
-    from streamlease.agent.agent import Agent
     from streamlease.agent.listening import PlainSubscription
+    from streamlease.agent.membership.agent import Agent
     from streamlease.agent.subscription import SharedReader, Subscription
     from streamlease.protocol.acts import Act
     from streamlease.protocol.messages import Command, CommandAstray, CommandReply
@@ -144,7 +144,7 @@ class Client:
 
     async def agent(self) -> Agent:
         """The agent of this client, started at its first use, and anew when it ended by a defect."""
-        from streamlease.agent.agent import Agent
+        from streamlease.agent.membership.agent import Agent
 
         async with self._agent_lock:
             if self._agent is not None and self._agent.error is not None:

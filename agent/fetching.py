@@ -28,8 +28,8 @@ from contextlib import aclosing
 from functools import lru_cache
 from typing import NamedTuple
 
-from streamlease.agent import metrics
 from streamlease.agent.batch import Batch, ReadAhead
+from streamlease.agent.membership import metrics
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StoreUnavailable, StreamleaseError

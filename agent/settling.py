@@ -15,9 +15,9 @@ import asyncio
 import logging
 from typing import Any
 
-from streamlease.agent import metrics
 from streamlease.agent.batch import writable
-from streamlease.agent.session import Session
+from streamlease.agent.membership import metrics
+from streamlease.agent.membership.session import Session
 from streamlease.borrower.book import ConsumerBook, Failing, Granted, Held
 from streamlease.borrower.events import FailureAnswered, ProgressAcknowledged, StreamGranted
 from streamlease.protocol.errors import Fenced, Indefinite, InvalidOption, StreamleaseError

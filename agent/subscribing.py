@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from streamlease.agent.agent import Agent
-from streamlease.agent.borrower_slot import SessionConfig
-from streamlease.agent.session import Session
+from streamlease.agent.membership.agent import Agent
+from streamlease.agent.membership.borrower_slot import SessionConfig
+from streamlease.agent.membership.session import Session
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.life import BorrowerConfig
 from streamlease.protocol.errors import InvalidOption, InvalidTopic, UnknownGroup

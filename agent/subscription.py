@@ -16,10 +16,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from streamlease.agent import metrics
 from streamlease.agent.batch import Batch
 from streamlease.agent.fetching import Fetching
-from streamlease.agent.session import Session
+from streamlease.agent.membership import metrics
+from streamlease.agent.membership.session import Session
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook
 from streamlease.borrower.events import (

@@ -22,9 +22,9 @@ from bench.frame import Frame, Table, percentile
 from bench.leaders import _Holder, _hosts, _until
 from streamlease.admin.facts.group import describe
 from streamlease.admin.facts.groups import summaries
-from streamlease.agent.borrower_slot import SessionConfig
 from streamlease.agent.client import Client
-from streamlease.agent.session import Session
+from streamlease.agent.membership.borrower_slot import SessionConfig
+from streamlease.agent.membership.session import Session
 from streamlease.borrower.life import BorrowerConfig
 from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.records import Committed, Leased, Record, StreamsAdded

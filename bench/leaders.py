@@ -27,8 +27,8 @@ import psutil
 
 import streamlease
 from bench.frame import Frame, Table, percentile
-from streamlease.agent.borrower_slot import SessionConfig
-from streamlease.agent.session import Session
+from streamlease.agent.membership.borrower_slot import SessionConfig
+from streamlease.agent.membership.session import Session
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.events import (
     FailureAnswered,

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from streamlease.agent import metrics
+from streamlease.agent.membership import metrics
 from streamlease.protocol.errors import InvalidOption, StreamleaseError, Unsupported
 from streamlease.protocol.ids import check_name, random_token
 from streamlease.protocol.topics import SharedSubscription

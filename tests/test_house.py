@@ -154,6 +154,7 @@ STOREYS = [
     "registry",
     "leader",
     "hosts",
+    "agent.membership",
     "agent",
     "testing",
     "spark.setup",

@@ -120,7 +120,7 @@ def consume(
     set_up_logs(log_format, logging.WARNING)
     work = _work(source, start)
     if metrics_port is not None:
-        from streamlease.agent.metrics import serve_metrics
+        from streamlease.agent.membership.metrics import serve_metrics
 
         port = serve_metrics(metrics_port, metrics_host)
         note(f"note: metrics are at http://{metrics_host}:{port}/metrics")

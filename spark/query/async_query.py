@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamlease.agent import metrics
+from streamlease.agent.membership import metrics
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.ids import random_token
 from streamlease.spark.core import query_events as q

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from streamlease.agent.agent import Agent
-from streamlease.agent.borrower_slot import SessionConfig
 from streamlease.agent.client import Client
-from streamlease.agent.session import Session
+from streamlease.agent.membership.agent import Agent
+from streamlease.agent.membership.borrower_slot import SessionConfig
+from streamlease.agent.membership.session import Session
 from streamlease.borrower.book import Held
 from streamlease.borrower.events import (
     FailureAnswered,

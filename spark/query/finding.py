@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from streamlease.agent import metrics
-from streamlease.agent.agent import Agent
 from streamlease.agent.client import Client
+from streamlease.agent.membership import metrics
+from streamlease.agent.membership.agent import Agent
 from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId

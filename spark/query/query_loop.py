@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import Any, assert_never
 
-from streamlease.agent import metrics
+from streamlease.agent.membership import metrics
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
 from streamlease.spark.core import query_events as q

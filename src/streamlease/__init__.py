@@ -19,7 +19,7 @@ from streamlease.protocol.errors import StreamleaseError
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client, connect
-    from streamlease.agent.metrics import serve_metrics
+    from streamlease.agent.membership.metrics import serve_metrics
 
 __version__ = "0.1.0"
 __all__ = ["Client", "StreamleaseError", "__version__", "connect", "errors", "serve_metrics"]
@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(client, name)
     if name == "serve_metrics":
-        from streamlease.agent import metrics
+        from streamlease.agent.membership import metrics
 
         return metrics.serve_metrics
     raise AttributeError(f"module 'streamlease' has no attribute '{name}'")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from streamlease.agent import commanding
-from streamlease.agent.agent import Agent
 from streamlease.agent.client import Client
+from streamlease.agent.membership import commanding
+from streamlease.agent.membership.agent import Agent
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.journal import recover
 from streamlease.protocol.acts import PauseGroup

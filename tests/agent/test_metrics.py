@@ -13,8 +13,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from streamlease import serve_metrics
-from streamlease.agent import metrics
 from streamlease.agent.client import Client
+from streamlease.agent.membership import metrics
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.ids import random_token
 from tests.agent.helpers import publish, take, until

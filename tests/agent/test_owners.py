@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from streamlease.agent import agent, blocking
-from streamlease.agent.agent import Agent
+from streamlease.agent import blocking
 from streamlease.agent.client import Client
+from streamlease.agent.membership import agent
+from streamlease.agent.membership.agent import Agent
 from streamlease.protocol.errors import Indefinite, TaskFailed
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import NotLeader

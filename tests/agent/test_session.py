@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamlease.agent.borrower_slot import SessionConfig
-from streamlease.agent.session import Session
+from streamlease.agent.membership.borrower_slot import SessionConfig
+from streamlease.agent.membership.session import Session
 from streamlease.borrower.attested import MOST_ATTESTED
 from streamlease.borrower.life import BorrowerConfig
 from streamlease.protocol.errors import StreamleaseError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from streamlease.agent import metrics as consuming
+from streamlease.agent.membership import metrics as consuming
 from streamlease.leader.metrics import GroupFacts, HostFacts, exposition
 from streamlease.streams.publish import metrics as publishing
 from tests.helm.charts import CHART, ROOT, render, value_sets

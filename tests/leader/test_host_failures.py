@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.agent.agent import Agent
+from streamlease.agent.membership.agent import Agent
 from streamlease.hosts import jobs as jobs_room
 from streamlease.hosts import serve as serve_room
 from streamlease.hosts.host import HostConfig, LeaderHost

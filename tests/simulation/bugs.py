@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from streamlease.agent import agent
+from streamlease.agent.membership import agent
 from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.book import Held

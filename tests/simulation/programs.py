@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from streamlease.agent.batch import Batch
-from streamlease.agent.session import Session
+from streamlease.agent.membership.session import Session
 from streamlease.agent.subscription import SharedReader
 from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable
 from streamlease.testing.loops import Process

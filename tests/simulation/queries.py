@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from streamlease.agent.session import Session
+from streamlease.agent.membership.session import Session
 from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import Fenced, StreamleaseError
 from streamlease.spark.core.checkpoint import CutOffset

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, assert_never
 
-from streamlease.agent.metrics import Meter
+from streamlease.agent.membership.metrics import Meter
 from streamlease.borrower.attested import Attestations
 from streamlease.borrower.events import (
     Effect,
@@ -50,7 +50,7 @@ Receive = Callable[[FromLeader | CutRead | CommandAstray], None]
 
 
 class MailLike(Protocol):
-    """See `streamlease.agent.mail.Mail`."""
+    """See `streamlease.agent.membership.mail.Mail`."""
 
     @property
     def post(self) -> Callable[[str, ToLeader], None]:
@@ -65,14 +65,14 @@ class MailLike(Protocol):
 
 
 class LeadersLike(Protocol):
-    """See `streamlease.agent.leader_search.LeaderSearch`."""
+    """See `streamlease.agent.membership.leader_search.LeaderSearch`."""
 
     def find(self, group: str, found: Callable[[str, int], None]) -> None:
         """Look for the leader of `group`; `found(mailbox, term)` is called if there is one now."""
 
 
 class AgentLike(Protocol):
-    """What a session needs of the agent of its process; see `streamlease.agent.agent.Agent`."""
+    """What a session needs of the agent of its process; see `streamlease.agent.membership.agent.Agent`."""
 
     @property
     def where(self) -> str:

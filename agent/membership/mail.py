@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import assert_never
 
-from streamlease.agent import metrics
+from streamlease.agent.membership import metrics
 from streamlease.protocol.ids import HIGHEST_TOLD
 from streamlease.protocol.messages import (
     Command,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from streamlease.agent.leader_search import LeaderSearch
-from streamlease.agent.mail import Mail
+from streamlease.agent.membership.leader_search import LeaderSearch
+from streamlease.agent.membership.mail import Mail
 from streamlease.protocol.errors import Indefinite, StreamleaseError
 from streamlease.protocol.errors import NotLeader as NobodyLeads
 from streamlease.protocol.messages import (

@@ -1,7 +1,7 @@
 """A session: one shared subscription of one query or program, with one borrower per slot.
 
-The slots keep the borrowers alive (`agent/borrower_slot.py`); the session begins and ends them together, and
-speaks for all of them where cuts are concerned.
+The slots keep the borrowers alive (`borrower_slot`); the session begins and ends them together, and speaks
+for all of them where cuts are concerned.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from streamlease.agent.borrower_slot import AgentLike, BorrowerSlot, Handler, SessionConfig
-from streamlease.agent.metrics import Meter
+from streamlease.agent.membership.borrower_slot import AgentLike, BorrowerSlot, Handler, SessionConfig
+from streamlease.agent.membership.metrics import Meter
 from streamlease.borrower.attested import Attestations
 from streamlease.borrower.events import Disconnected, Ended, Tick, Unsubscribed
 from streamlease.borrower.life import BorrowerState

@@ -16,9 +16,9 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 
-from streamlease.agent.commanding import Commands
-from streamlease.agent.leader_search import LeaderSearch
-from streamlease.agent.mail import Mail
+from streamlease.agent.membership.commanding import Commands
+from streamlease.agent.membership.leader_search import LeaderSearch
+from streamlease.agent.membership.mail import Mail
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import random_token
 from streamlease.streams import clock

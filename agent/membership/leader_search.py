@@ -14,7 +14,7 @@ import os
 from collections.abc import Awaitable, Callable, Collection
 from contextvars import Context
 
-from streamlease.agent.mail import Mail
+from streamlease.agent.membership.mail import Mail
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import StreamleaseError
