@@ -314,3 +314,11 @@ def taken(stream: str) -> Fenced:
         f"stream {stream} was taken away before the commit: its messages since the last commit "
         f"may be delivered to somebody else; do not commit them here"
     )
+
+
+def left(stream: str) -> Indefinite:
+    """The error of who still waits for `stream` when the subscription ends."""
+    return Indefinite(
+        f"the subscription ended before the commit of {stream} was confirmed: "
+        f"it may be committed, or its messages may come again"
+    )

@@ -20,7 +20,7 @@ from streamlease.agent.batch import Batch
 from streamlease.agent.fetching import Fetching
 from streamlease.agent.membership import metrics
 from streamlease.agent.membership.session import Session
-from streamlease.agent.settling import Settling
+from streamlease.agent.settling import Settling, left
 from streamlease.borrower.book import ConsumerBook
 from streamlease.borrower.events import (
     FailureAnswered,
@@ -222,7 +222,7 @@ class SharedReader:
             await self._ended.wait()
         await self._tasks.close()
         for held in [*self.book.streams.values()]:
-            self._settling.lose(held)
+            self._settling.lose(held, left(held.stream))
             self.book.give_up(held)
         self._tails.close()
 

@@ -1,7 +1,7 @@
 """Commits that nobody awaits: entered at once, written with the others, told of when somebody asks.
 
 Of each stream one offset is kept until it is durable, and one failure until it is told: by ``flush``, by an
-awaited commit of the stream, or by the end of the subscription. Each failure is logged when it happens.
+awaited commit of the stream, or by the end of the subscription. While few are untold, each is logged at once.
 
 How they are written is not decided here: an offset that was entered goes the way of every other commit
 (`agent/settling.py`), so commits of one stream never overtake each other, whoever awaits which.
@@ -22,7 +22,7 @@ from streamlease.streams.publish.traces import Traces
 log = logging.getLogger(__name__)
 
 MOST_NAMED = 10
-"""So many streams are named beside the one whose failure is raised."""
+"""So many streams are named beside the one whose failure is raised, and so many failures logged untold."""
 
 
 class _Entered(NamedTuple):
@@ -78,7 +78,8 @@ class GatheredCommits:
 
     def keep(self, stream: str, error: StreamleaseError) -> None:
         """A commit that nobody awaits has failed: whoever asks next is told."""
-        log.warning("%s", error, extra={"stream": stream})
+        if len(self.failures) < MOST_NAMED:
+            log.warning("%s", error, extra={"stream": stream})
         for failures in (self.failures, *self._flushes):
             failures.setdefault(stream, error)
 

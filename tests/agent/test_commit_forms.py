@@ -286,6 +286,22 @@ async def test_closing_while_redis_is_away_ends_and_tells_what_is_not_confirmed(
                         batch.commit_soon()
 
 
+async def test_who_waits_for_a_commit_when_the_subscription_ends_is_told_that_nobody_knows(
+    make_redis_server: MakeServer,
+) -> None:
+    server = make_redis_server()
+    async with connect(server.url) as client, asyncio.timeout(30):
+        await client.create_space("s", ["a/#"])
+        await publish(client, range(10), topics=1)
+        async with client.subscribe(SUB, start="earliest") as reader:
+            batch = await anext(reader)
+            server.kill()
+            commit = asyncio.create_task(batch.commit())
+            await asyncio.sleep(0)
+        with pytest.raises(Indefinite, match=r"ended before the commit of s\.0\.0 was confirmed"):
+            await commit
+
+
 async def test_an_error_of_the_body_is_not_hidden_and_a_client_closes_all(
     make_redis_server: MakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.commits import StreamCommit
+from streamlease.registry.gathered_commits import MOST_NAMED
 from tests.agent.helpers import resting_tails, until
 
 Answer = list[bool] | StreamleaseError
@@ -209,6 +210,22 @@ async def test_what_was_lost_is_raised_once_by_flush(
     assert raised.value.__notes__ == ["not all is committed either of s.0.1"]
     assert sum("was taken away before its commit" in line for line in warnings.messages) == 2
     await program.flush()
+
+
+async def test_many_failures_are_logged_in_part_and_named_in_part(
+    program: Program, warnings: pytest.LogCaptureFixture
+) -> None:
+    for shard in range(3, 15):
+        program.grant(shard)
+        program.settling.commit_soon(program.held(shard), 1)
+    for shard in range(3, 15):
+        program.grant(shard, 4, 0, resumes=3)
+    assert sum("was taken away" in line for line in warnings.messages) == MOST_NAMED
+    with pytest.raises(Fenced, match=r"s\.0\.3 was taken away") as raised:
+        await program.flush()
+    (note,) = raised.value.__notes__
+    assert note.startswith("not all is committed either of s.0.4, ")
+    assert note.endswith("s.0.13 and 1 more")
 
 
 async def test_all_that_flush_at_the_same_time_are_told(program: Program) -> None:
