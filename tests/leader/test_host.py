@@ -13,6 +13,7 @@ from streamlease.hosts.candidates import Place
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.core.events import Received
 from streamlease.leader.core.machine import LeaderConfig
+from streamlease.leader.core.parts.mirror import MirrorChange, StreamMoved
 from streamlease.leader.core.state.records import Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal, recover
 from streamlease.leader.runner import Runner
@@ -35,6 +36,7 @@ from streamlease.protocol.messages import (
 )
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import hosts, keys, leadership, mailbox
+from streamlease.registry.commits import GroupCommits, StreamCommit
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeaderRecord, LeadershipConfig
 from streamlease.registry.mailbox import Mailbox
@@ -397,8 +399,8 @@ async def test_a_host_that_redis_has_deposed_ends_its_leader(redis: AsyncRedis, 
         assert (record.host, record.term) == ("usurper", 2)
 
 
-async def test_a_borrower_that_is_faster_than_recovery_gets_its_streams_back(redis: AsyncRedis) -> None:
-    """Its request waits in the runner's inbox; the leader must know the journal before it takes it."""
+async def of_the_term_before(redis: AsyncRedis) -> None:
+    """Both streams are leased to a borrower that comes back, and its leader is no more."""
     candidacy = Candidacy(GROUP, "h", "h", QUICK)
     candidacy.observe(await leadership.read(redis, GROUP), 0)
     assert await candidacy.attempt(redis) == 1
@@ -408,8 +410,13 @@ async def test_a_borrower_that_is_faster_than_recovery_gets_its_streams_back(red
         Leased(stream="a.0.0", lease_epoch=1, name="n", session="s"),
         Leased(stream="a.0.1", lease_epoch=1, name="n", session="s"),
     ]
-    await journal.write(journal.next_commit(before))
+    leased = StreamMoved(0, 1, leased=True, reset_by=0, asked=True)
+    streams = MirrorChange(streams={"a.0.0": leased, "a.0.1": leased})
+    await journal.write(journal.next_commit(before, streams))
 
+
+async def granted(redis: AsyncRedis) -> list[Grant]:
+    """What a leader that begins grants to that borrower, whose request waits in the runner's inbox."""
     sent: list[Message] = []
     enough = asyncio.Event()
 
@@ -427,5 +434,32 @@ async def test_a_borrower_that_is_faster_than_recovery_gets_its_streams_back(red
     assert await task == "drained"
     waiting.cancel()
     assert enough.is_set(), "the borrower was accepted, but its streams were never granted"
-    grants = [message for message in sent if isinstance(message, Grant)]
-    assert {(grant.lease_epoch, grant.resumes) for grant in grants} == {(2, 1)}
+    return [message for message in sent if isinstance(message, Grant)]
+
+
+async def test_a_borrower_that_is_faster_than_recovery_gets_its_streams_back(redis: AsyncRedis) -> None:
+    """The leader must know the journal before it takes the request."""
+    await of_the_term_before(redis)
+    assert {(grant.lease_epoch, grant.resumes) for grant in await granted(redis)} == {(2, 1)}
+
+
+async def test_a_stream_is_granted_from_where_its_owner_had_committed_it(redis: AsyncRedis) -> None:
+    """Of which no leader had heard."""
+    await of_the_term_before(redis)
+    assert await GroupCommits(redis, GROUP).write([StreamCommit("a.0.1", 1, 6)]) == [True]
+    found = {grant.stream: grant.progress for grant in await granted(redis)}
+    assert found == {"a.0.0": 0, "a.0.1": 6}
+
+
+async def test_what_was_committed_while_nobody_led_is_recorded_though_nobody_comes(redis: AsyncRedis) -> None:
+    await of_the_term_before(redis)
+    assert await GroupCommits(redis, GROUP).write([StreamCommit("a.0.1", 1, 6)]) == [True]
+    runner = Runner(redis, GROUP, "h", 1, lambda *_: None, LeaderConfig(), QUICK)
+    task = asyncio.create_task(runner.run())
+
+    async def recorded() -> bool:
+        return (await recover(redis, GROUP)).state.streams["a.0.1"].committed == 6
+
+    await until(recorded)
+    runner.step_down()
+    assert await task == "drained"
