@@ -2,7 +2,8 @@
 
 The leader is in the consumer's process, and the time begins with `connect`: finding the leader, being granted
 all streams, and the commit of every batch are in it. A batch is of one stream, so with 10,000 streams there
-are as many batches and commits at least. Every turn has a group of its own.
+are as many batches and commits at least: each of them is awaited, or they are gathered (``commit_soon``) and
+flushed at the end. Every turn has a group of its own; the first one also has the imports.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from bench.frame import Frame, Table
 from bench.messages import PAYLOAD_BYTES
@@ -44,8 +46,8 @@ async def fill(url: str, streams: int, count: int) -> None:
             await publisher.submit(f"wide/{streams}/{number % spaces}/{number}", b"x" * PAYLOAD_BYTES)
 
 
-async def consume(url: str, streams: int, count: int, run: int) -> Turn:
-    """All messages of so many streams; each batch committed."""
+async def consume(url: str, streams: int, count: int, run: str, *, gathered: bool = False) -> Turn:
+    """All messages of so many streams; each batch committed, and waited for at once or at the end."""
     left, batches, first = count, 0, 0.0
     began, processor = time.perf_counter(), time.process_time()
     subscription = f"$shared/run-{run}/wide/{streams}/#"
@@ -54,33 +56,48 @@ async def consume(url: str, streams: int, count: int, run: int) -> Turn:
             first = first or time.perf_counter() - began
             batches += 1
             left -= sum(1 for message in batch.messages if message.payload is not None)
-            await batch.commit()
+            if gathered:
+                batch.commit_soon()
+            else:
+                await batch.commit()
             if not left:
                 break
+        await reader.flush()
         return Turn(first, time.perf_counter() - began, time.process_time() - processor, batches)
 
 
 def measure(frame: Frame) -> Iterator[Table]:
-    """Seconds of each number of streams, and their ratio to the fewest."""
-    turns: dict[int, list[Turn]] = {size: [] for size in SIZES}
+    """Seconds of each number of streams and way to commit, and their ratio to the first of them."""
+    turns: dict[tuple[bool, int], list[Turn]] = {way: [] for way in product((False, True), SIZES)}
     with frame.server() as url:
         for size in SIZES:
             asyncio.run(fill(url, size, frame.messages))
         for run in range(frame.runs):
-            for size in SIZES:
-                turns[size].append(asyncio.run(consume(url, size, frame.messages, run)))
+            for (gathered, size), each in turns.items():
+                group = f"{run}-{gathered}"
+                each.append(asyncio.run(consume(url, size, frame.messages, group, gathered=gathered)))
     table = Table(
         f"Consuming {frame.messages:,} messages of {PAYLOAD_BYTES} bytes, medians of {frame.runs}",
-        ("streams", "batches", "first after s", "all after s", "ratio", "processor s", "ratio of processor"),
+        (
+            "streams",
+            "commits",
+            "batches",
+            "first after s",
+            "all after s",
+            "ratio",
+            "processor s",
+            "ratio of processor",
+        ),
     )
-    base = turns[SIZES[0]]
-    for size, each in turns.items():
+    base = turns[False, SIZES[0]]
+    for (gathered, size), each in turns.items():
         seconds, processor = (
             statistics.median(getattr(turn, what) for turn in each) for what in ("seconds", "processor")
         )
         table.rows.append(
             (
                 f"{size:,}",
+                "gathered" if gathered else "awaited",
                 f"{statistics.median(turn.batches for turn in each):,.0f}",
                 f"{statistics.median(turn.first for turn in each):.2f}",
                 f"{seconds:.2f}",
