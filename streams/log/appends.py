@@ -107,9 +107,9 @@ class Append(NamedTuple):
         """The command of that call as it is sent. Most of it is the same each time, and is packed once."""
         rows, fields = self.entry
         head, middle = _packed_once(self.stream, self.publisher, self.incarnation, rows, self.expected)
-        sequence = _packed([b"%d" % self.sequence])
-        rest = _packed([b"%d" % self.known, *fields])
-        return b"*%d\r\n%b%b%b%b" % (len(fields) + 13, head, sequence, middle, rest)
+        sequence, known = b"%d" % self.sequence, b"%d" % self.known
+        texts = len(fields) + 13, head, len(sequence), sequence, middle, len(known), known, _packed(fields)
+        return b"*%d\r\n%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n%b" % texts
 
     @property
     def _numbers(self) -> tuple[Argument, ...]:
