@@ -13,9 +13,9 @@ A micro-batch is one cut, which the leader fixes durably before Spark hears of i
   checkpoint that lacks one is an old copy, and refused.
 
 Where the query is, and every legal move of it, is in `query_states`. It has parts that own their state:
-`QueryCuts` with the consumer's book; the conversations with Spark and the leader, `NextCuts`, `Resuming` and
-`Stopping`, which share a `Desk`; `Losses`, `AvailableNow`, `Outage`. This module says which part an event is
-for. Times are seconds of any clock that does not run backwards.
+`QueryCuts` with the consumer's book; `Calls` and the conversations with Spark and the leader, `NextCuts`,
+`Resuming` and `Stopping`, which share a `Desk`; `Losses`, `AvailableNow`, `Outage` and `QueryReport`. This
+module says which part an event is for. Times are seconds of any clock that does not run backwards.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from streamlease.borrower.events import Progressed, StreamGone, StreamRevoking
-from streamlease.protocol.errors import InvalidInput, StreamleaseError
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.messages import CutFinished, CutFixed, CutRead, CutResumed, LeaderToSession
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.available import AvailableNow
+from streamlease.spark.core.conversations.calls import Calls
+from streamlease.spark.core.conversations.next_cut import NextCuts
+from streamlease.spark.core.conversations.query_desk import Desk
+from streamlease.spark.core.conversations.resuming import Resuming
+from streamlease.spark.core.conversations.stopping import Stopping
 from streamlease.spark.core.losses import Losses
-from streamlease.spark.core.next_cut import NextCuts
-from streamlease.spark.core.outage import Leaderless, Outage, unled
+from streamlease.spark.core.outage import Leaderless, Outage
 from streamlease.spark.core.query_cuts import QueryCuts
-from streamlease.spark.core.query_desk import Desk, Question
-from streamlease.spark.core.query_states import CALLED, QUERY_TRANSITIONS, QueryMove, QueryState
-from streamlease.spark.core.resuming import Resuming
-from streamlease.spark.core.stopping import Stopping
+from streamlease.spark.core.query_report import QueryReport
+from streamlease.spark.core.query_states import CALLED, QueryState
 
-MOST_STREAMS = 1000
-"""Spark asks for a report about every 15 ms while a query is idle: with more, ends are left out."""
-
-_S, _M = QueryState, QueryMove
+_S = QueryState
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +78,21 @@ class QueryMachine:
             fresh=config.fresh,
             fail_on_data_loss=config.fail_on_data_loss,
         )
-        self._resuming = Resuming(self._desk, self.cuts, self._losses, config.subscription)
         self._stopping = Stopping(self._desk, self.cuts)
-        self._leaderless = Leaderless(config.subscription)
         self._outage = Outage(config.redis_timeout)
-        self._error: StreamleaseError | None = None
+        self._calls = Calls(
+            self._desk,
+            self.cuts,
+            self._losses,
+            self._outage,
+            self._next_cuts,
+            Resuming(self._desk, self.cuts, self._losses, config.subscription),
+            config.subscription,
+        )
+        self._leaderless = Leaderless(config.subscription)
+        self._report = QueryReport(self._desk, self.cuts, self._leaderless)
         self._attempts: dict[tuple[int, int], int] = {}
         """Cut and slot -> the newest attempt whose report was counted."""
-        self._version = 0
-        """Goes up with all that may change what is reported: Spark asks again and again."""
-        self._reported: tuple[tuple[int, bool, str | None], dict[str, Any]] = ((-1, False, None), {})
 
     # ------------------------------------------------------------ what is asked of it
 
@@ -122,53 +126,35 @@ class QueryMachine:
             if not self._take(event):
                 self.refused += 1
                 desk.do(q.EventRefused(type(event).__name__, desk.state.value))
-            self._go_on()
+            if desk.state is _S.CONFIRMING:
+                self._stopping.go_on()
+            self._calls.go_on()
         except StreamleaseError as error:
             desk.refuse(error)
         return desk.taken()
 
     def report(self) -> dict[str, Any]:
-        """What ``StreamingQueryProgress`` shows: ends, streams held, lag, rebalances, and what is wrong.
-
-        None stands for what is not known, never 0.
-        """
-        key = self._version, self.is_led, self._error_shown()
-        if self._reported[0] != key:
-            _, known, error = key
-            held, lag = self.cuts.unread.held_and_lag()
-            self._reported = (
-                key,
-                {
-                    "streams": self.cuts.unread.ends() if held <= MOST_STREAMS else {},
-                    "held": held if known else None,
-                    "lag": lag if known and error is None else None,
-                    "rebalances": self.cuts.rebalances,
-                    "error": error,
-                },
-            )
-        return self._reported[1]
+        """What ``StreamingQueryProgress`` shows: ends, streams held, lag, rebalances, and what is wrong."""
+        return self._report.shown()
 
     def holding(self) -> tuple[int | None, int | None]:
-        """Streams held, and messages of them that no cut took through the sink; from any thread.
-
-        None where it is not known: without a leader, what the query has may be another's already.
-        """
-        return self.cuts.unread.held_and_lag() if self.is_led else (None, None)
+        """Streams held, and messages of them that no cut took through the sink; from any thread."""
+        return self._report.holding()
 
     # ------------------------------------------------------------ events: False is "refused"
 
     def _take(self, event: q.Event) -> bool:
         if not isinstance(event, q.Moment | q.Surroundings):
-            self._version += 1
+            self._report.changed()
         match event:
             case q.BeginQuery() | q.NextCut() | q.ReadAgain():
-                return self._called(event)
+                return self._calls.begin(event)
             case q.StopQuery():
                 return self._stopping.begin(event)
             case q.GivenUp():
-                return self._given_up()
+                return self._calls.given_up()
             case q.FoundOut():
-                return self._found(event)
+                return self._calls.found(event)
             case q.NotFoundOut():
                 if self._desk.found(event.number) is None:
                     return False
@@ -180,7 +166,7 @@ class QueryMachine:
             case q.TargetsKnown():
                 return self._targets_known(event)
             case q.SessionOver():
-                return self._session_over(event.error)
+                return self._stopping.session_over() or self._calls.session_failed(event.error)
             case q.Moment():
                 return self._moment(event)
             case _:
@@ -241,15 +227,8 @@ class QueryMachine:
                 self._losses.went_on(self.cuts.believe(message.progress))
             case CutResumed():
                 pass
-        desk, call = self._desk, self._desk.call
-        if desk.question is None or not desk.question.is_answered_by(message):
-            return isinstance(message, CutFinished)  # which confirms; all else is late
-        desk.question = None
-        if isinstance(call, q.NextCut):
-            self._next_cuts.answered(message)
-        elif isinstance(call, q.ReadAgain):
-            self._resuming.answered(message)
-        return True
+        # One that confirms counts in any case; all else that nobody has asked for is late.
+        return self._calls.answered(message) or isinstance(message, CutFinished)
 
     def _count(self, message: CutRead) -> None:
         """Count what a task has read, but not the late report of an attempt that another one followed."""
@@ -259,18 +238,6 @@ class QueryMachine:
         if message.attempt >= self._attempts.get(key, -1):
             self._attempts[key] = message.attempt
             self._desk.do(q.CountMessages(read=message.messages))
-
-    def _found(self, event: q.FoundOut) -> bool:
-        what, call = self._desk.found(event.number), self._desk.call
-        if what is None:
-            return False
-        if isinstance(call, q.BeginQuery):
-            self._arrived(call, event.answer)
-        elif isinstance(call, q.NextCut):
-            self._next_cuts.found(what, event.answer)
-        else:
-            self._resuming.found(what, event.answer)
-        return True
 
     def _targets_known(self, event: q.TargetsKnown) -> bool:
         if self.state not in (_S.NEW, _S.SERVING):
@@ -297,102 +264,5 @@ class QueryMachine:
             self._next_cuts.tell_finished(done)
         return True
 
-    # ------------------------------------------------------------ calls
-
-    def _called(self, call: q.BeginQuery | q.NextCut | q.ReadAgain) -> bool:
-        desk = self._desk
-        if desk.call is not None:
-            return False
-        if desk.state is not (_S.NEW if isinstance(call, q.BeginQuery) else _S.SERVING):
-            desk.do(q.Refuse(self._error or InvalidInput(f"the query is {desk.state.value}: make a new one")))
-            return self._error is not None
-        if isinstance(call, q.ReadAgain) and self.cuts.open is not None and self.cuts.is_open(call.cut):
-            desk.do(q.Reply(self.cuts.open.ranges))  # this process fixed it, or resumed it, itself
-            return True
-        desk.call, desk.asked_at = call, desk.now
-        match call:
-            case q.BeginQuery():
-                desk.move(_M.BEGUN)
-                desk.find(q.Arrival())
-            case q.NextCut():
-                self._next_cuts.begin(call)
-            case q.ReadAgain():
-                self._resuming.begin(call.cut)
-            case _:
-                assert_never(call)
-        return True
-
-    def _arrived(self, call: q.BeginQuery, arrival: int) -> None:
-        cut = call.cut
-        self.cuts.session, self.cuts.arrival = cut.session, arrival
-        if call.finished:
-            self._losses.begin(cut)
-        self._desk.do(q.OpenSession(cut.session, arrival, cut.term))
-        self._next_cuts.attest(cut, finished=call.finished)
-        self._desk.reply(move=_M.ARRIVED)
-
-    def _given_up(self) -> bool:
-        if self._desk.call is None or isinstance(self._desk.call, q.StopQuery):
-            return False
-        self._desk.clear()
-        self._desk.move(_M.ANSWERED)
-        return True
-
-    def _session_over(self, error: StreamleaseError | None) -> bool:
-        if self._stopping.session_over():
-            return True
-        if error is None or (self.state, _M.OVER) not in QUERY_TRANSITIONS:
-            return False
-        self._error = error
-        self._desk.refuse(error, _M.OVER)
-        return True
-
-    # ------------------------------------------------------------ what goes on by itself
-
-    def _go_on(self) -> None:
-        """Do what has become due, or possible, by this event.
-
-        Raises:
-            StoreUnavailable: Redis, or a leader, has not answered for too long.
-        """
-        desk = self._desk
-        if desk.state is _S.CONFIRMING:
-            self._stopping.go_on()
-        if desk.state in CALLED:
-            self._outage.check(desk.now)
-            if desk.question is None:
-                self._go_on_with_call()
-            if desk.question is not None:
-                self._go_on_asking(desk.question)
-
-    def _go_on_with_call(self) -> None:
-        match self.state:
-            case _S.LOOKING if self._desk.news_at is None:
-                self._next_cuts.look_again()
-            case _S.REGAINING:
-                self._resuming.regain()
-            case _S.LOSING:
-                self._resuming.look_again()
-
-    def _go_on_asking(self, question: Question) -> None:
-        desk = self._desk
-        if desk.now >= question.give_up:
-            desk.question = None
-            if not isinstance(desk.call, q.NextCut):
-                raise unled(self.config.subscription, question.seconds)
-            self._next_cuts.no_cut()
-        elif question.is_due(desk.now, connected=self.is_led):
-            desk.do(q.Tell(question.message))
-
-    # ------------------------------------------------------------ small parts
-
     def _report_progress(self, slot: int, progress: Progressed) -> None:
         self._desk.do(q.ReportProgress(slot, progress))
-
-    def _error_shown(self) -> str | None:
-        around = self._desk.around
-        if around.store_error is not None:
-            return str(around.store_error)
-        if around.connected or self.state in (_S.NEW, _S.STARTING):
-            return None
-        return self._leaderless.error(around.trouble)

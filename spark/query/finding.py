@@ -15,8 +15,8 @@ from streamlease.protocol.errors import Indefinite, StoreUnavailable, Streamleas
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import runs
 from streamlease.spark.core import query_events as q
+from streamlease.spark.core.conversations.query_desk import ANSWER_SECONDS
 from streamlease.spark.core.query_cuts import QueryCuts
-from streamlease.spark.core.query_desk import ANSWER_SECONDS
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.starting import declare
 from streamlease.streams.log.log import AsyncLog

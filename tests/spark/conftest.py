@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.spark.core import resuming
+from streamlease.spark.core.conversations import resuming
 from tests.conftest import MakeServer
 from tests.spark.applications import Application
 from tests.spark.drivers import Driver

@@ -18,8 +18,8 @@ from streamlease.protocol.messages import (
     SessionToLeader,
 )
 from streamlease.spark.core import query_events as q
-from streamlease.spark.core import resuming
 from streamlease.spark.core.checkpoint import CutOffset
+from streamlease.spark.core.conversations import resuming
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.query_machine import QueryConfig, QueryMachine
 from streamlease.spark.core.query_states import QueryMove, QueryState

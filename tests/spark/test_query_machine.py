@@ -24,9 +24,14 @@ from streamlease.protocol.messages import (
     ResumeCut,
 )
 from streamlease.spark.core import query_events as q
-from streamlease.spark.core import resuming
+from streamlease.spark.core.conversations import resuming
+from streamlease.spark.core.conversations.query_desk import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    NEWS_SECONDS,
+    RESEND_SECONDS,
+)
 from streamlease.spark.core.limits import Limits
-from streamlease.spark.core.query_desk import ANSWER_SECONDS, CONNECT_SECONDS, NEWS_SECONDS, RESEND_SECONDS
 from tests.spark.query_rig import (
     FRESH,
     GROUP,

@@ -20,9 +20,9 @@ from streamlease.protocol.messages import (
     CutResumed,
 )
 from streamlease.spark.core import query_events as q
-from streamlease.spark.core import resuming, stopping
+from streamlease.spark.core.conversations import resuming, stopping
+from streamlease.spark.core.conversations.query_desk import Desk
 from streamlease.spark.core.limits import Limits
-from streamlease.spark.core.query_desk import Desk
 from streamlease.spark.core.query_states import CALLED, QUERY_TRANSITIONS, QueryMove, QueryState
 from tests.spark.query_rig import (
     GROUP,

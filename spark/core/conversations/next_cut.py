@@ -18,10 +18,10 @@ from streamlease.protocol.messages import CutFinished, CutFixed, CutResumed, Lea
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.available import AvailableNow, View
 from streamlease.spark.core.checkpoint import CutOffset
+from streamlease.spark.core.conversations.query_desk import ANSWER_SECONDS, NEWS_SECONDS, RESEND_SECONDS, Desk
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.losses import Losses, gone_on
 from streamlease.spark.core.query_cuts import QueryCuts, older_checkpoint
-from streamlease.spark.core.query_desk import ANSWER_SECONDS, NEWS_SECONDS, RESEND_SECONDS, Desk
 from streamlease.spark.core.query_states import QueryMove
 
 _M = QueryMove

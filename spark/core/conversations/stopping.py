@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from streamlease.protocol.errors import InvalidInput
 from streamlease.spark.core import query_events as q
+from streamlease.spark.core.conversations.query_desk import Desk
 from streamlease.spark.core.query_cuts import QueryCuts
-from streamlease.spark.core.query_desk import Desk
 from streamlease.spark.core.query_states import QueryMove, QueryState
 
 LEAVE_SECONDS = 5.0

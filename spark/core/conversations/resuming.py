@@ -23,10 +23,10 @@ from streamlease.protocol.cuts import NO_RANGES, Ranges
 from streamlease.protocol.messages import CutFinished, CutFixed, CutResumed, LeaderToSession
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.checkpoint import CutOffset
+from streamlease.spark.core.conversations.query_desk import ANSWER_SECONDS, NEWS_SECONDS, Desk
 from streamlease.spark.core.losses import Losses
 from streamlease.spark.core.outage import unsettled
 from streamlease.spark.core.query_cuts import QueryCuts, older_checkpoint
-from streamlease.spark.core.query_desk import ANSWER_SECONDS, NEWS_SECONDS, Desk
 from streamlease.spark.core.query_states import QueryMove
 
 RESUME_SECONDS = 60.0
