@@ -136,16 +136,10 @@ class Acts:
 
     def do_alter(self) -> None:
         """A space gets another generation, perhaps of the same size, or is sealed, or loses a spent one."""
-        space, truth = self.store.spaces[SPACE], self.world.judge.truth.streams
-        oldest = space.generations[0]
-        streams = [str(stream) for stream in space.streams() if stream.generation == oldest.number]
-        if len(space.generations) > 1 and all(s in truth and truth[s].finished for s in streams):
-            self.sometimes["a generation is dropped"] += 1
-            self.kernel.note("store", "drops", *streams)
-            self._as_admin(lambda: self._client.spaces.generations.drop(SPACE, oldest.number))
-        elif space.ended:
+        space = self.store.spaces[SPACE]
+        if self.drop_spent() or space.ended:
             return
-        elif self.random.random() < 0.1:
+        if self.random.random() < 0.1:
             self.sometimes["a space is sealed"] += 1
             self.kernel.note("store", "the space is sealed")
             self._as_admin(lambda: self._client.spaces.generations.seal(SPACE))
@@ -155,6 +149,23 @@ class Acts:
                 self.sometimes["a generation follows another"] += 1
                 self.kernel.note("store", "a generation of", size, "streams follows")
                 self._as_admin(lambda: self._client.spaces.generations.alter(SPACE, streams=size))
+
+    @property
+    def generations(self) -> int:
+        """How many the space has."""
+        return len(self.store.spaces[SPACE].generations)
+
+    def drop_spent(self) -> bool:
+        """The oldest generation of the space goes, if the group is done with it; whether it does."""
+        space, truth = self.store.spaces[SPACE], self.world.judge.truth.streams
+        oldest = space.generations[0]
+        streams = [str(stream) for stream in space.streams() if stream.generation == oldest.number]
+        if len(space.generations) == 1 or not all(s in truth and truth[s].finished for s in streams):
+            return False
+        self.sometimes["a generation is dropped"] += 1
+        self.kernel.note("store", "drops", *streams)
+        self._as_admin(lambda: self._client.spaces.generations.drop(SPACE, oldest.number))
+        return True
 
     def do_add_space(self) -> None:
         """Another space comes, of one stream."""
