@@ -7,6 +7,7 @@ faults that the seed drew, and then without faults until all is well. See docs/r
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -17,10 +18,18 @@ from typing import Any
 
 import pytest
 
+from streamlease.leader.core.state.records import TermStarted
+from streamlease.leader.journal import Journal, recover
+from streamlease.protocol.errors import Fenced
+from streamlease.registry import leadership
+from streamlease.registry.leadership import Candidacy, LeadershipConfig
+from streamlease.testing.memory_connection import connect_redis
+from streamlease.testing.memory_server import MemoryServer
 from tests.simulation.bugs import PLANTED, RARE
 from tests.simulation.judge import Violation
 from tests.simulation.watching import watched
 from tests.simulation.world import World, run
+from tests.spark import test_query_machine as queries
 
 pytestmark = pytest.mark.thorough
 
@@ -141,6 +150,51 @@ def test_a_planted_bug_is_found_within_seeds_1_to_300(bug: str) -> None:
     found = first_found(bug)
     assert found is not None, f"no seed finds that {PLANTED[bug].__doc__}"
     run(found)
+
+
+def a_deposed_leader_writes_nothing() -> None:
+    """Not even as long as the one that followed has written nothing itself."""
+
+    async def course() -> None:
+        redis = connect_redis(MemoryServer())
+        journals = []
+        for host in ("former", "present"):
+            candidacy = Candidacy("g/a", host, host, LeadershipConfig())
+            candidacy.observe(await leadership.read(redis, "g/a"), 0)
+            term = await candidacy.attempt(redis)
+            assert term is not None
+            journals.append(Journal(redis, "g/a", host, term, (await recover(redis, "g/a")).last_id))
+            if host == "former":
+                await leadership.resign(redis, "g/a", host, term)
+        late = journals[0].next_commit([TermStarted(term=1, host="former")])
+        refused = False
+        try:
+            await journals[0].write(late)
+        except Fenced:
+            refused = True
+        assert refused, "a deposed leader has written"
+        await redis.aclose()
+
+    asyncio.run(course())
+
+
+COURSES = {
+    "a_cut_is_read_again_whoever_has_its_streams": (
+        queries.test_a_cut_is_read_in_part_once_its_loss_cannot_be_lost
+    ),
+    "a_query_forgets_the_cut_of_the_process_before_it": (
+        queries.test_a_cut_that_no_checkpoint_names_comes_next_as_it_was
+    ),
+    "no_fence_around_the_journal": a_deposed_leader_writes_nothing,
+}
+"""What finds the planted bugs that no seed finds."""
+
+
+@pytest.mark.parametrize("bug", sorted(RARE))
+def test_a_rare_planted_bug_is_found_by_the_course_that_is_made_for_it(bug: str) -> None:
+    COURSES[bug]()
+    with PLANTED[bug](), pytest.raises(AssertionError):
+        COURSES[bug]()
 
 
 def first_found(bug: str) -> int | None:
