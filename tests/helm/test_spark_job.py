@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from streamlease.spark.setup.java import ensure_java
 from tests.helm.charts import CHART, Document, environment, render, value_sets, with_redis
 
 pytestmark = pytest.mark.helm
@@ -149,13 +150,13 @@ def test_the_program_writes_its_sink_and_leaves_sigterm_as_an_unfinished_job(tmp
         "SPARK_JOB_CHECKPOINT": str(checkpoint),
         "SPARK_LOCAL_DIRS": str(tmp_path),
     }
-    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     log = tmp_path / "log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [sys.executable, program],
             cwd=tmp_path,
-            env={**kept, "PYSPARK_PYTHON": sys.executable, **given},
+            env={**kept, "JAVA_HOME": str(ensure_java().home), "PYSPARK_PYTHON": sys.executable, **given},
             stdout=sink,
             stderr=subprocess.STDOUT,
         )
