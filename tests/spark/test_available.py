@@ -15,7 +15,7 @@ from streamlease.protocol.errors import Halted, InvalidOption, StoreUnavailable
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.spark.core import available, targets
 from tests.spark.refusals import one_line
-from tests.spark.test_query import held_all, newest, ranges
+from tests.spark.test_query import newest, ranges
 from tests.spark.test_query_acts import act
 from tests.spark.test_query_faults import rows, started
 from tests.spark.world import SUBSCRIPTION, Query, Seen, World, run_together
@@ -178,10 +178,10 @@ def test_the_only_batch_comes_after_a_space_was_altered(world: World, consumed: 
 
 
 def test_the_only_batch_is_refused_beside_other_queries(world: World) -> None:
-    world.publish(5)
     world.lead()
     other = world.query()
-    held_all(other, world)
+    other.run(lambda: other.held.keys() == set(world.streams))  # and it can give back what it holds
+    world.publish(5)
     once = world.query()
     with pytest.raises(
         InvalidOption, match=r"once=True.* beside .* such as q-.*availableNow=True"

@@ -64,12 +64,12 @@ class Schedule:
     def _end(self, query: Query) -> None:
         """End a query in the middle of something."""
         query.trigger(self.random.choice(PHASES))
-        session = query.session
+        cuts = query.session.query.machine.cuts
         if self.random.random() < 0.8:
             query.kill()
         else:
             query.stop()
-        cut = session.cuts.open
+        cut = cuts.open
         for part in cut.ranges if cut is not None else ():
             self.at_risk |= {(part.stream, offset) for offset in range(part.start, part.end)}
 
