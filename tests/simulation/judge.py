@@ -89,6 +89,9 @@ class Judge:
         self.issued: dict[tuple[str, int], tuple[str, str]] = {}
         self.newest: dict[str, int] = {}
         """Stream -> the highest lease epoch issued."""
+        self.healed: set[str] = set()
+        """Streams of whose newest lease only a healed journal says: who had them before may commit until the
+        next leader's first write, which fences that off before it grants anything."""
         self.holders: dict[tuple[str, int], str] = {}
         self.claimed: dict[int, str] = {}
         self.acting: dict[int, str] = {}
@@ -147,6 +150,7 @@ class Judge:
             self.sometimes["a commit is written twice and read once"] += 1
             return
         self.last = (entry.term, entry.number)
+        self.healed.clear()
         self.commits += 1
         for record in decode_records(entry.payload):
             self._record(record)
@@ -213,7 +217,7 @@ class Judge:
         self.sometimes["a stream is committed by who has it"] += 1
         newest = self.newest.get(stream, 0)
         self.demand(
-            lease_epoch == newest or self._may_be_lost(stream, lease_epoch),
+            lease_epoch == newest or stream in self.healed or self._may_be_lost(stream, lease_epoch),
             stream, "is committed under lease epoch", lease_epoch, "though it is leased under", newest,
         )  # fmt: skip
         self.said_committed[stream] = max(offset, self.said_committed.get(stream, 0))
@@ -249,7 +253,9 @@ class Judge:
                 if progress.owner is not None and progress.session is not None:
                     key = (stream, progress.lease_epoch)
                     self.issued.setdefault(key, (progress.owner, progress.session))
-                    self.newest[stream] = max(progress.lease_epoch, self.newest.get(stream, 0))
+                    if progress.lease_epoch > self.newest.get(stream, 0):
+                        self.newest[stream] = progress.lease_epoch
+                        self.healed.add(stream)
                     self.bases.setdefault(key, progress.committed)
         self.last = max(self.last, self.store.kept[2:])
         self.sometimes["a snapshot"] += 1
