@@ -143,8 +143,8 @@ class Fetching:
         self.waiting = ReadAhead(most_waiting * self._max_batch, most_waiting * CHUNK_BYTES, MOST_BATCHES)
         self._news: OrderedDict[Held, None] = OrderedDict()
         """Streams that may have something to read, in the order in which they are looked at."""
-        self._delayed: set[Held] = set()
-        """Streams that are not read before their `retry_at`."""
+        self._delayed: dict[Held, None] = {}
+        """Streams that are not read before their `retry_at`, in the order in which that was found."""
         self._at_a_time = FEWEST_STREAMS
         """How many streams the next round reads."""
         self._not_before = 0.0
@@ -265,7 +265,7 @@ class Fetching:
         for held in [*self._delayed]:
             if held.retry_at is None or now >= held.retry_at:
                 held.retry_at = None
-                self._delayed.discard(held)
+                del self._delayed[held]
                 self.look_at(held)
 
     def _news_of(self, held: Held, began: int) -> News | None:
@@ -273,7 +273,7 @@ class Fetching:
         if not self._book.holds(held):
             return None
         if held.retry_at is not None:
-            self._delayed.add(held)
+            self._delayed[held] = None
         if not held.is_read or self.waiting.rests(held):
             return None  # until it is granted, answered, or handed out
         stream = _stream(held.stream)
