@@ -195,6 +195,19 @@ async def test_streams_that_may_not_be_read_are_passed_over() -> None:
     assert await rig.round() == [(4, 0)]
 
 
+async def test_streams_whose_wait_is_over_come_in_the_order_in_which_they_were_put_off() -> None:
+    rig = Rig(most_waiting=100)
+    rig.fetching._news.clear()
+    order = [3, 0, 4, 1, 2]
+    for shard in order:
+        rig.held[str(STREAMS[shard])].retry_at = 0.5
+        rig.hear(str(STREAMS[shard]))
+    assert await rig.round() == []
+    for held in rig.held.values():
+        held.retry_at = 0.0
+    assert await rig.round() == [(shard, 0) for shard in order]
+
+
 async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_streams() -> None:
     rig = Rig(most_waiting=100, redis=cluster_of(STREAMS[0]))
     answers, whole = asyncio.Event(), rig.reads
