@@ -231,9 +231,15 @@ async def test_an_embedded_host_that_failed_is_followed_by_another(
         await _finds_a_living_leader(agent, redis)
         first = agent.leaders._host
         assert first is not None
+        leading = (await leadership.read(redis, GROUP)).host
         broken.set()
         await until(lambda: _is(first.failure is not None))
         broken.clear()
+
+        async def let_go() -> bool:
+            return (await leadership.read(redis, GROUP)).host != leading
+
+        await until(let_go)  # who asks before that is told of the one that failed
         await _finds_a_living_leader(agent, redis)
         assert agent.leaders._host is not None
         assert agent.leaders._host is not first
