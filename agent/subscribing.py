@@ -65,6 +65,8 @@ class Subscribing:
             raise InvalidOption(
                 f"max_batch is {max_batch} and buffered_batches {buffered_batches}: both must be at least 1"
             )
+        if not isinstance(auto_commit, bool):
+            raise InvalidOption(f"auto_commit is {ascii(auto_commit)[:80]}: give True or False")
         check_start(start)
         known = None if options is None else _known(check_options(options))
         columns = None if schema is None else Schema.of(schema)

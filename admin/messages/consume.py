@@ -109,7 +109,7 @@ def consume(
         ),
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option(envvar="STREAMLEASE_METRICS_HOST", help="Address on which metrics are served.")
+        str, typer.Option(envvar="STREAMLEASE_METRICS_HOST", help="Address on which --metrics-port serves.")
     ] = "127.0.0.1",
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> int:

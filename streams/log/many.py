@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TypeGuard
+from itertools import islice
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 
@@ -26,7 +27,7 @@ from streamlease.streams.entries.together import StreamStep, decode_together
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Taken, gather
 from streamlease.streams.log.segments import History, Segment
-from streamlease.streams.redis.connection import AsyncRedis, Redis, exchange_behind, good, silent
+from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, exchange_behind, good, silent
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor
 
@@ -82,27 +83,23 @@ async def read_each(
         if reader.done:
             yield place, []
     while going:
-        commands = [readers[place].commands for place in going]
+        commands = {place: readers[place].commands for place in going}
         try:
-            answers = await exchange_behind(redis, (), [command for some in commands for command in some], ())
+            answers = await exchange_behind(
+                redis, (), [one for some in commands.values() for one in some], ()
+            )
         except (StoreUnavailable, Indefinite) as error:
             for place in going:
                 yield place, silent(redis, error)
             return
-        begin = 0
+        steps, errors = _taken(redis, readers, commands, iter([answer.reply for answer in answers]))
         below: dict[int, int] = {}
         left: list[int] = []
-        steps: dict[int, Taken] = {}
-        for place, some in zip(going, commands, strict=True):
-            mine = [answer.reply for answer in answers[begin : begin + len(some)]]
-            begin += len(some)
-            try:
-                steps[place] = readers[place].take(good(redis, mine))
-            except StreamleaseError as error:
-                if history is not None and _is_below_memory(error):
-                    below[place] = error.oldest
-                else:
-                    yield place, error
+        for place, why in errors.items():
+            if history is not None and _is_below_memory(why):
+                below[place] = why.oldest
+            else:
+                yield place, why
         shared = _decoded_together(readers, batches, steps) if together else {}
         for place, step in steps.items():
             reader = readers[place]
@@ -119,11 +116,7 @@ async def read_each(
             else:
                 left.append(place)
         if history is not None and below:
-            reading = [
-                asyncio.to_thread(_read_below, history, readers[place], memory)
-                for place, memory in below.items()
-            ]
-            for place, outcome in zip(below, await asyncio.gather(*reading), strict=True):
+            for place, outcome in await _read_all_below(history, readers, below):
                 if isinstance(outcome, StreamleaseError):
                     yield place, outcome
                     continue
@@ -133,6 +126,24 @@ async def read_each(
                 else:
                     left.append(place)
         going = left
+
+
+def _taken(
+    redis: Redis,
+    readers: Sequence[RangeReader],
+    commands: Mapping[int, list[Command]],
+    replies: Iterator[Any],
+) -> tuple[dict[int, Taken], dict[int, StreamleaseError]]:
+    """What each reader takes of the replies to its commands, or why it cannot, by its place."""
+    steps: dict[int, Taken] = {}
+    errors: dict[int, StreamleaseError] = {}
+    for place, some in commands.items():
+        mine = list(islice(replies, len(some)))
+        try:
+            steps[place] = readers[place].take(good(redis, mine))
+        except StreamleaseError as error:
+            errors[place] = error
+    return steps, errors
 
 
 def _decoded_together(
@@ -157,6 +168,16 @@ def _joined(batches: list[list[pa.RecordBatch]], place: int, size: int) -> list[
 
 def _is_below_memory(error: StreamleaseError) -> TypeGuard[HistoryTruncated]:
     return isinstance(error, HistoryTruncated) and not isinstance(error, MissingOffsets)
+
+
+async def _read_all_below(
+    history: History, readers: Sequence[RangeReader], below: Mapping[int, int]
+) -> list[tuple[int, Outcome]]:
+    """`_read_below` of many readers, each in a thread."""
+    reading = [
+        asyncio.to_thread(_read_below, history, readers[place], memory) for place, memory in below.items()
+    ]
+    return list(zip(below, await asyncio.gather(*reading), strict=True))
 
 
 def _read_below(history: History, reader: RangeReader, memory: int) -> Outcome:

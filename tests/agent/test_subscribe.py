@@ -194,6 +194,8 @@ async def test_bad_subscriptions_are_refused_at_once(client: Client) -> None:
         client.subscribe(SUB, session_timeout=0.5)
     with pytest.raises(InvalidOption, match="max_batch"):
         client.subscribe(SUB, max_batch=0)
+    with pytest.raises(InvalidOption, match="auto_commit is 'no': give True or False"):
+        client.subscribe(SUB, auto_commit="no")  # type: ignore[arg-type]
 
 
 async def test_an_unknown_space_is_said_when_entered_and_nothing_is_written(client: Client) -> None:

@@ -248,4 +248,9 @@ def test_the_streams_of_a_killed_query_are_taken_over_once_its_session_has_ended
     world.publish(1)
     last = {(stream, world.published[stream] - 1) for stream in world.streams}
     other.run(lambda: last <= {row[:2] for row in other.checkpoint.rows})
-    wait_for(lambda: bool(other.trigger()) or world.all_committed)
+
+    def committed() -> bool:
+        other.trigger()
+        return world.all_committed
+
+    wait_for(committed)

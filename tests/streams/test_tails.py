@@ -157,6 +157,8 @@ async def test_a_push_connection_that_stays_silent_is_made_anew(
                 await log.append(append(STREAMS[0], sequence, rows(0, 1)))
                 sequence += 1
                 await asyncio.sleep(0.01)
+        await log.append(append(STREAMS[0], sequence, rows(0, 1)))
+        await until(lambda: tails.next_of(STREAMS[0]) == sequence + 1)  # told, for nothing polls here
 
 
 @pytest.mark.parametrize("push", [True, False])
