@@ -48,7 +48,7 @@ from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import leadership
 from streamlease.streams.redis.damaged import readable, why
-from streamlease.streams.spaces.retention import Kept, kept
+from streamlease.streams.spaces.retention import Holdings, Kept
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -158,6 +158,7 @@ class Board:
         self._client = client
         self._interval = interval
         self._follower = JournalFollower(client.redis)
+        self._holdings = Holdings(client.redis)
         self._known: dict[str, tuple[object, dict[StreamId, str]]] = {}
         """The streams of each space with their text forms, as long as it has the same generations."""
         self._news = asyncio.Event()
@@ -220,7 +221,7 @@ class Board:
         news = await self._follower.look(ids, unread)
         # After the journals: what they say is committed was there before.
         streams = {space.name: self._streams_of(space) for space in spaces}
-        sizes = await kept(client.redis, [stream for some in streams.values() for stream in some])
+        sizes = await self._holdings.look([stream for some in streams.values() for stream in some])
         now = round(time.time() * 1000)
         wanted = {str(one): one for one in shared if one.id not in unread}
         self.groups = {

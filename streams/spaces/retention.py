@@ -264,23 +264,45 @@ def newer_than(
 
 async def kept(redis: AsyncRedis, streams: Sequence[StreamId]) -> dict[StreamId, Kept]:
     """What `streams` hold, in one round trip; those that do not exist, or are damaged, are left out."""
-    commands: list[Command] = [(*meta_command(one), "trimmed_at", "held_by", "held_since") for one in streams]
-    replies = await exchange(redis, commands) if commands else []
-    found: dict[StreamId, Kept] = {}
-    for stream, reply in zip(streams, replies, strict=True):
-        if isinstance(reply, ResponseError):
-            if not str(reply).startswith("WRONGTYPE"):
-                raise refusal(reply)
-            log.warning("%s", damaged_stream(stream))
-            continue
-        try:
-            one = _kept(stream, reply)
-        except StreamleaseError as damaged:
-            log.warning("%s", damaged)
-            continue
-        if one is not None:
-            found[stream] = one
-    return found
+    return await Holdings(redis).look(streams)
+
+
+class Holdings:
+    """What streams hold, for who asks again and again: a reply that is as before is not parsed again."""
+
+    def __init__(self, redis: AsyncRedis) -> None:
+        self._redis = redis
+        self._known: dict[StreamId, tuple[Command, Any, Kept | None]] = {}
+        """What asks about a stream, the newest reply, and what that says."""
+
+    async def look(self, streams: Sequence[StreamId]) -> dict[StreamId, Kept]:
+        """See :func:`kept`."""
+        known = self._known
+        asked = {one: known.get(one) or (_kept_command(one), None, None) for one in streams}
+        replies = await exchange(self._redis, [command for command, _, _ in asked.values()]) if asked else []
+        for (stream, (command, before, _)), reply in zip(asked.items(), replies, strict=True):
+            if before != reply:
+                asked[stream] = command, reply, _found(stream, reply)
+        self._known = asked
+        return {stream: kept for stream, (_, _, kept) in asked.items() if kept is not None}
+
+
+def _kept_command(stream: StreamId) -> Command:
+    return (*meta_command(stream), "trimmed_at", "held_by", "held_since")
+
+
+def _found(stream: StreamId, reply: Any) -> Kept | None:
+    """What a reply says; None, and a line in the log, if the stream is damaged."""
+    if isinstance(reply, ResponseError):
+        if not str(reply).startswith("WRONGTYPE"):
+            raise refusal(reply)
+        log.warning("%s", damaged_stream(stream))
+        return None
+    try:
+        return _kept(stream, reply)
+    except StreamleaseError as damaged:
+        log.warning("%s", damaged)
+        return None
 
 
 def _kept(stream: StreamId, reply: Any) -> Kept | None:

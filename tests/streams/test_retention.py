@@ -13,7 +13,7 @@ from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces import retention as retention_module
-from streamlease.streams.spaces.retention import Kept, Retention, Trim, kept, trim, trim_many
+from streamlease.streams.spaces.retention import Holdings, Kept, Retention, Trim, kept, trim, trim_many
 from tests.conftest import MakeServer
 from tests.streams.helpers import append, offsets, rows
 
@@ -46,6 +46,29 @@ async def test_bytes_are_what_is_stored(redis: AsyncRedis, log: AsyncLog, stream
     assert held.state.bytes > 0
     await trim(redis, Trim(stream, Retention(messages=8), 60))
     assert (await state(redis, stream)).state.bytes == await stored_bytes(redis, stream) < held.state.bytes
+
+
+async def test_who_asks_again_sees_what_changed_between(
+    redis: AsyncRedis, log: AsyncLog, stream: StreamId, caplog: pytest.LogCaptureFixture
+) -> None:
+    other, holdings = StreamId(stream.space, stream.generation, 77), Holdings(redis)
+    await log.open([other])
+    await fill(log, stream, [3, 4])
+    both = [stream, other]
+    assert await holdings.look(both) == await kept(redis, both)
+    first = await holdings.look(both)
+    await trim(redis, Trim(stream, Retention(messages=4), 7))
+    second = await holdings.look(both)
+    assert (second[stream].state.floor, second[other]) == (3, first[other])
+    assert second == await kept(redis, both)
+    await redis.hset(stream_meta(other), "floor", "x")
+    assert list(await holdings.look(both)) == [stream]
+    assert "damaged" in caplog.text
+    await redis.hset(stream_meta(other), "floor", "0")
+    assert await holdings.look(both) == second
+    await redis.delete(stream_meta(other))
+    assert list(await holdings.look(both)) == [stream]
+    assert await holdings.look([]) == {}
 
 
 async def test_a_retry_adds_no_bytes(redis: AsyncRedis, log: AsyncLog, stream: StreamId) -> None:
