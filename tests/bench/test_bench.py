@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -40,3 +41,15 @@ def test_every_subject_says_in_one_line_what_it_compares() -> None:
     for name, line in subjects().items():
         assert line.endswith("."), name
         assert callable(import_module(f"bench.{name}").measure)
+
+
+def test_the_append_script_without_its_sum_is_the_one_that_is_compared() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "accounting", "--messages", "20", "--runs", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.findall(r"(?m)^\W*(1|1000)(?:\W+\d+\.\d){2}\W*$", done.stdout) == ["1", "1000"], done.stdout
