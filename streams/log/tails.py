@@ -42,6 +42,7 @@ from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, is_cluster
 from streamlease.streams.redis.per_server import PerServer
+from streamlease.streams.redis.push_line import PushLine, open_push_line
 from streamlease.streams.tasks import Supervisor, first_of, task_failed
 
 POLL_SECONDS = 1.0
@@ -309,56 +310,58 @@ class Tails:
     # ------------------------------------------------------------ what is pushed
 
     async def _listen(self) -> None:
-        """One life of the push connection: one task subscribes, another one reads."""
-        pubsub: Any = self._redis.pubsub()
-        subscribed = asyncio.Event()
+        """One life of the push connection: one task subscribes, another one looks whether it lives."""
+        line = await open_push_line(self._redis, self._take)
         try:
-            await first_of(self._subscribe(pubsub, subscribed), self._hear(pubsub, subscribed))
+            await first_of(self._subscribe(line), self._mind(line))
         finally:
             self._pushed = False
-            await pubsub.aclose()
+            await line.close()
 
-    async def _subscribe(self, pubsub: Any, subscribed: asyncio.Event) -> None:
+    async def _subscribe(self, line: PushLine) -> None:
         have: set[str] = set()
         while True:
             self._resubscribe.clear()
             wanted = {tail.channel for tail in self._tails.values()}
             if wanted - have:
-                await pubsub.subscribe(*sorted(wanted - have))
-                subscribed.set()
+                line.send(("SUBSCRIBE", *sorted(wanted - have)))
             if have - wanted:
-                await pubsub.unsubscribe(*sorted(have - wanted))
+                line.send(("UNSUBSCRIBE", *sorted(have - wanted)))
             have = wanted
             self._pushed = bool(have)
             await self._resubscribe.wait()
             await asyncio.sleep(GATHER_SECONDS)
 
-    async def _hear(self, pubsub: Any, subscribed: asyncio.Event) -> None:
-        await subscribed.wait()  # before, there is no connection to read from
+    async def _mind(self, line: PushLine) -> None:
         time = asyncio.get_running_loop().time
         self._heard_at = time()
         while True:
-            message = await pubsub.get_message(timeout=ASK_SECONDS)
-            if message is not None:
-                self._heard_at = time()
-                self._take(message)
-            elif time() - self._heard_at >= QUIET_SECONDS:
+            silent = time() - self._heard_at
+            if silent >= QUIET_SECONDS:
                 raise TimeoutError(f"nothing was heard for {QUIET_SECONDS:.0f} s, and no answer")
-            else:
-                await pubsub.ping()
+            if silent >= ASK_SECONDS:
+                line.send(("PING",))
+                silent = 0.0
+            await line.over(ASK_SECONDS - silent)
 
-    def _take(self, message: Any) -> None:
-        tail = self._by_channel.get(message["channel"])
-        if tail is None or message["type"] not in ("message", "subscribe"):
-            return
-        if message["type"] == "subscribe":
-            self._due.add(tail.stream)  # for what was appended before the subscription took hold
-            self._poll_now.set()
-            return
-        self.pushes += 1
-        next = int(message["data"])
-        if next > (tail.next or 0):
-            self._set(tail.stream, next)
+    def _take(self, replies: list[Any]) -> None:
+        """What came together; of each stream, only how far it is now."""
+        self._heard_at = asyncio.get_running_loop().time()
+        ends: dict[bytes, int] = {}
+        for reply in replies:
+            if not isinstance(reply, list):
+                continue  # the answer to a question, before there is a subscription
+            kind, channel = reply[0], reply[1]
+            if kind == b"message":
+                self.pushes += 1
+                ends[channel] = max(ends.get(channel, 0), int(reply[2]))
+            elif kind == b"subscribe" and (tail := self._by_channel.get(channel)) is not None:
+                self._due.add(tail.stream)  # for what was appended before the subscription took hold
+                self._poll_now.set()
+        for channel, next in ends.items():
+            tail = self._by_channel.get(channel)
+            if tail is not None and next > (tail.next or 0):
+                self._set(tail.stream, next)
 
 
 class Watch:

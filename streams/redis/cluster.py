@@ -417,13 +417,13 @@ class AsyncCluster(Cluster[AsyncServer]):
         for node in self._forget_nodes():
             await node.aclose()
 
-    def pubsub(self, **options: Any) -> Any:
-        """A subscription through any node, the next one each time, as the last one may be silent.
+    def next_node(self) -> AsyncServer:
+        """Any node to subscribe at, the next one each time, as the last one may be silent.
 
         What is published on one node reaches all of them.
         """
         known = self.topology.primaries() or list(self._seeds)
-        return self.node(known[next(self._subscriptions) % len(known)]).pubsub(**options)
+        return self.node(known[next(self._subscriptions) % len(known)])
 
 
 class BlockingCluster(Cluster[BlockingServer]):

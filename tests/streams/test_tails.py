@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
-from redis.asyncio.client import PubSub
 
 from streamlease.protocol.errors import InvalidOption, StoreUnavailable, StreamleaseError, TaskFailed
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log import tails as tails_module
-from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.cluster import Address, AsyncCluster
-from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.redis.connection import AsyncRedis, connect, exchange
+from streamlease.streams.redis.push_line import PushLine
 from tests.conftest import MakeServer
 from tests.streams.helpers import append, cluster_of, rows, until
 
@@ -111,7 +110,7 @@ async def test_polls_read_little_as_long_as_the_push_connection_answers(
     asked: list[int] = []
     async with Tails(redis, poll_interval=0.02) as watched:
         tails = watched.watch()
-        next_offsets, get_message = watched._log.next_offsets, PubSub.get_message
+        next_offsets, data_received = watched._log.next_offsets, PushLine.data_received
 
         async def count(streams: list[StreamId], *damaged: object) -> dict[StreamId, int]:
             asked.append(len(streams))
@@ -122,13 +121,11 @@ async def test_polls_read_little_as_long_as_the_push_connection_answers(
         await until(lambda: asked[-20:] == [2] * 20)  # for longer than it may be silent: it answers
         deaf = asyncio.Event()
 
-        async def hear(pubsub: PubSub, timeout: float) -> Any:  # noqa: ASYNC109 - as redis-py has it
-            if deaf.is_set():
-                await asyncio.sleep(timeout)
-                return None
-            return await get_message(pubsub, timeout=timeout)
+        def hear(line: PushLine, data: bytes) -> None:
+            if not deaf.is_set():
+                data_received(line, data)
 
-        monkeypatch.setattr(PubSub, "get_message", hear)
+        monkeypatch.setattr(PushLine, "data_received", hear)
         deaf.set()
         await until(lambda: asked[-5:] == [9] * 5)
         deaf.clear()
@@ -142,13 +139,10 @@ async def test_a_push_connection_that_stays_silent_is_made_anew(
     monkeypatch.setattr(tails_module, "QUIET_SECONDS", 0.1)
     await log.open(STREAMS)
 
-    async def hear(pubsub: PubSub, timeout: float) -> None:  # noqa: ASYNC109 - as redis-py has it
-        await asyncio.sleep(timeout)
-
     async with Tails(redis, poll_interval=3600) as watched:
         tails = watched.watch()
         with monkeypatch.context() as patched:
-            patched.setattr(PubSub, "get_message", hear)
+            patched.setattr(PushLine, "data_received", lambda line, data: None)
             tails.set_streams(STREAMS)
             await until(lambda: "nothing was heard" in caplog.text)
         sequence = 0
@@ -159,6 +153,67 @@ async def test_a_push_connection_that_stays_silent_is_made_anew(
                 await asyncio.sleep(0.01)
         await log.append(append(STREAMS[0], sequence, rows(0, 1)))
         await until(lambda: tails.next_of(STREAMS[0]) == sequence + 1)  # told, for nothing polls here
+
+
+async def test_of_what_is_pushed_together_only_the_end_is_told(redis: AsyncRedis, log: AsyncLog) -> None:
+    await log.open(STREAMS)
+    told: list[tuple[StreamId, int | None]] = []
+    async with Tails(redis, poll_interval=3600) as watched:
+        tails = watched.watch(lambda stream, next: told.append((stream, next)))
+        tails.set_streams(STREAMS)
+        await until(lambda: all(tails.next_of(one) == 0 for one in STREAMS) and watched._pushed)
+        one, other = (stream_news(stream).encode() for stream in STREAMS[:2])
+        told.clear()
+        watched._take(
+            [b"PONG", *([b"message", one, b"%d" % n] for n in (3, 7, 5)), [b"message", other, b"1"]]
+        )
+        watched._take([[b"pong", b""], [b"message", one, b"6"], [b"message", b"nobody's", b"9"]])
+        assert told == [(STREAMS[0], 7), (STREAMS[1], 1)]
+
+
+@pytest.mark.parametrize("how", ["garbage", "closed", "error reply"])
+async def test_a_push_connection_that_ends_is_made_anew(
+    redis: AsyncRedis,
+    log: AsyncLog,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
+) -> None:
+    await log.open(STREAMS)
+    lines: list[PushLine] = []
+    subscribe = Tails._subscribe
+
+    async def noted(tails: Tails, line: PushLine) -> None:
+        lines.append(line)
+        await subscribe(tails, line)
+
+    monkeypatch.setattr(Tails, "_subscribe", noted)
+    async with Tails(redis, poll_interval=3600) as watched:
+        tails = watched.watch()
+        tails.set_streams(STREAMS)
+        await until(lambda: watched._pushed)
+        sequence = 0
+        async with asyncio.timeout(10):
+            while not watched.pushes:
+                await log.append(append(STREAMS[0], sequence, rows(0, 1)))
+                sequence += 1
+                await asyncio.sleep(0.01)
+        match how:
+            case "garbage":
+                await exchange(redis, [("PUBLISH", stream_news(STREAMS[0]), "not a number")])
+            case "closed":
+                lines[0]._transport.write_eof()  # the server answers by closing it
+            case _:
+                lines[0].send(("SUBSCRIBE",))
+        await until(lambda: len(lines) > 1)
+        pushes = watched.pushes
+        async with asyncio.timeout(10):
+            while watched.pushes == pushes:
+                await log.append(append(STREAMS[0], sequence, rows(0, 1)))
+                sequence += 1
+                await asyncio.sleep(0.01)
+        await until(lambda: tails.next_of(STREAMS[0]) == sequence)
+    assert "tails: push" in caplog.text
 
 
 @pytest.mark.parametrize("push", [True, False])
@@ -219,7 +274,7 @@ async def test_closing_twice_is_harmless_and_for_good(redis: AsyncRedis) -> None
         Tails(redis, poll_interval=0)
 
 
-@pytest.mark.parametrize("broken", ["_subscribe", "_hear"])
+@pytest.mark.parametrize("broken", ["_subscribe", "_mind"])
 async def test_a_defect_of_either_task_of_the_push_connection_ends_both_and_is_shown(
     redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -281,18 +336,13 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
 
 def test_a_subscription_in_place_of_a_silent_one_goes_to_another_server() -> None:
     """Else the news of healthy servers stay away for as long again."""
-    subscribed: list[Address] = []
 
     class Node:
         def __init__(self, address: Address) -> None:
-            self._address = address
-
-        def pubsub(self) -> None:
-            subscribed.append(self._address)
+            self.address = address
 
     cluster = AsyncCluster((), Node, "a cluster")  # type: ignore[arg-type]
     cluster.topology.owners[:3] = [("a", 1), ("b", 1), ("c", 1)]
-    for _ in range(7):
-        cluster.pubsub()
+    subscribed: list[Address] = [cluster.next_node().address for _ in range(7)]  # type: ignore[attr-defined]
     assert {*subscribed[:3]} == {("a", 1), ("b", 1), ("c", 1)}
     assert subscribed[3:] == subscribed[:4]
