@@ -405,7 +405,7 @@ def code_of_classes(source: str) -> dict[str, int]:
     }
 
 
-STILL_LARGE = {"GroupState", "NextCuts", "QueryCuts"}
+STILL_LARGE = {"NextCuts", "QueryCuts"}
 """Machines that are to be parted by idea."""
 
 

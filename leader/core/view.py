@@ -106,7 +106,7 @@ def in_order(state: GroupState) -> list[str]:
 def rows(leader: Leader, streams: list[str], now: int) -> list[StreamView]:
     """What is to be seen of those of the streams that the group has."""
     durable = leader.durable
-    in_cut = {stream: session for session, cuts in durable.sessions.items() for stream in cuts.ranges}
+    in_cut = durable.sessions.in_open()
     found = []
     for stream in streams:
         progress = durable.streams.get(stream)
@@ -157,7 +157,7 @@ def around(leader: Leader, streams: list[StreamView], now: int) -> DescribedGrou
 
 def of_state(state: GroupState) -> DescribedGroup:
     """The view of a group that has no live leader, from its journal."""
-    open_cuts = {stream for cuts in state.sessions.values() for stream in cuts.ranges}
+    open_cuts = state.sessions.in_open()
     view = _of_group(state)
     view["streams"] = [_row(state, name, state.streams[name], name in open_cuts) for name in in_order(state)]
     return view

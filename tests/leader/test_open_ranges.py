@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from streamlease.leader.core.state.group_cuts import SessionCuts
 from streamlease.leader.core.state.open_ranges import OpenRanges
-from streamlease.leader.core.state.progress import SessionCuts
 from streamlease.protocol.cuts import CutRange, Ranges
 
 CUT = Ranges.of([CutRange("s.0.0", 1, 0, 5), CutRange("s.0.1", 2, 3, 4), CutRange("s.0.2", 1, 7, 9)])

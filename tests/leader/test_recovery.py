@@ -105,7 +105,7 @@ def consistent(rig: Rig) -> None:
     for id, name in leader.peers.names.items():
         assert leader.peers[name].borrower == id
     sessions = {peer.session for peer in leader.peers.values()}
-    for session, cuts in leader.durable.sessions.items():
+    for session, cuts in leader.durable.sessions.root.items():
         assert session in sessions, "a session without borrowers is remembered"
         for stream in cuts.ranges:
             assert leader.durable.streams[stream].session == session, "an open cut holds another's stream"

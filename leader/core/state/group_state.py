@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from streamlease.leader.core.state import outcomes as o
 from streamlease.leader.core.state.fields import Number, Stream
-from streamlease.leader.core.state.open_ranges import OpenRanges
-from streamlease.leader.core.state.operated import Acted, BorrowerLeft, DoneAct, Operated, RefusedAct
-from streamlease.leader.core.state.progress import SessionCuts, StreamProgress
+from streamlease.leader.core.state.group_cuts import GroupCuts
+from streamlease.leader.core.state.operated import Acted, BorrowerLeft, Operated, RefusedAct
+from streamlease.leader.core.state.progress import StreamProgress
 from streamlease.leader.core.state.records import (
     Attested,
     Committed,
@@ -61,7 +61,7 @@ class GroupState(BaseModel):
     lost_from: Number | None = None
     """As of `StreamProgress`, for streams that are new to the group."""
     streams: dict[Stream, StreamProgress] = Field(default_factory=dict)
-    sessions: dict[str, SessionCuts] = Field(default_factory=dict)
+    sessions: GroupCuts = Field(default_factory=GroupCuts)
     expired_at: Number | None = None
     """Since when (ms of the Redis clock) the group holds no data, because it was idle for too long."""
     moves: Number = 0
@@ -86,7 +86,7 @@ class GroupState(BaseModel):
                     self.streams[stream].commit(offset)
                 return record.offsets
             case CutOpened():
-                self._open(record)
+                self.sessions.open(record)
             case CutClosed():
                 return self._close(record)
             case Leased():
@@ -124,7 +124,8 @@ class GroupState(BaseModel):
             case TermStarted():
                 self._begin_term(record)
             case Expired():
-                self._expire(record)
+                self.expired_at = record.at
+                self.operated.remember(record.kept())
                 return (EXPIRED,)
             case Returned():
                 self.expired_at = None
@@ -181,42 +182,25 @@ class GroupState(BaseModel):
 
     # ------------------------------------------------------------ cuts
 
-    def _open(self, record: CutOpened) -> None:
-        cuts = self.sessions.setdefault(record.session, SessionCuts())
-        cuts.cut = record.cut
-        cuts.finished = max(cuts.finished, record.cut - 1)
-        cuts.ranges = OpenRanges(record.ranges)
-
     def _close(self, record: CutClosed) -> Iterable[str]:
-        cuts = self.sessions.setdefault(record.session, SessionCuts())
-        closed: Iterable[str] = ()
-        if cuts.cut == record.cut:
-            closed, _, _, ends = cuts.ranges.left.columns
-            for stream, end in zip(closed, ends, strict=True):
-                self.streams[stream].commit(end)
-            cuts.cut = 0
-            cuts.ranges = OpenRanges()
-        cuts.finished = max(cuts.finished, record.cut)
-        return closed
+        streams, _, _, ends = self.sessions.close(record).columns
+        for stream, end in zip(streams, ends, strict=True):
+            self.streams[stream].commit(end)
+        return streams
 
     def _forget_session(self, session: str) -> None:
-        for part in self._open_ranges(session).left:
+        for part in self.sessions.forget(session):
             if part.stream in self.streams:
                 self.streams[part.stream].pin(part.end)
-        self.sessions.pop(session, None)
 
     def is_in_cut(self, stream: str) -> bool:
         """Whether an open cut of the session that holds the stream has a part of it."""
-        return stream in self._open_ranges(self.streams[stream].session)
-
-    def _open_ranges(self, session: str | None) -> OpenRanges:
-        cuts = self.sessions.get(session) if session is not None else None
-        return cuts.ranges if cuts is not None else OpenRanges()
+        return self.sessions.has_open(self.streams[stream].session, stream)
 
     def _pin(self, stream: str) -> None:
         """The owner loses `stream`: take it out of its open cut, and remember where that cut ended."""
         progress = self.streams[stream]
-        end = self._open_ranges(progress.session).leave(stream)
+        end = self.sessions.leave(progress.session, stream)
         if end is not None:
             progress.pin(end)
 
@@ -240,33 +224,19 @@ class GroupState(BaseModel):
             gone = self.streams.pop(stream, None)
             if gone is not None:
                 self.lease_epoch_floor = max(self.lease_epoch_floor, gone.lease_epoch)
-            for cuts in self.sessions.values():
-                cuts.ranges.leave(stream)
+            self.sessions.forget_stream(stream)
         self.operated.forget_streams(streams)
         if self.lost_from is not None:
             self.lost_from = self.lease_epoch_floor + 1
 
     # ------------------------------------------------------------ what is done to it
 
-    def _expire(self, record: Expired) -> None:
-        self.expired_at = record.at
-        self.operated.remember(
-            DoneAct(
-                act="expire",
-                who=record.host,
-                request="",
-                at=record.at,
-                what=f"idle for {record.idle_ms // 1000} s",
-                body="{}",
-            )
-        )
-
     def _act(self, record: Acted) -> Iterable[str]:
         """Do to streams what the act does; what it sets is the business of `Operated`."""
         match record.outcome:
             case o.Reset(moves=moves, behind=behind):
                 for stream, (_, offset) in moves.items():
-                    self._open_ranges(self.streams[stream].session).leave(stream)
+                    self.sessions.leave(self.streams[stream].session, stream)
                     self.streams[stream].begin_anew(offset, self.next_lease_epoch(stream))
                 for stream in behind:
                     self._let_go(stream)

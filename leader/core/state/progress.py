@@ -1,14 +1,13 @@
-"""What is durable about one stream of a group, and about the cuts of one session."""
+"""What is durable about one stream of a group."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from streamlease.leader.core.state.fields import Number
-from streamlease.leader.core.state.open_ranges import OpenRanges, OpenRangesField
 from streamlease.leader.core.state.records import Failed, Fate, Leased
 
 
@@ -126,14 +125,3 @@ class StreamProgress:
             cause=record.cause,
             fate=record.fate,
         )
-
-
-class SessionCuts(BaseModel):
-    """What is durable about one session's cuts."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    finished: Number = 0
-    cut: Number = 0
-    """Number of the open cut; 0 if none is open."""
-    ranges: OpenRangesField = Field(default_factory=OpenRanges)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from streamlease.leader.core.state.fields import Number, Stream
-from streamlease.leader.core.state.operated import Acted, BorrowerLeft, RefusedAct
+from streamlease.leader.core.state.operated import Acted, BorrowerLeft, DoneAct, RefusedAct
 from streamlease.protocol.cuts import RangesField
 
 Fate = Literal["retry", "dead_letter", "stop"]
@@ -132,6 +132,11 @@ class Expired(_Record):
     """Milliseconds of the Redis clock."""
     idle_ms: Number
     host: str
+
+    def kept(self) -> DoneAct:
+        """What the host did, as the state keeps it among the acts."""
+        what = f"idle for {self.idle_ms // 1000} s"
+        return DoneAct(act="expire", who=self.host, request="", at=self.at, what=what, body="{}")
 
 
 class Returned(_Record):
