@@ -78,7 +78,7 @@ class AvailableNow:
         assert self.targets is not None
         done = {stream: held.committed for stream, held in self._cuts.held.items()}
         try:
-            return exhausted(self.targets, view, self._cuts.session, done, waited)
+            return exhausted(self.targets, view, self._cuts.who.session, done, waited)
         except Halted as error:
             raise Halted(f"{self._subscription}: {error}") from None
 
@@ -88,9 +88,9 @@ class AvailableNow:
         Raises:
             InvalidOption: another query of the group would read the cut again.
         """
-        if not at_hand(view, self._cuts.session, self._cuts.held, waited):
+        if not at_hand(view, self._cuts.who.session, self._cuts.held, waited):
             return False
-        other = other_living(view, self._cuts.session)
+        other = other_living(view, self._cuts.who.session)
         if other is not None and self._timeout_ms < LEAST_ONCE_MS:
             raise InvalidOption(
                 f"trigger(once=True) beside other consumers of {self._subscription}, such as {other['name']} "
@@ -110,5 +110,5 @@ class AvailableNow:
         if view is None:
             seen = f"no leader answers: {trouble or 'the reason is not known'}"
         else:
-            seen = obstacle(view, self._cuts.session, self._cuts.held)
+            seen = obstacle(view, self._cuts.who.session, self._cuts.held)
         return unsettled(self._subscription, SETTLE_SECONDS, seen)

@@ -1,29 +1,30 @@
 """What a query knows of its streams and cuts: a part of the query's machine.
 
-It decides what is proposed, what a finished cut commits, when a revoked stream may leave, and what of an
-unfinished cut is still the query's own. What is held is in the consumer's book; a cut is finished as a whole,
-so of a stream nothing is ever delivered and not committed.
+It decides what a finished cut commits, when a revoked stream may leave, and what of an unfinished cut is
+still the query's own. What is held is in the consumer's book; a cut is finished as a whole, so of a stream
+nothing is ever delivered and not committed. A cut goes from part to part::
+
+    proposed (`ProposedCut`) --> open --> finished (`FinishedCuts`)
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
-from streamlease.borrower.book import ConsumerBook, Held
+from streamlease.borrower.book import ConsumerBook
 from streamlease.borrower.events import Progressed, StreamGone, StreamGranted, StreamRevoking
-from streamlease.protocol.cuts import NO_RANGES, CutRange, Ranges
-from streamlease.protocol.errors import Fenced
+from streamlease.protocol.cuts import NO_RANGES, Ranges
 from streamlease.protocol.messages import (
     CutFixed,
     CutResumed,
     FinishCut,
-    FixCut,
     Progress,
     ResumeCut,
 )
 from streamlease.spark.core.checkpoint import CutOffset
-from streamlease.spark.core.limits import Limits
+from streamlease.spark.core.finished_cuts import FinishedCuts, is_pinned_to
+from streamlease.spark.core.proposed_cut import ProposedCut, QueryIdentity
 from streamlease.spark.core.unread import UnreadMessages
 
 Report = Callable[[int, Progressed], None]
@@ -34,35 +35,21 @@ class QueryCuts:
     """The streams of one query and its cuts."""
 
     def __init__(self, group: str, report: Report) -> None:
-        self.group = group
-        self.session = ""
-        self.arrival = 0
+        self.who = QueryIdentity(group)
         self.book = ConsumerBook()
         self.held = self.book.streams
         self.unread = UnreadMessages(self.held)
-        self.finished = 0
-        """The newest cut that went through the sink."""
-        self.unconfirmed = False
-        """Whether the leader has yet to confirm that cut `finished` is finished."""
-        self.went_through: CutOffset | None = None
-        """The last cut that went through the sink, as far as it was read here."""
-        self._attested: dict[str, CutRange] | None = None
-        """Ranges of the last cut that went through the sink, once one was asked for."""
+        self.finished = FinishedCuts()
+        self.proposed = ProposedCut(self.who, self.finished, self.held, self.unread)
         self.open: CutOffset | None = None
         self.open_streams: set[str] = set()
         """Streams of the open cut that were not lost since it was fixed."""
-        self.proposed: FixCut | None = None
         self.rebalances = 0
         self.settled = False
         """Whether it is known what became of the cut that was open when the query was stopped."""
         self._report = report
         self._asked_back: dict[str, None] = {}
         """All streams that are revoking, and some that are not any more."""
-        self._proposals = 0
-        self._names: tuple[int, set[str]] = (0, set())
-        """The newest proposal of which somebody asked, and its streams."""
-        self._passed_over: dict[str, int] = {}
-        """In how many cuts in a row a stream with something to read got nothing."""
 
     # ------------------------------------------------------------ streams
 
@@ -134,85 +121,13 @@ class QueryCuts:
 
     def _is_busy(self, stream: str) -> bool:
         """Whether the open or the proposed cut holds the stream."""
-        if stream in self.open_streams or self.proposed is None:
-            return stream in self.open_streams
-        if self._names[0] != self.proposed.proposal:
-            self._names = self.proposed.proposal, set(self.proposed.ranges.streams)
-        return stream in self._names[1]
+        return stream in self.open_streams or self.proposed.holds(stream)
 
-    # ------------------------------------------------------------ the next cut
-
-    def propose(
-        self,
-        waiting: Mapping[str, int],
-        limits: Limits,
-        milliseconds: int = 0,
-        mean_bytes: Mapping[str, float] | None = None,
-    ) -> FixCut | None:
-        """The cut that could be made of what waits now; it is proposed from now on.
-
-        Args:
-            waiting: see :meth:`UnreadMessages.counts`.
-            limits: what the cut may hold.
-            milliseconds: how long ago the last cut was fixed.
-            mean_bytes: size of a message of each stream, where a limit of bytes asks for it.
-        """
-        # A pinned part is taken whole, so that it is the same part again, and leaves less for the rest.
-        pinned = self.unread.pinned_ends()
-        sizes: dict[str, int] = {}
-        means = mean_bytes or {}
-        if pinned or limits.is_worth_a_cut(sum(waiting.values()), milliseconds):
-            taken = {stream: end - self.held[stream].committed for stream, end in pinned.items()}
-            left = limits.less(
-                sum(taken.values()), sum(rows * means.get(stream, 0.0) for stream, rows in taken.items())
-            )
-            if left.max_rows != 0 and left.max_bytes != 0:
-                sizes = left.sizes(waiting, means, self._passed_over)
-        ends = pinned | {stream: self.held[stream].committed + size for stream, size in sizes.items()}
-        if ends:
-            over = [one for one in waiting if one not in sizes] if len(sizes) < len(waiting) else ()
-            self._passed_over = {stream: self._passed_over.get(stream, 0) + 1 for stream in over}
-        self.proposed = self.fix_cut(ends) if ends else None
-        return self.proposed
-
-    def fix_cut(self, ends: Mapping[str, int]) -> FixCut:
-        """The next cut: each stream from where it is committed to its end."""
-        self._proposals += 1
-        held = [self.held[stream] for stream in ends]
-        return FixCut(
-            group=self.group,
-            session=self.session,
-            arrival=self.arrival,
-            cut=self.finished + 1,
-            finished=self.finished,
-            ranges=Ranges(
-                [*ends],
-                [one.lease_epoch for one in held],
-                [one.committed for one in held],
-                [*ends.values()],
-            ),
-            proposal=self._proposals,
-        )
-
-    def is_meant(self, fixed: CutFixed) -> bool:
-        """Whether this is an answer to what is proposed, and not to what was proposed before."""
-        return self.proposed is not None and self.proposed.proposal == fixed.proposal
-
-    def ranges_of(self, fixed: CutFixed) -> Ranges:
-        """The ranges that are fixed, by an answer to what is proposed."""
-        assert self.proposed is not None
-        return fixed.ranges if fixed.ranges is not None else self.proposed.ranges
-
-    def is_older(self, fixed: CutFixed) -> bool:
-        """Whether the leader knows of finished cuts that the checkpoint does not know of."""
-        proposed = self.proposed
-        return proposed is not None and fixed.finished >= proposed.cut and not self.ranges_of(fixed)
+    # ------------------------------------------------------------ the open cut
 
     def fixed(self, fixed: CutFixed) -> CutOffset | None:
         """The answer to what was proposed: the cut that is open now; None if nothing of it may be read."""
-        ranges = self.ranges_of(fixed)
-        proposed, self.proposed = self.proposed, None
-        assert proposed is not None
+        ranges = self.proposed.take(fixed)
         if not ranges:
             self.release_revoked()
             return None
@@ -221,7 +136,7 @@ class QueryCuts:
         return cut
 
     def _cut_of(self, answer: CutFixed | CutResumed, ranges: Ranges) -> CutOffset:
-        return CutOffset(self.group, self.session, answer.cut, answer.term, ranges)
+        return CutOffset(self.who.group, self.who.session, answer.cut, answer.term, ranges)
 
     def set_open(self, cut: CutOffset | None) -> None:
         """This cut is open now, or none is."""
@@ -259,18 +174,14 @@ class QueryCuts:
         Returns:
             the cut that such a process had fixed besides, and not taken note of: it is open now.
         """
-        read = done
-        if self.open is not None and self.is_open(done):
-            read = self.open
+        own = self.open if self.is_open(done) else None
+        if own is not None:
             mine, (streams, _, _, ends) = self.open_streams, done.ranges.columns
             for stream, end in zip(streams, ends, strict=True):
                 held = self.held.get(stream)
                 if held is not None and end > held.committed and stream in mine:
                     held.advance(end)
-            self.unconfirmed = True
-        self.finished = done.cut
-        self.went_through = read
-        self._attested = None
+        self.finished.add(own or done, told=own is None)
         for stream in self.unread.pinned():
             self._attest(stream)
         return self.take_up(following)
@@ -289,7 +200,8 @@ class QueryCuts:
         A process that ends before its checkpoint names the cut that it has just fixed leaves it open. None of
         it was read; but the next process must not give one of its streams away before it knows of it.
         """
-        return ResumeCut(group=self.group, session=self.session, arrival=self.arrival, cut=done.cut + 1)
+        who = self.who
+        return ResumeCut(group=who.group, session=who.session, arrival=who.arrival, cut=done.cut + 1)
 
     def finish_cut(self, done: CutOffset, term: int) -> FinishCut:
         """Says that all cuts up to `done` went through the sink, and what that one was.
@@ -299,22 +211,16 @@ class QueryCuts:
         Args:
             term: that of the leader who is told.
         """
-        mine = done is self.went_through or (self.open is not None and self.is_open(done))
-        read = self.open if self.open is not None and self.is_open(done) else done
+        own = self.open if self.is_open(done) else None
+        mine, read = own is not None or done is self.finished.last, own or done
         return FinishCut(
-            group=self.group,
-            session=self.session,
-            arrival=self.arrival,
+            group=self.who.group,
+            session=self.who.session,
+            arrival=self.who.arrival,
             finished=done.cut,
             ranges=None if mine and read.term == term else read.ranges,
             term=term,
         )
-
-    def confirm(self, finished: int) -> bool:
-        """The leader knows that all cuts up to `finished` are; whether there is nothing left to confirm."""
-        if finished >= self.finished:
-            self.unconfirmed = False
-        return not self.unconfirmed
 
     def believe(self, progress: tuple[Progress, ...]) -> dict[str, int]:
         """Take over what the leader says is committed, for streams that are in no open cut.
@@ -339,24 +245,20 @@ class QueryCuts:
     def _attest(self, stream: str) -> None:
         """Commit what is pinned, if the checkpoint says that just this went through the sink already."""
         held = self.held[stream]
-        if held.pinned_end is None or self.went_through is None:
-            return
-        if self._attested is None:
-            self._attested = {part.stream: part for part in self.went_through.ranges}
-        part = self._attested.get(stream)
-        if part is not None and _is_pinned_to(held, part):
-            held.advance(part.end)
-            self._report(held.slot, Progressed(stream, held.lease_epoch, part.end))
+        end = self.finished.attested(held)
+        if end is not None:
+            held.advance(end)
+            self._report(held.slot, Progressed(stream, held.lease_epoch, end))
 
     # ------------------------------------------------------------ an unfinished cut of an earlier process
 
     def resume_cut(self, cut: CutOffset) -> ResumeCut:
         """Asks what of `cut` is still the query's own; all cuts before it are finished."""
-        self.finished = max(self.finished, cut.cut - 1)
+        self.finished.begin_behind(cut.cut - 1)
         return ResumeCut(
-            group=self.group,
-            session=self.session,
-            arrival=self.arrival,
+            group=self.who.group,
+            session=self.who.session,
+            arrival=self.who.arrival,
             cut=cut.cut,
             ranges=cut.ranges,
         )
@@ -366,7 +268,7 @@ class QueryCuts:
         return {
             part.stream: part.end
             for part in cut.ranges
-            if (held := self.held.get(part.stream)) is not None and _is_pinned_to(held, part)
+            if (held := self.held.get(part.stream)) is not None and is_pinned_to(held, part)
         }
 
     def resumed(self, cut: CutOffset, term: int, mine: set[str]) -> Ranges:
@@ -374,24 +276,3 @@ class QueryCuts:
         ranges = cut.ranges.only(mine)
         self.set_open(CutOffset(cut.group, cut.session, cut.cut, term, ranges))
         return ranges
-
-
-def older_checkpoint(session: str, cut: int, finished: int) -> Fenced:
-    """The error of a query whose checkpoint does not know cut `cut`, although all up to `finished` are."""
-    return Fenced(
-        f"cut {cut} of query {session} was finished already, by cut {finished}: its checkpoint is older than "
-        f"its progress; use the newest checkpoint, or a new one"
-    )
-
-
-def _is_pinned_to(held: Held, part: CutRange) -> bool:
-    """Whether the next cut must be what `part` was, and nobody had the stream since.
-
-    A batch that is read in part leaves out only streams that were leased again, so the next lease epoch
-    proves that `part` was not left out.
-    """
-    return (
-        not held.limbo
-        and held.follows == part.lease_epoch
-        and (held.committed, held.pinned_end) == (part.start, part.end)
-    )

@@ -13,9 +13,10 @@ A micro-batch is one cut, which the leader fixes durably before Spark hears of i
   checkpoint that lacks one is an old copy, and refused.
 
 Where the query is, and every legal move of it, is in `query_states`. It has parts that own their state:
-`QueryCuts` with the consumer's book; `Calls` and the conversations with Spark and the leader, `NextCuts`,
-`Resuming` and `Stopping`, which share a `Desk`; `Losses`, `AvailableNow`, `Outage` and `QueryReport`. This
-module says which part an event is for. Times are seconds of any clock that does not run backwards.
+`QueryCuts` with the consumer's book; `Calls` and the conversations with Spark and the leader, `NextCuts`
+(with `Finishing`), `Resuming` and `Stopping`, which share a `Desk`; `Losses`, `AvailableNow`, `Outage` and
+`QueryReport`. This module says which part an event is for. Times are seconds of any clock that does not run
+backwards.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from streamlease.protocol.messages import CutFinished, CutFixed, CutRead, CutRes
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.available import AvailableNow
 from streamlease.spark.core.conversations.calls import Calls
+from streamlease.spark.core.conversations.finishing import Finishing
 from streamlease.spark.core.conversations.next_cut import NextCuts
 from streamlease.spark.core.conversations.query_desk import Desk
 from streamlease.spark.core.conversations.resuming import Resuming
@@ -70,14 +72,7 @@ class QueryMachine:
         """Events that no transition allows, and late answers."""
         self._desk = Desk()
         self._losses = Losses(self.cuts)
-        self._next_cuts = NextCuts(
-            self._desk,
-            self.cuts,
-            self._losses,
-            self.available,
-            fresh=config.fresh,
-            fail_on_data_loss=config.fail_on_data_loss,
-        )
+        self._finishing = Finishing(self._desk, self.cuts, self._losses, fresh=config.fresh)
         self._stopping = Stopping(self._desk, self.cuts)
         self._outage = Outage(config.redis_timeout)
         self._calls = Calls(
@@ -85,7 +80,15 @@ class QueryMachine:
             self.cuts,
             self._losses,
             self._outage,
-            self._next_cuts,
+            NextCuts(
+                self._desk,
+                self.cuts,
+                self._losses,
+                self.available,
+                self._finishing,
+                fresh=config.fresh,
+                fail_on_data_loss=config.fail_on_data_loss,
+            ),
             Resuming(self._desk, self.cuts, self._losses, config.subscription),
             config.subscription,
         )
@@ -114,8 +117,9 @@ class QueryMachine:
             times += [desk.question.again_at, desk.question.give_up]
         elif desk.state in (_S.LOOKING, _S.REGAINING, _S.LOSING, _S.CONFIRMING) and not desk.is_finding:
             times.append(desk.until if desk.news_at is None else desk.news_at)
-        if self.cuts.unconfirmed and desk.state not in (_S.FAILED, _S.ENDED):
-            times.append(self._next_cuts.confirm_at)
+        again_at = self._finishing.again_at
+        if again_at is not None and desk.state not in (_S.FAILED, _S.ENDED):
+            times.append(again_at)
         return min(times, default=None)
 
     def step(self, event: q.Event, now: float) -> list[q.Effect]:
@@ -219,11 +223,11 @@ class QueryMachine:
                 self._count(message)
                 return True
             case CutFixed():
-                self.cuts.confirm(message.finished)
-                if self.cuts.is_meant(message):
+                self.cuts.finished.confirm(message.finished)
+                if self.cuts.proposed.is_meant(message):
                     self._losses.went_on(self.cuts.believe(message.progress))
             case CutFinished():
-                self.cuts.confirm(message.finished)
+                self.cuts.finished.confirm(message.finished)
                 self._losses.went_on(self.cuts.believe(message.progress))
             case CutResumed():
                 pass
@@ -259,9 +263,7 @@ class QueryMachine:
         said = self._leaderless.look(None if self.is_led else desk.around.trouble, desk.now)
         if said is not None:
             desk.say(logging.WARNING, said)
-        done = self.cuts.went_through
-        if self.cuts.unconfirmed and done is not None and desk.now >= self._next_cuts.confirm_at:
-            self._next_cuts.tell_finished(done)
+        self._finishing.tell_again()
         return True
 
     def _report_progress(self, slot: int, progress: Progressed) -> None:

@@ -88,13 +88,13 @@ class Finder:
                 states = await streams.states(map(StreamId.parse, what.streams))
                 return {str(stream): state.mean_bytes for stream, state in states.items()}
             case q.WrittenLate():
-                return await runs.is_late(client.redis, cuts.group, cuts.session)
+                return await runs.is_late(client.redis, cuts.who.group, cuts.who.session)
             case q.Floors():
                 states = await streams.states(map(StreamId.parse, what.streams))
                 return {str(stream): state.floor for stream, state in states.items()}
             case q.Untold():
-                gone = await runs.untold(client.redis, cuts.group, cuts.session, what.gone)
-                await runs.note_told(client.redis, cuts.group, cuts.session, gone)
+                gone = await runs.untold(client.redis, cuts.who.group, cuts.who.session, what.gone)
+                await runs.note_told(client.redis, cuts.who.group, cuts.who.session, gone)
                 return gone
             case _:
                 assert_never(what)
@@ -138,7 +138,7 @@ class Finder:
         give_up = clock() + self._options.redis_timeout_ms / 1000
         while not self._is_late:
             try:
-                await runs.note_late(client.redis, self._cuts.group, self._cuts.session)
+                await runs.note_late(client.redis, self._cuts.who.group, self._cuts.who.session)
                 self._is_late = True
             except (StoreUnavailable, Indefinite):
                 if clock() >= give_up:

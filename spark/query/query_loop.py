@@ -63,7 +63,7 @@ class QueryLoop:
 
     def begin_log(self) -> None:
         """What is logged in this task from now on is about this query."""
-        logs.begin(group=self.machine.config.group, borrower=self.machine.cuts.session)
+        logs.begin(group=self.machine.config.group, borrower=self.machine.cuts.who.session)
 
     def step(self, event: q.Event) -> None:
         """Have the machine take an event, and do what follows; what comes meanwhile is taken afterwards."""

@@ -217,7 +217,7 @@ def _watch_queries(world: World, enter: Any) -> None:
 
     def on_grant(events: SessionEvents, slot: int, grant: Any) -> None:
         where = asyncio.get_running_loop().process  # type: ignore[attr-defined]
-        session = events._step.__self__.machine.cuts.session  # type: ignore[attr-defined]
+        session = events._step.__self__.machine.cuts.who.session  # type: ignore[attr-defined]
         judge.believes(f"{session} in {where.name}", grant.stream, grant.lease_epoch)
         granted(events, slot, grant)
 

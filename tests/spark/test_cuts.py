@@ -18,7 +18,7 @@ class Query:
     def __init__(self) -> None:
         self.reported: list[Progressed] = []
         self.cuts = QueryCuts("g/a", lambda slot, event: self.reported.append(event))
-        self.cuts.session, self.cuts.arrival = "q", 1
+        self.cuts.who.session, self.cuts.who.arrival = "q", 1
 
     def grant(
         self, lease_epoch: int, progress: int, pinned: int | None = None, resumes: int | None = None
@@ -27,7 +27,7 @@ class Query:
 
     def propose(self, end: int) -> FixCut | None:
         self.cuts.unread.ends_at(S0, end)
-        return self.cuts.propose(self.cuts.unread.counts(), Limits())
+        return self.cuts.proposed.make(self.cuts.unread.counts(), Limits())
 
     def open(self, number: int, start: int, end: int, lease_epoch: int) -> CutOffset:
         assert self.propose(end) is not None
@@ -153,15 +153,15 @@ def test_an_answer_to_what_was_proposed_before_is_not_meant() -> None:
     first = query.propose(5)
     assert first is not None
     nothing = CutFixed(group="g/a", session="q", term=1, cut=1, ranges=Ranges.of(()), proposal=first.proposal)
-    assert query.cuts.is_meant(nothing)
+    assert query.cuts.proposed.is_meant(nothing)
     assert query.cuts.fixed(nothing) is None
     second = query.propose(9)
     assert second is not None
     assert first.cut == second.cut
     late = CutFixed(group="g/a", session="q", term=1, cut=1, ranges=None, proposal=first.proposal)
-    assert not query.cuts.is_meant(late)
+    assert not query.cuts.proposed.is_meant(late)
     answer = late.model_copy(update={"proposal": second.proposal})
-    assert query.cuts.is_meant(answer)
+    assert query.cuts.proposed.is_meant(answer)
     cut = query.cuts.fixed(answer)
     assert cut is not None
     assert cut.ranges == (CutRange(S0, 1, 0, 9),)
@@ -175,7 +175,7 @@ def test_only_the_leader_that_fixed_a_cut_is_not_told_what_it_was() -> None:
     assert query.cuts.finish_cut(cut, 1).ranges is None
     assert query.cuts.finish_cut(cut, 2).ranges == (CutRange(S0, 1, 0, 5),)
     query.cuts.finish(cut)
-    done = query.cuts.went_through
+    done = query.cuts.finished.last
     assert done is not None
     assert query.cuts.finish_cut(done, 1).ranges is None
     assert query.cuts.finish_cut(done, 2).ranges == (CutRange(S0, 1, 0, 5),)

@@ -57,7 +57,7 @@ def rest(world: World, query: Query, total: int) -> list[Seen]:
 def settle(query: Query, end: Offset) -> None:
     """Have the query say that its last micro-batch is done, as Spark does at the next question."""
     assert query.reader.latestOffset(end, query.reader.getDefaultReadLimit()) == end
-    wait_for(lambda: not query.session.query.machine.cuts.unconfirmed)
+    wait_for(lambda: not query.session.query.machine.cuts.finished.unconfirmed)
 
 
 def check(world: World, *parts: list[Seen]) -> None:

@@ -61,7 +61,7 @@ def resumed(world: World, query: Query, **options: Any) -> Query:
 
 def forgotten(world: World, query: Query) -> None:
     """Wait until the leader has given the query up."""
-    session = query.session.query.machine.cuts.session
+    session = query.session.query.machine.cuts.who.session
     wait_for(lambda: session not in world.state().sessions)
 
 

@@ -76,13 +76,13 @@ def over(rig: Rig) -> None:
 def leave_unconfirmed(rig: Rig) -> None:
     """The leader has not confirmed the last cut, and none is open."""
     cuts = rig.machine.cuts
-    cuts.settled, cuts.unconfirmed, cuts.open = True, True, None
+    cuts.settled, cuts.finished.unconfirmed, cuts.open = True, True, None
 
 
 def confirm_all(rig: Rig) -> None:
     """The leader has confirmed the last cut, and none is open."""
     cuts = rig.machine.cuts
-    cuts.settled, cuts.unconfirmed, cuts.open = True, False, None
+    cuts.settled, cuts.finished.unconfirmed, cuts.open = True, False, None
 
 
 def leave_open(rig: Rig) -> None:

@@ -114,11 +114,13 @@ class Calls:
 
     def _arrived(self, call: q.BeginQuery, arrival: Any) -> None:
         cut = call.cut
-        self._cuts.session, self._cuts.arrival = cut.session, arrival
+        who = self._cuts.who
+        who.session, who.arrival = cut.session, arrival
         if call.finished:
             self._losses.begin(cut)
         self._desk.do(q.OpenSession(cut.session, arrival, cut.term))
-        self._next_cuts.attest(cut, finished=call.finished)
+        if cut.ranges:
+            self._desk.do(q.Attest(cut.ranges, call.finished))
         self._desk.reply(move=_M.ARRIVED)
 
     # ------------------------------------------------------------ what goes on by itself

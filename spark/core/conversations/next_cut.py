@@ -1,11 +1,8 @@
 """What follows a cut? The conversation that ends with the next cut, fixed, or with nothing new.
 
-A cut of an earlier process is finished by asking: the leader says whether that is the newest one, and what is
-open behind it. A process that ends before its checkpoint names the cut that it has just fixed leaves it open.
-None of it was read; but none of its streams may be given away before that is known, so it comes next.
-
-Then a cut is made of what waits. One in whose streams the leader went on without the query is given out once
-it is known whether retention removed something there.
+First it is settled what went through the sink (`Finishing`). Then a cut is made of what waits. One in whose
+streams the leader went on without the query is given out once it is known whether retention removed something
+there.
 """
 
 from __future__ import annotations
@@ -18,10 +15,11 @@ from streamlease.protocol.messages import CutFinished, CutFixed, CutResumed, Lea
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.available import AvailableNow, View
 from streamlease.spark.core.checkpoint import CutOffset
-from streamlease.spark.core.conversations.query_desk import ANSWER_SECONDS, NEWS_SECONDS, RESEND_SECONDS, Desk
+from streamlease.spark.core.conversations.finishing import Finishing
+from streamlease.spark.core.conversations.query_desk import ANSWER_SECONDS, NEWS_SECONDS, Desk
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.losses import Losses, gone_on
-from streamlease.spark.core.query_cuts import QueryCuts, older_checkpoint
+from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.core.query_states import QueryMove
 
 _M = QueryMove
@@ -32,6 +30,7 @@ class NextCuts:
     """Answers `NextCut`.
 
     Args:
+        finishing: what comes first.
         fresh: the session of a query that begins without a checkpoint, if that is this process.
         fail_on_data_loss: whether the query is to fail where retention removed messages that it has not read.
     """
@@ -42,6 +41,7 @@ class NextCuts:
         cuts: QueryCuts,
         losses: Losses,
         available: AvailableNow,
+        finishing: Finishing,
         *,
         fresh: str,
         fail_on_data_loss: bool,
@@ -50,10 +50,9 @@ class NextCuts:
         self._cuts = cuts
         self._losses = losses
         self._available = available
+        self._finishing = finishing
         self._fresh = fresh
         self._fail_on_data_loss = fail_on_data_loss
-        self.confirm_at = 0.0
-        """When the leader is told again of a cut that it has not confirmed."""
         self._fixed_at: float | None = None
         """When the last cut was fixed."""
         # Of the present conversation:
@@ -62,10 +61,6 @@ class NextCuts:
         self._seconds = 0.0
         """For how long it waits until it is settled whose the streams are."""
         self._may_have_none = False
-        self._done = self._start
-        """The cut behind which the query goes on."""
-        self._overtaken_by = 0
-        """The newest cut that is finished, if the checkpoint lacks it."""
         self._view: View | None = None
         self._view_asked_at = 0.0
         self._result: CutOffset | None = None
@@ -81,74 +76,7 @@ class NextCuts:
         self._begin()
 
     def _begin(self) -> None:
-        cuts, start = self._cuts, self._start
-        # A process that has come no further than cut 0 may have fixed cut 1, too, or be an old copy.
-        if start.cut > cuts.finished or not (cuts.settled or start.session == self._fresh):
-            if not cuts.is_open(start):
-                self._done, self._overtaken_by = start, 0
-                self._desk.move(_M.FIXED_BEFORE)
-                self._desk.ask(cuts.finish_cut(start, self._desk.around.term), ANSWER_SECONDS)
-                return
-            self._finish(start)
-        cuts.settle()
-        self._look()
-
-    # ------------------------------------------------------------ the cut that went through
-
-    def _finish(self, done: CutOffset) -> None:
-        """It is the one that this process has open."""
-        self.tell_finished(done)
-        self._desk.do(q.CountMessages(committed=done.ranges.messages))
-        self._cuts.finish(done)
-        self._finished(done)
-
-    def _finished(self, done: CutOffset) -> None:
-        self.attest(self._cuts.went_through or done, finished=True)
-
-    def tell_finished(self, done: CutOffset) -> None:
-        """Tell the leader, and again until it confirms."""
-        self.confirm_at = self._desk.now + RESEND_SECONDS
-        self._desk.do(q.Tell(self._cuts.finish_cut(done, self._desk.around.term)))
-
-    def attest(self, cut: CutOffset, *, finished: bool) -> None:
-        """Keep for a leader that has lost it how far the cut's streams are consumed."""
-        if cut.ranges:
-            self._desk.do(q.Attest(cut.ranges, finished))
-
-    def _behind(self, done: CutOffset, finished: int) -> None:
-        """The leader knows of finished cuts behind `done`, where the checkpoint ends."""
-        self._done, self._overtaken_by = done, finished
-        self._desk.move(_M.BEHIND)
-        self._desk.find(q.WrittenLate())
-
-    def _written(self, *, late: bool) -> None:
-        """It is known whether Spark writes the checkpoint later; else it is an old copy.
-
-        Raises:
-            Fenced: it is.
-        """
-        if not late:
-            raise older_checkpoint(self._done.session, self._done.cut + 1, self._overtaken_by)
-        term = self._desk.around.term
-        self._done = CutOffset(self._cuts.group, self._cuts.session, self._overtaken_by, term)
-        self._desk.move(_M.WRITTEN_LATER)
-        self._desk.ask(self._cuts.ask_for_next(self._done), ANSWER_SECONDS)
-
-    def _followed(self, following: CutResumed) -> None:
-        """The leader says what is open behind the last finished cut."""
-        if self._overtaken_by:
-            self._desk.say(
-                logging.INFO,
-                f"the checkpoint ends with cut {self._start.cut}: "
-                f"the query goes on behind cut {self._overtaken_by}",
-            )
-            self._cuts.proposed = None
-            self._losses.forget()
-        self._cuts.finish(self._done, following)
-        self._finished(self._done)
-        if self._cuts.open is not None:
-            self._desk.reply(self._cuts.open)
-        else:
+        if self._finishing.begin(self._start):
             self._look()
 
     # ------------------------------------------------------------ the next one
@@ -162,11 +90,11 @@ class NextCuts:
         desk = self._desk
         if desk.is_finding:
             return
-        if self._cuts.proposed is None:
+        if self._cuts.proposed.message is None:
             self._propose({})
-        if self._cuts.proposed is not None:
+        if (proposed := self._cuts.proposed.message) is not None:
             desk.move(_M.PROPOSED)
-            desk.ask(self._cuts.proposed, ANSWER_SECONDS)
+            desk.ask(proposed, ANSWER_SECONDS)
         elif not desk.is_waiting:
             self._find_nothing()
 
@@ -191,7 +119,7 @@ class NextCuts:
                 self._desk.find(q.MeanSizes((*{**waiting, **pinned},)))
                 return
             waiting = {stream: count for stream, count in waiting.items() if stream in means}
-        cuts.propose(waiting, limits, milliseconds, means)
+        cuts.proposed.make(waiting, limits, milliseconds, means)
 
     def _milliseconds(self, limits: Limits) -> int:
         """How long ago the last cut was fixed, as far as that matters."""
@@ -201,8 +129,8 @@ class NextCuts:
 
     def _fixed(self, answer: CutFixed) -> None:
         self._fixed_at = self._desk.now
-        if self._cuts.is_older(answer):
-            self._behind(self._start, answer.finished)
+        if self._cuts.proposed.is_older(answer):
+            self._finishing.overtaken(answer.finished)
             return
         self._result = self._cuts.fixed(answer)
         self._passed = self._losses.passed()
@@ -282,7 +210,7 @@ class NextCuts:
             return
         if self._available.has_one_cut:
             self._propose({}, view)
-            if self._desk.is_finding or self._cuts.proposed is not None:
+            if self._desk.is_finding or self._cuts.proposed.message is not None:
                 return
         if self._available.is_exhausted(view, self._view_asked_at - self._desk.asked_at):
             self._desk.reply(self._start)
@@ -303,20 +231,15 @@ class NextCuts:
         match answer:
             case CutFixed():
                 self._fixed(answer)
-            case CutFinished():
-                if answer.finished > self._done.cut:
-                    self._behind(self._done, answer.finished)
-                else:
-                    self._desk.move(_M.CONFIRMED)
-                    self._desk.ask(self._cuts.ask_for_next(self._done), ANSWER_SECONDS)
-            case CutResumed():
-                self._followed(answer)
+            case CutFinished() | CutResumed():
+                if self._finishing.answered(answer):
+                    self._look()
 
     def found(self, what: q.Wanted, answer: Any) -> None:
         """What was wanted is known."""
         match what:
             case q.WrittenLate():
-                self._written(late=answer)
+                self._finishing.written(late=answer)
             case q.MeanSizes():
                 self._propose(answer, self._view)
             case q.GroupView():

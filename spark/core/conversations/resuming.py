@@ -24,9 +24,10 @@ from streamlease.protocol.messages import CutFinished, CutFixed, CutResumed, Lea
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.conversations.query_desk import ANSWER_SECONDS, NEWS_SECONDS, Desk
+from streamlease.spark.core.finished_cuts import older_checkpoint
 from streamlease.spark.core.losses import Losses
 from streamlease.spark.core.outage import unsettled
-from streamlease.spark.core.query_cuts import QueryCuts, older_checkpoint
+from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.core.query_states import QueryMove
 
 RESUME_SECONDS = 60.0
@@ -81,7 +82,7 @@ class Resuming:
             self._read()
             return
         self._desk.move(_M.FEWER)
-        before = CutOffset(self._cuts.group, self._cuts.session, self._cut.cut - 1)
+        before = CutOffset(self._cuts.who.group, self._cuts.who.session, self._cut.cut - 1)
         self._desk.ask(self._cuts.finish_cut(before, answer.term), RESUME_SECONDS)
 
     def _told_finished(self, finished: int) -> None:
@@ -102,7 +103,7 @@ class Resuming:
             Fenced: it is.
         """
         if not late:
-            raise older_checkpoint(self._cuts.session, self._cut.cut, self._finished)
+            raise older_checkpoint(self._cuts.who.session, self._cut.cut, self._finished)
         self._desk.reply(NO_RANGES)
 
     def regain(self) -> None:
@@ -113,13 +114,11 @@ class Resuming:
         if not pinned:
             self._lose()
             return
-        self._cuts.proposed = self._cuts.fix_cut(pinned)
         self._desk.move(_M.PROPOSED)
-        self._desk.ask(self._cuts.proposed, ANSWER_SECONDS)
+        self._desk.ask(self._cuts.proposed.fix(pinned), ANSWER_SECONDS)
 
     def _fixed(self, answer: CutFixed) -> None:
-        self._mine = set(self._cuts.ranges_of(answer).streams)
-        self._cuts.proposed = None
+        self._mine = set(self._cuts.proposed.take(answer).streams)
         if len(self._mine) == len(self._cut.ranges):
             self._read()
         else:

@@ -38,7 +38,7 @@ class Stopping:
         silent = desk.state in (_S.NEW, _S.STARTING, _S.FAILED)
         if silent or self._cuts.open is not None or not self._cuts.settled:
             desk.reply(move=_M.SILENCED)
-        elif self._cuts.unconfirmed:
+        elif self._cuts.finished.unconfirmed:
             desk.move(_M.STOPPED)
             desk.wait(LEAVE_SECONDS)
         else:
@@ -47,7 +47,7 @@ class Stopping:
 
     def go_on(self) -> None:
         """Leave as soon as the last cut is confirmed, or without a word if that takes too long."""
-        if not self._cuts.unconfirmed:
+        if not self._cuts.finished.unconfirmed:
             self._leave()
         elif not self._desk.is_waiting:
             self._desk.reply(move=_M.SILENCED)

@@ -1,0 +1,82 @@
+"""Which of a query's cuts went through the sink, and whether its leader knows: a part of the query's machine.
+
+====================================  ==============================================
+a cut that went through               and the leader
+====================================  ==============================================
+was open in this process              has yet to confirm it, or one behind it
+was fixed by an earlier process       said itself that it is finished
+====================================  ==============================================
+
+A leader that had given the query up has the ends of its last cut pinned in streams that nobody else had.
+There the query says that just this went through already, and the rows are not read again.
+"""
+
+from __future__ import annotations
+
+from streamlease.borrower.book import Held
+from streamlease.protocol.cuts import CutRange
+from streamlease.protocol.errors import Fenced
+from streamlease.spark.core.checkpoint import CutOffset
+
+
+class FinishedCuts:
+    """The cuts up to the newest one that went through the sink."""
+
+    def __init__(self) -> None:
+        self.newest = 0
+        """The number of that cut."""
+        self.last: CutOffset | None = None
+        """The last one that is known, as far as it was read here."""
+        self.unconfirmed = False
+        """Whether the leader has yet to confirm that it is finished."""
+        self._parts: dict[str, CutRange] | None = None
+        """The ranges of the last one by stream, once one was asked for."""
+
+    def add(self, cut: CutOffset, *, told: bool) -> None:
+        """This one went through, and all before it did.
+
+        Args:
+            told: the leader knows.
+        """
+        self.newest, self.last = cut.cut, cut
+        self.unconfirmed = self.unconfirmed or not told
+        self._parts = None
+
+    def begin_behind(self, cut: int) -> None:
+        """All cuts up to this one went through."""
+        self.newest = max(self.newest, cut)
+
+    def confirm(self, finished: int) -> None:
+        """The leader knows that all cuts up to `finished` are."""
+        if finished >= self.newest:
+            self.unconfirmed = False
+
+    def attested(self, held: Held) -> int | None:
+        """The end of what is pinned in a stream, if just that went through already."""
+        if held.pinned_end is None or self.last is None:
+            return None
+        if self._parts is None:
+            self._parts = {part.stream: part for part in self.last.ranges}
+        part = self._parts.get(held.stream)
+        return part.end if part is not None and is_pinned_to(held, part) else None
+
+
+def is_pinned_to(held: Held, part: CutRange) -> bool:
+    """Whether the next cut must be what `part` was, and nobody had the stream since.
+
+    A batch that is read in part leaves out only streams that were leased again, so the next lease epoch
+    proves that `part` was not left out.
+    """
+    return (
+        not held.limbo
+        and held.follows == part.lease_epoch
+        and (held.committed, held.pinned_end) == (part.start, part.end)
+    )
+
+
+def older_checkpoint(session: str, cut: int, finished: int) -> Fenced:
+    """The error of a query whose checkpoint does not know cut `cut`, although all up to `finished` are."""
+    return Fenced(
+        f"cut {cut} of query {session} was finished already, by cut {finished}: its checkpoint is older than "
+        f"its progress; use the newest checkpoint, or a new one"
+    )
