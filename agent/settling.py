@@ -82,7 +82,7 @@ class Settling:
         if not self._is_durable(held, end):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._commits.setdefault(held, []).append((end, waiter))
-            self._enter(held, end)
+            self._enter(held, end, at_once=True)
             try:
                 async with asyncio.timeout(COMMIT_SECONDS):
                     await waiter
@@ -119,14 +119,14 @@ class Settling:
             raise self.gathered.failures.pop(held.stream, None) or taken(held.stream)
         return end <= held.acknowledged
 
-    def _enter(self, held: Held, end: int) -> None:
-        """Enter that all below `end` is done, and tell it."""
+    def _enter(self, held: Held, end: int, *, at_once: bool = False) -> None:
+        """Enter that all below `end` is done, and tell it; `at_once`: somebody waits."""
         if end > held.committed:
             held.advance(end)
             if held.holes:
                 self.report(held)  # only a leader counts them
             else:
-                self._writing.add(held)
+                self._writing.add(held, at_once=at_once)
             self._fail_damaged(held)
 
     def _written(self, held: Held, offset: int) -> None:

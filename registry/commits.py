@@ -8,7 +8,7 @@ a commit, and nobody commits what he has no more (``docs/decisions/0247-who-has-
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import NotDurable
@@ -57,10 +57,13 @@ class GroupCommits:
             NotDurable: they are committed, but not as durably as their spaces demand.
             Indefinite: they are committed, or not.
         """
-        call = _COMMIT.call(self._keys, [part for commit in commits for part in commit])
-        answer = await self._on_line(call) if self._lines is not None and not self._choices else None
-        if answer is not None and answer[0] == self._durable:
-            return [one == 1 for one in answer[1:]]
+        if self._lines is not None:
+            heard: asyncio.Future[list[bool] | None] = asyncio.get_running_loop().create_future()
+            if self.write_on_line(commits, lambda stand: None if heard.done() else heard.set_result(stand)):
+                stand = await heard
+                if stand is not None:
+                    return stand
+        call = self._call(commits)
         while True:
             (durable, *stands), why = await run_durably(self._redis, call, self._choices)
             if durable == self._durable:
@@ -73,15 +76,30 @@ class GroupCommits:
             self._lines.want(self._keys[0])
         return [one == 1 for one in stands]
 
-    async def _on_line(self, call: Call) -> list[Any] | None:
-        """The reply; None if there is no free line, or none came: the commit is to be written otherwise."""
-        line = self._lines.to(self._keys[0]) if self._lines is not None else None
+    def write_on_line(
+        self, commits: Sequence[StreamCommit], heard: Callable[[list[bool] | None], None]
+    ) -> bool:
+        """Commit streams in the caller's turn, if there is a free line on which that is durable enough.
+
+        Args:
+            heard: told later, once, as `write` answers; None: it was done, or not, and is to be repeated.
+
+        Returns:
+            whether it was written.
+        """
+        line = self._lines.to(self._keys[0]) if self._lines is not None and not self._choices else None
         if line is None:
+            return False
+        line.ask(self._call(commits).command, lambda reply: heard(self._stand(reply)))
+        return True
+
+    def _stand(self, reply: Any) -> list[bool] | None:
+        if not isinstance(reply, list) or reply[0] != self._durable:
             return None
-        heard: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        line.ask(call.command, lambda reply: None if heard.done() else heard.set_result(reply))
-        reply = await heard
-        return reply if isinstance(reply, list) else None
+        return [one == 1 for one in reply[1:]]
+
+    def _call(self, commits: Sequence[StreamCommit]) -> Call:
+        return _COMMIT.call(self._keys, [part for commit in commits for part in commit])
 
 
 async def committed(redis: AsyncRedis, group: str, streams: Sequence[str]) -> dict[str, int]:

@@ -55,6 +55,10 @@ class Writes:
             raise answer
         return answer
 
+    def write_on_line(self, *_: object) -> bool:
+        """There is no line."""
+        return False
+
 
 class Program(SharedReader):
     """A subscription that is granted streams and gets batches as the test says."""

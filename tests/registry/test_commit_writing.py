@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -20,6 +20,8 @@ class Rig:
 
     def __init__(self) -> None:
         self.calls: list[list[StreamCommit]] = []
+        self.line = False
+        self.lines: list[tuple[list[StreamCommit], Callable[[list[bool] | None], None]]] = []
         self.answers: asyncio.Queue[list[bool] | StreamleaseError] = asyncio.Queue()
         self.written: list[tuple[str, int]] = []
         self.told: list[str] = []
@@ -41,9 +43,16 @@ class Rig:
             raise answer
         return answer
 
-    def commit(self, held: Held, offset: int) -> None:
+    def write_on_line(
+        self, commits: Sequence[StreamCommit], heard: Callable[[list[bool] | None], None]
+    ) -> bool:
+        if self.line:
+            self.lines.append(([*commits], heard))
+        return self.line
+
+    def commit(self, held: Held, offset: int, *, at_once: bool = False) -> None:
         held.committed = offset
-        self.writing.add(held)
+        self.writing.add(held, at_once=at_once)
 
     async def called(self, calls: int) -> None:
         await until(lambda: len(self.calls) >= calls)
@@ -126,3 +135,74 @@ async def test_a_write_is_bounded() -> None:
     assert len(rig.calls[1]) == 1
     await rig.answer([True])
     assert len(rig.written) == MOST + 1
+
+
+async def test_who_waits_has_it_written_in_his_turn_and_the_rest_goes_with_the_next() -> None:
+    rig, one, other = Rig(), held(0), held(1)
+    rig.line = True
+    rig.commit(one, 1, at_once=True)
+    rig.commit(one, 2, at_once=True)
+    rig.commit(other, 5)
+    (((commits, heard),), rig.lines) = rig.lines, []
+    assert commits == [StreamCommit("s.0.0", 7, 1)]
+    heard([True])
+    assert rig.written == [("s.0.0", 1)]
+    ((commits, heard),) = rig.lines
+    assert commits == [StreamCommit("s.0.0", 7, 2), StreamCommit("s.0.1", 7, 5)]
+    heard([True, False])
+    assert (rig.written[1:], rig.told) == ([("s.0.0", 2)], ["s.0.1"])
+    rig.commit(one, 3, at_once=True)
+    assert len(rig.lines) == 2, "nothing is under way any more"
+    assert (rig.calls, rig.defects, len(rig.tasks)) == ([], [], 0)
+
+
+async def test_what_nobody_waits_for_is_gathered_before_it_is_written() -> None:
+    rig, one, other = Rig(), held(0), held(1)
+    rig.line = True
+    rig.commit(one, 1)
+    rig.commit(other, 1)
+    await rig.called(1)
+    assert (rig.lines, [len(call) for call in rig.calls]) == ([], [2])
+    await rig.answer([True, True])
+
+
+async def test_what_a_line_does_not_answer_is_written_once_more() -> None:
+    rig, one, other = Rig(), held(0), held(1)
+    rig.line = True
+    rig.commit(one, 1, at_once=True)
+    rig.commit(other, 1, at_once=True)
+    ((_, heard),) = rig.lines
+    heard(None)
+    await rig.called(1)
+    assert rig.calls == [[StreamCommit("s.0.0", 7, 1), StreamCommit("s.0.1", 7, 1)]]
+    await rig.answer([True, True])
+    assert [stream for stream, _ in rig.written] == ["s.0.0", "s.0.1"]
+
+
+async def test_without_a_free_line_it_is_written_as_ever() -> None:
+    rig = Rig()
+    rig.commit(held(0), 1, at_once=True)
+    await rig.called(1)
+    await rig.answer([True])
+    assert rig.written == [("s.0.0", 1)]
+
+
+async def test_a_line_that_ends_after_the_consumer_starts_nothing() -> None:
+    rig, one = Rig(), held(0)
+    rig.line = True
+    rig.commit(one, 1, at_once=True)
+    rig.gone = {"s.0.0"}
+    ((_, heard),) = rig.lines
+    heard(None)
+    assert (len(rig.tasks), rig.calls, rig.written, rig.told) == (0, [], [], [])
+
+
+async def test_a_defect_is_told_whoever_owns_the_commits_and_not_the_line() -> None:
+    rig, one = Rig(), held(0)
+    rig.line = True
+    rig.commit(one, 1, at_once=True)
+    ((_, heard),) = rig.lines
+    heard([True, True])
+    assert len(rig.defects) == 1
+    rig.commit(one, 2, at_once=True)
+    assert len(rig.lines) == 2, "the next one is not held up"

@@ -97,9 +97,9 @@ def commits_run_ahead_of_the_program() -> Iterator[None]:
     """A reader commits what it has fetched instead of what the program has committed."""
     real = CommitWriting.add
 
-    def add(writing: CommitWriting[Held], held: Held) -> None:
+    def add(writing: CommitWriting[Held], held: Held, *, at_once: bool = False) -> None:
         held.committed = max(held.committed, held.position)
-        real(writing, held)
+        real(writing, held, at_once=at_once)
 
     with mock.patch.object(CommitWriting, "add", add):
         yield
