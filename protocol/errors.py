@@ -7,12 +7,14 @@
     |   +-- InvalidTopic        a topic name or topic filter is malformed
     |   +-- InvalidOption       an option or setting is unknown or out of range
     |   +-- MessageTooLarge     one message is larger than a stream entry may be
+    |   +-- InvalidEpoch        an epoch or a frontier is malformed, or has other dimensions
     +-- UnknownSpace            no topic space has that name, or covers that topic or filter
     +-- SpaceConflict           the space exists with another definition, or its topics overlap another's
     +-- UnknownGroup            nobody ever declared that shared subscription
     +-- GroupConflict           the shared subscription is declared otherwise
     +-- ActRefused              the leader will not do what an operator wants, and says why
     +-- Halted                  nothing more is handed out until an operator says so (``spark.core.targets``)
+    +-- NotCapable              a publisher has given up the epoch that it wants
     +-- StreamSealed            the stream takes no more messages: its generation was closed
     |   +-- SpaceEnded          the whole space takes no more (``streams.imports.transfer``)
     +-- HistoryTruncated        retention already removed what was asked for
@@ -63,6 +65,10 @@ class InvalidOption(InvalidInput):
 
 class MessageTooLarge(InvalidInput):
     """One message is larger than a stream entry may be."""
+
+
+class InvalidEpoch(InvalidInput):
+    """An epoch or a frontier is malformed, out of range, or has other dimensions than its space."""
 
 
 class UnknownSpace(StreamleaseError):
@@ -122,6 +128,10 @@ class HistoryTruncated(StreamleaseError):
 
 class SchemaMismatch(StreamleaseError):
     """The data is not of the schema that the space or the reader has."""
+
+
+class NotCapable(StreamleaseError):
+    """An epoch publisher has given up the epoch that it wants, or never held it."""
 
 
 class Fenced(StreamleaseError):
