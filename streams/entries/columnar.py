@@ -21,6 +21,7 @@ from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams.entries import expanding
+from streamlease.streams.entries.append_times import times_of
 from streamlease.streams.entries.arrays import integer, integers, repeated, spread, texts
 from streamlease.streams.entries.layout import layout_of
 from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA, TIMESTAMP, whole_headers
@@ -199,7 +200,11 @@ def offsets_of(ranges: Sequence[OffsetRange]) -> pa.Array:
 
 
 def _appended(neighbours: Sequence[BatchEntry], lengths: list[int]) -> pa.Array:
-    return spread([int(one.fields[b"a"]) for one in neighbours], lengths, TIMESTAMP)
+    if not any(b"A" in one.fields for one in neighbours):
+        return spread([int(one.fields[b"a"]) for one in neighbours], lengths, TIMESTAMP)
+    return pa.concat_arrays(
+        [times_of(one.fields, rows) for one, rows in zip(neighbours, lengths, strict=True)]
+    )
 
 
 def stored_columns(

@@ -6,6 +6,8 @@ An entry holds one message or a record batch, and carries short fields, all valu
 field single message                 record batch
 ===== ============================== =====================================================
 ``a`` append time, microseconds      the same (the append script adds it)
+``A`` --                             if entries were merged into this one, and perhaps ``R``: how long
+                                     before ``a`` each message was appended; see ``append_times``
 ``t`` topic                          the distinct topics, joined by NUL, in order of index
 ``p`` payload                        the payloads one behind the other, where ``c`` has ``l``
 ``k`` key; absent if it has none     --
