@@ -40,11 +40,11 @@ from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.entries.message_rows import ALL_COLUMNS
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.entries.shared_rows import Rows
+from streamlease.streams.log.joining import BATCH_ROWS
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, Found, read_each
 from streamlease.streams.log.ranges import (
-    BATCH_ROWS,
     CHUNK_BYTES,
     FIRST_COUNT,
     MissingOffsets,

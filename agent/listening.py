@@ -40,9 +40,10 @@ from streamlease.streams.entries.delivered import Messages
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.entries.shared_rows import Rows
+from streamlease.streams.log.joining import in_pieces
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Outcome, Reading
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader, in_pieces
+from streamlease.streams.log.ranges import MissingOffsets, RangeReader
 from streamlease.streams.log.state import LogState
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after

@@ -5,7 +5,9 @@ so that a script finds all its keys in one slot of a Redis Cluster.
 key                       type    what
 ========================= ======= =================================================================
 ``sl:{flights.0.3}:log``  stream  the entries; an id is ``<last offset>-<count>``
+``...:merged``            stream  entries that were merged, in the same form; all of them lie below the log
 ``sl:{flights.0.3}:meta`` hash    next, state (pending, open, sealed), floor, last_append (us), bytes;
+                                  merged: where the log begins, if entries below it were merged;
                                   exists (see ``state``; nothing of this version writes it);
                                   of retention: trimmed_at, trim_term, held_by, held_since
 ``sl:{flights.0.3}:pubs`` hash    publisher id -> ``incarnation sequence first count append_us``; of a
@@ -34,6 +36,11 @@ SPACE_VERSION = "sl:{spaces}:version"
 def stream_log(stream: StreamId) -> str:
     """The Redis stream with the entries."""
     return f"sl:{{{stream}}}:log"
+
+
+def stream_merged(stream: StreamId) -> str:
+    """The Redis stream with the entries that were merged."""
+    return f"sl:{{{stream}}}:merged"
 
 
 def stream_meta(stream: StreamId) -> str:

@@ -24,8 +24,9 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.shared_rows import Rows
 from streamlease.streams.entries.together import StreamStep, decode_together
+from streamlease.streams.log.joining import gather
 from streamlease.streams.log.keys import stream_meta
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Taken, gather
+from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Taken
 from streamlease.streams.log.segments import History, Segment
 from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, exchange_behind, good, silent
 from streamlease.streams.redis.per_server import PerServer

@@ -5,6 +5,10 @@ below the ``next`` of the meta is in the chunk, or is gone. The chunk's COUNT st
 size that the entries seen have when they are expanded. What arrives must begin with the offset asked for and
 go on without a hole; anything else is ``HistoryTruncated``. So a reader never gets silently less.
 
+Entries that were merged stand in another key than the log (``compacting``). The meta says which offsets
+they are, so a step that asked the wrong one of the two is repeated with the other. Between the meta and the
+entries of a step, entries may be merged, or trimmed: a hole is asked for once more before it is one.
+
 Sizes are those of expanded messages, however small the codec made them (``expanding``). However much waits in
 the stream, the memory of a reader is bounded by the sum of
 
@@ -15,7 +19,7 @@ the stream, the memory of a reader is bounded by the sum of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,15 +31,9 @@ from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.entries.entries import Entry, decode_entries
 from streamlease.streams.entries.expanding import expanded_entry_bytes
 from streamlease.streams.entries.schemas import Schema, Versions, load_versions
-from streamlease.streams.log.keys import stream_log
+from streamlease.streams.log.keys import stream_log, stream_merged
 from streamlease.streams.log.state import LogState, damaged_stream, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import Command
-
-BATCH_ROWS = 65_536
-"""Most rows of one batch that a reader hands out."""
-
-BATCH_BYTES = 32 * 1024 * 1024
-"""Most bytes of one batch of several rows. Arrow cannot join columns of texts above 2 GiB."""
 
 ROW_BYTES = 40
 """Bytes that a message takes beside its own values: its offset, its times, and where its values begin."""
@@ -107,6 +105,7 @@ class RangeReader:
         schema: the typed columns that the reader wants; None for all that there are.
         columns: the columns of every message that the reader wants; None for all.
         count: how many entries the first step asks for; see :meth:`entries_for`.
+        merged: the first step asks for merged entries; see :attr:`in_merged`.
     """
 
     def __init__(
@@ -121,6 +120,7 @@ class RangeReader:
         schema: Schema | None = None,
         columns: frozenset[str] | None = None,
         count: int = FIRST_COUNT,
+        merged: bool = False,
     ) -> None:
         self.stream = stream
         self.position = self._start = start
@@ -134,6 +134,10 @@ class RangeReader:
         self._schema = schema
         self._columns = columns
         self._versions: Versions | None = None
+        self.in_merged = merged
+        """Whether it reads merged entries, as another reader that goes on behind it probably will."""
+        self._saw_hole = False
+        """Whether the last step did not find what was asked for."""
         self._count = self._first_count = count
         self._seen = (0, 0, 0)
         """Entries, their messages and their bytes, of the last step that brought any."""
@@ -142,7 +146,7 @@ class RangeReader:
     @property
     def commands(self) -> list[Command]:
         """The commands of the next step."""
-        log = stream_log(self.stream)
+        log = stream_merged(self.stream) if self.in_merged else stream_log(self.stream)
         return [
             (*meta_command(self.stream), "schemas"),
             ("XRANGE", log, range_start(self.position), "+", "COUNT", self._count),
@@ -171,7 +175,8 @@ class RangeReader:
                 self.position, self.done = damaged.start, True
 
     def take(self, replies: list[Any]) -> Taken:
-        """What a step brought; the reader goes on behind it. Nothing if the stream has no more now.
+        """What a step brought; the reader goes on behind it. Nothing if the stream has no more now, or has to
+        be asked once more.
 
         Raises:
             UnknownSpace: there is no such stream.
@@ -186,8 +191,11 @@ class RangeReader:
         self.state = state
         state.check_in_memory(self.stream, self.position)
         self._look_at_schema(meta[-1])
-        entries: list[Entry] = [(entry[0], entry[1]) for entry in found if entry[1] is not None]
         begin = self.position
+        if (begin < state.merged) is not self.in_merged:
+            self.in_merged = not self.in_merged
+            return Taken([], begin, begin, self._versions, [])
+        entries: list[Entry] = [(entry[0], entry[1]) for entry in found if entry[1] is not None]
         sizes = self._take(entries, state)
         if sizes:
             first, last = parse_entry_id(entries[0][0]), parse_entry_id(entries[len(sizes) - 1][0])
@@ -292,7 +300,10 @@ class RangeReader:
             offsets = parse_entry_id(id)
             first = max(offsets.start, self.position) if not sizes else offsets.start
             if first != self.position:
+                if not sizes and self._looks_again():
+                    return sizes
                 raise MissingOffsets(str(self.stream), self.position, offsets.start)
+            self._saw_hole = False
             if self._is_newer(offsets.start, fields, state):
                 return sizes
             size = expanded_entry_bytes(fields) + ROW_BYTES * (offsets.end - offsets.start)
@@ -308,84 +319,20 @@ class RangeReader:
                 self.done = True
                 return sizes
         if len(entries) < asked:
+            if self.in_merged and self.position >= state.merged:
+                self.in_merged = False
+                return sizes
+            if self.position < state.next and self._looks_again():
+                return sizes
             self.done = True
             if self.position < state.next:
-                raise MissingOffsets(str(self.stream), self.position, state.next)
+                end = state.merged if self.in_merged else state.next
+                raise MissingOffsets(str(self.stream), self.position, end)
             if self._whole and self._end is not None and self.position < self._end:
                 raise MissingOffsets(str(self.stream), self.position, self._end)
         return sizes
 
-
-def gather(
-    batches: list[pa.RecordBatch],
-    *,
-    last: bool,
-    enough: int = BATCH_ROWS,
-    enough_bytes: int = BATCH_BYTES,
-    all_bytes: int | None = None,
-) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
-    """Join small neighbours into batches of at most ``BATCH_ROWS`` rows and ``BATCH_BYTES``; cut large ones.
-
-    Args:
-        enough, enough_bytes: so many rows, or bytes, are a batch of their own, and are not copied.
-        all_bytes: the bytes of all together, if they are known.
-
-    Returns:
-        what is ready to be handed out, and what waits for more; nothing waits if `last`.
-    """
-    fits = all_bytes is not None and all_bytes <= BATCH_BYTES
-    if last and fits and len(batches) == 1 and 0 < batches[0].num_rows <= BATCH_ROWS:
-        return batches, []  # the rest would come to this, but look at every buffer
-    ready: list[pa.RecordBatch] = []
-    group: list[pa.RecordBatch] = []
-    rows = size = 0
-    for whole in batches:
-        for batch, bytes in _pieces(whole):
-            fits = rows + batch.num_rows <= BATCH_ROWS and size + bytes <= BATCH_BYTES
-            alone = rows >= enough or batch.num_rows >= enough or max(size, bytes) >= enough_bytes
-            if group and (alone or not fits or batch.schema != group[0].schema):
-                ready.append(_joined(group))
-                group, rows, size = [], 0, 0
-            group.append(batch)
-            rows += batch.num_rows
-            size += bytes
-    if group and (last or rows >= enough or size >= enough_bytes):
-        ready.append(_joined(group))
-        group = []
-    return ready, group
-
-
-def in_pieces(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """The rows of `batches` in batches of at most `most` rows, those of one batch about equally large."""
-    for whole in batches:
-        rows = whole.num_rows
-        pieces = -(-rows // most)
-        for piece in range(pieces):
-            begin, end = piece * rows // pieces, (piece + 1) * rows // pieces
-            yield whole if pieces == 1 else whole.slice(begin, end - begin)
-
-
-def _pieces(whole: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """`whole` in pieces that may be handed out, each of one row at least, with their sizes."""
-    rows, size = whole.num_rows, _size(whole)
-    if rows <= 1 or (rows <= BATCH_ROWS and size <= BATCH_BYTES):
-        if rows:
-            yield whole, size
-        return
-    step = max(1, min(BATCH_ROWS, rows * BATCH_BYTES // max(1, size), rows - 1))
-    for begin in range(0, rows, step):
-        yield from _pieces(whole.slice(begin, step))
-
-
-def _size(batch: pa.RecordBatch) -> int:
-    """Bytes of `batch` with its dictionaries expanded, as Spark has it."""
-    size: int = batch.nbytes
-    for column in batch.columns:
-        if pa.types.is_dictionary(column.type):
-            names = column.dictionary
-            size += batch.num_rows * names.nbytes // max(1, len(names))
-    return size
-
-
-def _joined(group: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return group[0] if len(group) == 1 else pa.concat_batches(group)
+    def _looks_again(self) -> bool:
+        """Whether offsets that are not there are asked for once more; then they are missing."""
+        self._saw_hole = not self._saw_hole
+        return self._saw_hole

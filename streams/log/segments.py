@@ -30,7 +30,8 @@ from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Wanted, gather
+from streamlease.streams.log.joining import gather
+from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Wanted
 from streamlease.streams.redis.connection import BlockingRedis, PendingAnswer
 
 Batches = Generator[pa.RecordBatch, None, None]

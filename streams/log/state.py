@@ -41,6 +41,8 @@ class LogState(NamedTuple):
     """Of all that is in memory, as stored."""
     exists: int | None = None
     """The lowest offset that another source holds; None if there is none."""
+    merged: int = 0
+    """What is in memory below this offset stands in merged entries, the rest in the log (``compacting``)."""
 
     @property
     def next(self) -> int:
@@ -80,7 +82,17 @@ class LogState(NamedTuple):
 
 def meta_command(stream: StreamId) -> Command:
     """Asks for what :func:`parse_meta` reads."""
-    return ("HMGET", stream_meta(stream), "next", "floor", "state", "last_append", "bytes", "exists")
+    return (
+        "HMGET",
+        stream_meta(stream),
+        "next",
+        "floor",
+        "state",
+        "last_append",
+        "bytes",
+        "exists",
+        "merged",
+    )
 
 
 def parse_meta(stream: StreamId, reply: Any) -> LogState | None:
@@ -91,16 +103,16 @@ def parse_meta(stream: StreamId, reply: Any) -> LogState | None:
     """
     if reply[0] is None:
         return None
-    next, floor, state, last_append, size, exists = reply[:6]
+    next, floor, state, last_append, size, exists, border = reply[:7]
     try:
         end, first, appended, bytes = int(next), int(floor or 0), int(last_append or 0), int(size or 0)
-        oldest = None if exists is None else int(exists)
+        oldest, merged = None if exists is None else int(exists), int(border or 0)
     except ValueError:
         raise damaged_stream(stream) from None
-    if end < 0 or first < 0 or appended < 0 or bytes < 0 or (oldest or 0) < 0:
+    if end < 0 or first < 0 or appended < 0 or bytes < 0 or (oldest or 0) < 0 or merged < 0:
         raise damaged_stream(stream)
     memory = Extent(first, end)
-    return LogState(memory, state == b"sealed", appended, state == b"pending", bytes, oldest)
+    return LogState(memory, state == b"sealed", appended, state == b"pending", bytes, oldest, merged)
 
 
 def damaged_stream(stream: StreamId) -> StreamleaseError:

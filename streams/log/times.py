@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -26,8 +27,9 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
-from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.state import Extent, LogState, meta_command, no_stream, parse_meta
+from streamlease.streams.entries.append_times import appended_until
+from streamlease.streams.log.keys import stream_log, stream_merged, stream_meta
+from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import (
     AsyncRedis,
     Command,
@@ -65,14 +67,14 @@ def _meta(stream: StreamId) -> Command:
     return (*meta_command(stream), "trimmed_at")
 
 
-def _searched(stream: StreamId, reply: Any, moment: int) -> Extent:
-    """Where to search a stream that still has everything after `moment`."""
+def _searched(stream: StreamId, reply: Any, moment: int) -> LogState:
+    """What is known of a stream that still has everything after `moment`."""
     state, trimmed_at = parse_meta(stream, reply), reply[-1]
     if state is None:
         raise no_stream(stream)
     if trimmed_at is not None and moment < int(trimmed_at):
         raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, state.memory.first)
-    return state.memory
+    return state
 
 
 def first_after(moments: Mapping[StreamId, int]) -> Steps:
@@ -81,37 +83,57 @@ def first_after(moments: Mapping[StreamId, int]) -> Steps:
     Raises (out of the generator):
         UnknownSpace, HistoryTruncated, SchemaMismatch.
     """
-    low: dict[StreamId, int] = {}
-    high: dict[StreamId, int] = {}
-    streams = list(moments)
-    for stream, reply in zip(streams, (yield [_meta(stream) for stream in streams]), strict=True):
-        low[stream], high[stream] = _searched(stream, reply, moments[stream])
-    while middle := {
-        stream: (low[stream] + high[stream]) // 2 for stream in streams if low[stream] < high[stream]
-    }:
-        replies = yield [
-            ("XRANGE", stream_log(stream), range_start(offset), "+", "COUNT", 1)
-            for stream, offset in middle.items()
-        ]
-        for (stream, offset), entries in zip(middle.items(), replies, strict=True):
-            if not entries:  # trimmed meanwhile, or lost: what is looked for lies below, or nowhere
-                high[stream] = offset
-                continue
-            id, fields = entries[0]
-            held = parse_entry_id(id)
-            if _append_time(stream, id, fields) > moments[stream]:
-                high[stream] = min(offset, held.start)
-            else:
-                low[stream] = held.end
-    for stream, reply in zip(streams, (yield [_meta(stream) for stream in streams]), strict=True):
-        low[stream] = max(low[stream], _searched(stream, reply, moments[stream]).first)
-    return low
+    found: dict[StreamId, int] = {}
+    left = list(moments)
+    while True:
+        low: dict[StreamId, int] = {}
+        high: dict[StreamId, int] = {}
+        merged: dict[StreamId, int] = {}
+        for stream, reply in zip(left, (yield [_meta(stream) for stream in left]), strict=True):
+            state = _searched(stream, reply, moments[stream])
+            (low[stream], high[stream]), merged[stream] = state.memory, state.merged
+        while middle := {
+            stream: (low[stream] + high[stream]) // 2 for stream in left if low[stream] < high[stream]
+        }:
+            replies = yield [
+                ("XRANGE", _key_of(stream, offset, merged[stream]), range_start(offset), "+", "COUNT", 1)
+                for stream, offset in middle.items()
+            ]
+            for (stream, offset), entries in zip(middle.items(), replies, strict=True):
+                if not entries:  # trimmed meanwhile, or lost: what is looked for lies below, or nowhere
+                    high[stream] = offset
+                    continue
+                id, fields = entries[0]
+                held = parse_entry_id(id)
+                until = held.start + _appended_until(stream, id, fields, moments[stream])
+                if until == held.start:
+                    high[stream] = min(offset, held.start)
+                elif until == held.end:
+                    low[stream] = held.end
+                else:  # the moment lies in a merged entry
+                    low[stream] = high[stream] = until
+        again: list[StreamId] = []
+        for stream, reply in zip(left, (yield [_meta(stream) for stream in left]), strict=True):
+            state = _searched(stream, reply, moments[stream])
+            if state.merged != merged[stream]:
+                again.append(stream)  # entries were not where they were looked for
+            found[stream] = max(low[stream], state.memory.first)
+        if not again:
+            return found
+        left = again
 
 
-def _append_time(stream: StreamId, id: bytes, fields: list[bytes]) -> int:
-    for name, value in zip(fields[::2], fields[1::2], strict=True):
-        if name == b"a" and (appended := _time_of(value)) is not None:
-            return appended
+def _key_of(stream: StreamId, offset: int, merged: int) -> str:
+    """The key with the entry that holds `offset`, if the log begins at `merged`."""
+    return stream_merged(stream) if offset < merged else stream_log(stream)
+
+
+def _appended_until(stream: StreamId, id: bytes, fields: list[bytes], moment: int) -> int:
+    """How many messages of an entry were appended up to `moment`; the entry's time decides, or theirs."""
+    named = dict(zip(fields[::2], fields[1::2], strict=True))
+    with suppress(ValueError):
+        if _time_of(named.get(b"a", b"")) is not None:
+            return appended_until(named, len(parse_entry_id(id)), moment)
     raise SchemaMismatch(
         f"the entry {id.decode('ascii', 'backslashreplace')} of stream {stream} has no append time: "
         f"read it with the version that wrote it"
@@ -204,7 +226,10 @@ async def waiting(
     for begin in range(0, len(wanted), PAGE):
         page = wanted[begin : begin + PAGE]
         calls = [
-            _WAITING.call([stream_meta(stream), stream_log(stream)], [offset, range_start(offset)])
+            _WAITING.call(
+                [stream_meta(stream), stream_log(stream), stream_merged(stream)],
+                [offset, range_start(offset)],
+            )
             for stream, offset in page
         ]
         try:

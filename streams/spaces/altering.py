@@ -22,7 +22,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.schemas import Versions
-from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
+from streamlease.streams.log.keys import stream_log, stream_merged, stream_meta, stream_publishers
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import Command, Redis, ask, servers
 from streamlease.streams.spaces.definitions import (
@@ -209,7 +209,13 @@ class Generations:
     async def unmake(self, streams: Iterable[StreamId]) -> None:
         """Remove the keys of streams that are in no definition."""
         keys: list[Command] = [
-            ("UNLINK", stream_meta(stream), stream_log(stream), stream_publishers(stream))
+            (
+                "UNLINK",
+                stream_meta(stream),
+                stream_log(stream),
+                stream_merged(stream),
+                stream_publishers(stream),
+            )
             for stream in streams
         ]
         if keys:

@@ -25,7 +25,7 @@ from redis.exceptions import ResponseError
 from streamlease.protocol.errors import Fenced, InvalidOption, StoreRefused, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.quantities import MOST, format_duration, format_size
-from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.keys import stream_log, stream_merged, stream_meta
 from streamlease.streams.log.state import LogState, damaged_stream, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import AsyncRedis, Command, exchange, refusal
 from streamlease.streams.redis.scripts import Call, load_script, run_each
@@ -158,7 +158,7 @@ class Trim:
         """The script call that does it, looking at no more than so many entries and bytes."""
         keep = self.retention
         return load_script("streamlease.streams.spaces", "trim").call(
-            [stream_meta(self.stream), stream_log(self.stream)],
+            [stream_meta(self.stream), stream_log(self.stream), stream_merged(self.stream)],
             [
                 MOST if self.limit is None else self.limit,
                 -1 if keep.age_ms is None else keep.age_ms * 1000,

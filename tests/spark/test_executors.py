@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.streams.log.ranges import BATCH_ROWS
+from streamlease.streams.log.joining import BATCH_ROWS
 from tests.spark.applications import (
     PATIENT,
     Application,

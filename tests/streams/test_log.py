@@ -23,7 +23,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams.entries.entries import to_messages
-from streamlease.streams.log import ranges
+from streamlease.streams.log import joining, ranges
 from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
 from streamlease.streams.log.log import Append, Appended, AsyncLog, OutOfSequence
 from streamlease.streams.log.ranges import MissingOffsets
@@ -110,7 +110,7 @@ async def test_reading_stops_at_its_limits_and_goes_on(log: AsyncLog, stream: St
 async def test_batches_have_a_bounded_number_of_rows(
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "BATCH_ROWS", 64)
+    monkeypatch.setattr(joining, "BATCH_ROWS", 64)
     total = await fill(log, stream, [150, 10, 10, 10, 63, 2])
     for batches in ([*read_range(blocking, stream, 0, total)], await log.read(stream, 0)):
         assert max(batch.num_rows for batch in batches) <= 64
@@ -172,7 +172,7 @@ async def test_a_connection_lost_with_a_question_on_its_way_is_an_outage_and_the
 async def test_what_is_large_enough_is_handed_out_as_it_is(
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "BATCH_ROWS", 64)
+    monkeypatch.setattr(joining, "BATCH_ROWS", 64)
     monkeypatch.setattr("streamlease.streams.log.segments.ENOUGH_ROWS", 10)
     monkeypatch.setattr("streamlease.streams.entries.columnar.ENOUGH_ROWS", 10)
     total = await fill(log, stream, [4, 5, 6, 3, 10, 2, 70, 1, 1])

@@ -13,8 +13,8 @@ from streamlease.agent import blocking
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.entries import encode_batch
+from streamlease.streams.log.joining import BATCH_BYTES, BATCH_ROWS, gather
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.ranges import BATCH_BYTES, BATCH_ROWS, gather
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import ask, connect_blocking, run_blocking
 

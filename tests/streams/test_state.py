@@ -12,7 +12,7 @@ STREAM = StreamId("s", 0, 0)
 
 
 def test_memory_is_all_there_is() -> None:
-    state = parse_meta(STREAM, [b"9", b"4", b"open", b"7", b"100", None])
+    state = parse_meta(STREAM, [b"9", b"4", b"open", b"7", b"100", None, None])
     assert state == LogState(Extent(4, 9), False, 7, False, 100)
     assert (state.floor, state.next, state.mean_bytes) == (4, 9, 20.0)
 
@@ -29,7 +29,7 @@ def test_what_lies_below_what_exists_is_truncated() -> None:
 
 
 def test_another_source_may_hold_what_is_below_the_memory() -> None:
-    state = parse_meta(STREAM, [b"9", b"4", b"open", b"7", b"100", b"1"])
+    state = parse_meta(STREAM, [b"9", b"4", b"open", b"7", b"100", b"1", None])
     assert state is not None
     assert (state.floor, state.memory, state.mean_bytes) == (1, (4, 9), 20.0)
     state.check_exists(STREAM, 1)
@@ -41,9 +41,9 @@ def test_another_source_may_hold_what_is_below_the_memory() -> None:
     assert (gone.value.oldest, elsewhere.value.oldest) == (1, 4)
 
 
-@pytest.mark.parametrize("place", [0, 1, 3, 4, 5])
+@pytest.mark.parametrize("place", [0, 1, 3, 4, 5, 6])
 def test_each_damaged_number_is_told_with_its_key(place: int) -> None:
-    reply = [b"9", b"4", b"open", b"7", b"100", b"1"]
+    reply = [b"9", b"4", b"open", b"7", b"100", b"1", b"2"]
     assert len(reply) == len(meta_command(STREAM)[2:])
     reply[place] = b"many"
     with pytest.raises(

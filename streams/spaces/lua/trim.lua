@@ -4,7 +4,7 @@
 -- holds more than `bytes`. Entries go from the oldest on, whole, and only if they lie wholly below the limit.
 -- One whose append time cannot be read (it is damaged) goes with the next one: times rise from entry to entry.
 --
--- KEYS  1 meta (hash)  2 log (stream)
+-- KEYS  1 meta (hash)  2 log (stream)  3 merged (stream): what is below the log
 -- ARGV  1 limit      nothing at or above this offset is removed
 --       2 age        in microseconds, by this server's clock; -1: any
 --       3 bytes      -1: any
@@ -20,7 +20,7 @@
 --   {'unknown'}           there is no such stream
 
 local meta = redis.call('HMGET', KEYS[1], 'next', 'floor', 'bytes', 'trimmed_at', 'trim_term', 'held_by',
-  'last_append')
+  'last_append', 'merged')
 if not meta[1] then
   return {'unknown'}
 end
@@ -50,10 +50,11 @@ local function surplus(last, appended)
   return (age >= 0 and now - appended > age) or (keep >= 0 and last < next - keep) or (most >= 0 and size > most)
 end
 
-local from, count = '-', 1
+-- What was merged is older than the log.
+local key, from, count, stop = meta[8] and KEYS[3] or KEYS[2], '-', 1, false
 while true do
-  local page = redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', count)
-  local stop, seen = #page < count, 0
+  local page = redis.call('XRANGE', key, from, '+', 'COUNT', count)
+  local ended, seen = #page < count, 0
   for i = 1, #page do
     local last, many = string.match(page[i][1], '^(%d+)-(%d+)$')
     last, many = tonumber(last), tonumber(many)
@@ -86,13 +87,16 @@ while true do
     seen = seen + own
     from = '(' .. page[i][1]
   end
-  if stop then
+  if stop or (ended and key == KEYS[2]) then
     break
   end
   entries_left, bytes_left = entries_left - #page, bytes_left - seen
   if entries_left <= 0 or bytes_left <= 0 then
     more = 1
     break
+  end
+  if ended then
+    key, from = KEYS[2], '-'
   end
   -- As many at once as make about 256 KiB, judged by the page before.
   count = math.max(1, math.min(256, entries_left, math.floor(262144 * #page / math.max(1, seen))))
@@ -101,6 +105,9 @@ end
 redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 if entries > 0 then
   redis.call('XTRIM', KEYS[2], 'MINID', string.format('%.0f-0', floor))
+  if meta[8] then
+    redis.call('XTRIM', KEYS[3], 'MINID', string.format('%.0f-0', floor))
+  end
 end
 if entries > 0 or meta[5] ~= ARGV[5] then
   redis.call('HSET', KEYS[1], 'floor', string.format('%.0f', floor), 'bytes', string.format('%.0f', size),
