@@ -52,6 +52,7 @@ from streamlease.streams.log.ranges import (
 )
 from streamlease.streams.log.tails import Watch
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor
 
@@ -111,6 +112,7 @@ class Fetching:
         tasks: of the consumer, who is told if a stream of a cluster cannot be read on.
         max_batch: most messages of a batch; None: as many as came together, up to ``CHUNK_BYTES``.
         most_waiting: how many such batches may wait, if they are full.
+        lines: on which streams are read, if one is free.
         clock: seconds; that of `Held.retry_at`.
     """
 
@@ -128,8 +130,10 @@ class Fetching:
         most_waiting: int,
         schema: Schema | None,
         clock: Callable[[], float],
+        lines: DirectLines | None = None,
     ) -> None:
         self._redis = redis
+        self._lines = lines
         self._tails = tails
         self._book = book
         self._settling = settling
@@ -188,16 +192,23 @@ class Fetching:
         Raises:
             HistoryTruncated, SchemaMismatch: a stream of the only server cannot be read on.
         """
+        self._end_delays()
+        if not self.wants_round:
+            return False
         loop = asyncio.get_running_loop()
-        if self._not_before > loop.time():
-            await asyncio.sleep(self._not_before - loop.time())
         began = loop.time()
+        if self._not_before > began:
+            await asyncio.sleep(self._not_before - began)
+            began = loop.time()
         found = self._look()
         try:
             await self._servers.turn(found)
         except StoreUnavailable as error:  # no node of a cluster says which server has what
             log.warning("reading: %s", error)
             await asyncio.sleep(RETRY_SECONDS)
+        for one in found:
+            if one.held.position != self._tails.next_of(one.stream):
+                self.look_at(one.held)  # not all was read, or there is more already
         reading = [one for one in found if one.start < one.end]
         if reading and all(one.held.position >= one.end for one in reading):
             self._not_before = began + PACE_SECONDS
@@ -241,9 +252,6 @@ class Fetching:
 
     def _look(self) -> list[News]:
         """The streams with news for which there is room; also those that end below what was read of them."""
-        self._end_delays()
-        if not self.waiting.has_room:
-            return []
         began = time.time_ns()
         messages, batches = self.waiting.room
         most = min(self._at_a_time, batches)
@@ -254,7 +262,6 @@ class Fetching:
             held, _ = self._news.popitem(last=False)
             one = self._news_of(held, began)
             if one is not None:
-                self._news[held] = None  # the next look finds out whether all was read
                 found.append(one)
                 messages -= min(self._max_batch, one.end - one.start)
         return found
@@ -298,7 +305,9 @@ class Fetching:
             for one in reading
         ]
         worth = (min(ENOUGH_ROWS, self._max_batch), ENOUGH_BYTES)
-        async with aclosing(read_each(self._redis, readers, worth=worth, together=True)) as outcomes:
+        async with aclosing(
+            read_each(self._redis, readers, worth=worth, together=True, lines=self._lines)
+        ) as outcomes:
             async for place, outcome in outcomes:
                 reading[place].held.entries = readers[place].entries_for(self._max_batch)
                 yield reading[place], outcome, readers[place].bytes

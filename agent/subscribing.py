@@ -97,6 +97,7 @@ class Subscribing:
             auto_commit=self.auto_commit,
             schema=self.schema,
             lines=agent.lines,
+            reading_lines=agent.reading_lines,
         )
         names = (self.name or f"{session}/0",)
         joined = Session(agent, SessionConfig(self.shared, session, names, arrival, self.timers), reader)

@@ -12,7 +12,6 @@ stream that is being revoked stays until its delivered batches are committed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -82,6 +81,7 @@ class SharedReader:
         auto_commit: bool = False,
         schema: Schema | None = None,
         lines: DirectLines | None = None,
+        reading_lines: DirectLines | None = None,
         clock: Callable[[], float] = seconds,
     ) -> None:
         self._clock = clock
@@ -101,12 +101,15 @@ class SharedReader:
         """Progress is durable."""
         self._fetching = Fetching(
             redis, self._tails, self.book, self._settling, shared, self._arrived.set, self._tasks,
-            max_batch=max_batch, most_waiting=buffered_batches, schema=schema, clock=clock,
+            max_batch=max_batch, most_waiting=buffered_batches, schema=schema, lines=reading_lines,
+            clock=clock,
         )  # fmt: skip
         self._auto_commit = auto_commit
         self._in_hand: Batch | None = None
         """With `auto_commit`: what the program works on."""
         self._ended = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        """When the streams are to be looked at though nothing changes."""
         self._looked_at: float | None = None
 
     def start(self, session: Session) -> None:
@@ -221,6 +224,7 @@ class SharedReader:
             session.unsubscribe()
             await self._ended.wait()
         await self._tasks.close()
+        self._silence()
         for held in [*self.book.streams.values()]:
             self._settling.lose(held, left(held.stream))
             self.book.give_up(held)
@@ -300,10 +304,26 @@ class SharedReader:
             if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
                 self._give_up_lost(now)
             if not await self._fetch_round():
-                with contextlib.suppress(TimeoutError):
-                    until_look = LOOK_SECONDS - max(0.0, self._clock() - (self._looked_at or now))
-                    async with asyncio.timeout(self._fetching.pause(until_look)):
-                        await self._changed.wait()
+                until_look = LOOK_SECONDS - max(0.0, self._clock() - (self._looked_at or now))
+                await self._change(self._fetching.pause(until_look))
+
+    async def _change(self, seconds: float) -> None:
+        """Wait until something changes, but so long at most; the alarm of an earlier wait may come first."""
+        loop = asyncio.get_running_loop()
+        when = loop.time() + seconds
+        if self._alarm is None or self._alarm.when() > when:
+            self._silence()
+            self._alarm = loop.call_at(when, self._rang)
+        await self._changed.wait()
+
+    def _rang(self) -> None:
+        self._alarm = None
+        self._changed.set()
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     async def _fetch_round(self) -> bool:
         """Read of each stream that has news; whether there was any."""

@@ -48,6 +48,8 @@ class Agent:
         self._tasks = Supervisor(f"agent {self.id}", self._ended)
         self.lines = DirectLines(redis, self._tasks, ANSWER_SECONDS)
         """On which one commit after the other is written."""
+        self.reading_lines = DirectLines(redis, self._tasks, ANSWER_SECONDS)
+        """On which streams are read: what that brings may be large, and no commit is to wait for it."""
         self.mail = Mail(redis, self.id, self._tasks)
         self._sessions: dict[End, str] = {}
         self.leaders = LeaderSearch(
@@ -84,6 +86,7 @@ class Agent:
         self.mail.stop()  # what a leader says as it ends with this process would begin things anew
         await self._tasks.close()
         await self.lines.close()
+        await self.reading_lines.close()
         await self.leaders.close()
         with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
             # Unanswered, the mailbox expires by itself.

@@ -29,6 +29,7 @@ from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Taken
 from streamlease.streams.log.segments import History, Segment
 from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, exchange_behind, good, silent
+from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor
 
@@ -64,6 +65,7 @@ async def read_each(
     *,
     worth: tuple[int, int] | None = None,
     together: bool = False,
+    lines: DirectLines | None = None,
 ) -> AsyncGenerator[tuple[int, Found]]:
     """What each of `readers` finds, with its place, as soon as it is there: batches, or why there are none.
 
@@ -76,6 +78,7 @@ async def read_each(
             readers say when they are done.
         together: what streams have that need one step, and have little, is decoded together; the readers
             want the same columns.
+        lines: on which they are read if one is free; all streams are of one server then.
     """
     history = History(older) if older else None
     batches: list[list[pa.RecordBatch]] = [[] for _ in readers]
@@ -86,14 +89,13 @@ async def read_each(
     while going:
         commands = {place: readers[place].commands for place in going}
         try:
-            answers = await exchange_behind(
-                redis, (), [one for some in commands.values() for one in some], ()
-            )
+            asked = [one for some in commands.values() for one in some]
+            replies = await _asked(redis, lines, readers[going[0]], asked)
         except (StoreUnavailable, Indefinite) as error:
             for place in going:
                 yield place, silent(redis, error)
             return
-        steps, errors = _taken(redis, readers, commands, iter([answer.reply for answer in answers]))
+        steps, errors = _taken(redis, readers, commands, iter(replies))
         below: dict[int, int] = {}
         left: list[int] = []
         for place, why in errors.items():
@@ -145,6 +147,17 @@ def _taken(
         except StreamleaseError as error:
             errors[place] = error
     return steps, errors
+
+
+async def _asked(
+    redis: Redis, lines: DirectLines | None, first: RangeReader, commands: Sequence[Command]
+) -> list[Any]:
+    """The replies, as of ``exchange_behind``; on a line if it can be, which takes a third of the time."""
+    if lines is not None:
+        replies = await lines.read(stream_meta(first.stream), commands)
+        if replies is not None:
+            return replies
+    return [answer.reply for answer in await exchange_behind(redis, (), commands, ())]
 
 
 def _decoded_together(

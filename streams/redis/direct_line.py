@@ -1,8 +1,8 @@
-"""A kept connection to one server, on which one quick command at a time is asked within the caller's turn.
+"""A kept connection to one server, on which one quick thing at a time is asked within the caller's turn.
 
 An exchange through a pool of redis-py has several turns of the event loop, and timers; that is most of what a
-small one costs. A line writes at once, and hands the reply to a callback as soon as that is read. One timer
-watches over all replies.
+small one costs. A line writes at once, and hands the reply to a callback as soon as that is read, or the
+replies to several commands together. One timer watches over all replies.
 
 redis-py makes the connection, so TLS, login, database and the primary of Sentinels are as with every other
 one; after that, the line takes the place of redis-py's reader behind the transport. In any doubt the line
@@ -14,7 +14,7 @@ repeated here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hiredis import HiredisError, Reader, pack_command
@@ -41,7 +41,12 @@ class DirectLine(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._replies = Reader(replyError=ResponseError)
         self._answered: Answered | None = None
+        self._several: list[Any] | None = None
+        """The replies to several commands that have come so far; None while one was asked."""
+        self._wanted = 1
+        """How many replies are to come."""
         self._asked_at = 0.0
+        """When something was asked; of several commands, when something came of them last."""
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
         # A connection without sockets has a transport of its own.
@@ -66,6 +71,15 @@ class DirectLine(asyncio.Protocol):
 
     def ask_packed(self, command: bytes, answered: Answered) -> None:
         """:meth:`ask`, of a command as it is sent."""
+        self._several, self._wanted = None, 1
+        self._write(command, answered)
+
+    def ask_all(self, commands: Sequence[Command], answered: Answered) -> None:
+        """:meth:`ask`, of several commands in one write; `answered` is told a list of all replies."""
+        self._several, self._wanted = [], len(commands)
+        self._write(b"".join(map(pack_command, commands)), answered)  # type: ignore[arg-type]
+
+    def _write(self, command: bytes, answered: Answered) -> None:
         self._answered = answered
         self._asked_at = self._loop.time()
         if self._alarm is None:
@@ -85,6 +99,8 @@ class DirectLine(asyncio.Protocol):
         try:
             self._replies.feed(data)
             reply = self._replies.gets()
+            if self._several is not None:
+                reply = self._gathered(self._several, reply)
             if reply is False:
                 return
             more = self._replies.has_data()
@@ -92,10 +108,21 @@ class DirectLine(asyncio.Protocol):
             self._end()
             return
         answered, self._answered = self._answered, None
-        if more or answered is None or isinstance(reply, Exception):
+        replies = [reply] if self._several is None else reply
+        if more or answered is None or any(isinstance(one, Exception) for one in replies):
             self._end()
         if answered is not None:
             answered(reply)
+
+    def _gathered(self, several: list[Any], reply: Any) -> Any:
+        """All replies, with this one and those behind it; False while some are to come."""
+        while reply is not False:
+            several.append(reply)
+            if len(several) >= self._wanted:
+                return several
+            reply = self._replies.gets()
+        self._asked_at = self._loop.time()  # large replies may take long, as long as they come
+        return False
 
     def pause_writing(self) -> None:
         """Much waits to be written; nothing more is asked before there is a reply."""

@@ -6,13 +6,16 @@ the way of all else.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.redis.cluster import AsyncCluster
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.direct_line import DirectLine, open_direct_line
-from streamlease.streams.redis.wire import AsyncServer
+from streamlease.streams.redis.wire import AsyncServer, Command
 from streamlease.streams.tasks import Supervisor
 
 _logger = logging.getLogger(__name__)
@@ -48,6 +51,24 @@ class DirectLines:
         if line is None or not line.is_open:
             self._opening.add(server)
             self._tasks.start("opening a line", self._open(server))
+
+    async def read(self, key: str, commands: Sequence[Command]) -> list[Any] | None:
+        """The replies to commands that only read, all of the server of `key`.
+
+        Returns:
+            None if there is no free line, or the replies did not come, or one is an error: then they are to
+            be asked otherwise. Soon there will be a line.
+        """
+        line = self.to(key)
+        if line is None:
+            self.want(key)
+            return None
+        heard: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()
+        line.ask_all(commands, lambda replies: None if heard.done() else heard.set_result(replies))
+        replies = await heard
+        if replies is None or any(isinstance(reply, Exception) for reply in replies):
+            return None
+        return replies
 
     async def close(self) -> None:
         """Close all lines; no other is opened. What opens one is to be stopped before."""

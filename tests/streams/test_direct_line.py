@@ -15,7 +15,9 @@ from streamlease.streams.log.log import Append, AsyncLog
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.redis.direct_line import open_direct_line
+from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.spaces.spaces import SpaceStore
+from streamlease.streams.tasks import Supervisor
 from tests.conftest import MakeServer
 from tests.streams.helpers import Proxy, has_line, payloads, until
 
@@ -229,3 +231,47 @@ async def test_whoever_asked_is_told_once(make_redis_server: MakeServer) -> None
     await line.close()
     assert len(told) == 2
     await client.aclose()
+
+
+async def test_the_replies_to_several_commands_come_together(redis: AsyncRedis) -> None:
+    line = await open_direct_line(redis, 5)  # type: ignore[arg-type]
+    values = [b"x" * size for size in (0, 7, 3_000_000, 1)]
+    heard: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    line.ask_all([*(("SET", n, value) for n, value in enumerate(values)), ("GET", 2)], heard.set_result)
+    assert not line.is_free
+    assert await heard == [b"OK"] * 4 + [values[2]]
+    again: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    line.ask(("GET", 1), again.set_result)
+    assert await again == values[1]
+    third: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    line.ask_all([("GET", 1), ("HGET", 1, "x"), ("GET", 0)], third.set_result)
+    one, error, other = await third
+    assert (one, other) == (values[1], b"")
+    assert "WRONGTYPE" in str(error)
+    assert not line.is_open, "some servers close a connection after an error"
+    await line.close()
+
+
+async def test_several_commands_of_which_not_all_are_answered_have_no_replies(real_redis_url: str) -> None:
+    async with Proxy(port_of(real_redis_url)) as proxy:
+        client: Any = connect(proxy.url)
+        line = await open_direct_line(client, 5)
+        heard: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        proxy.lose(b"second")
+        line.ask_all([("SET", "first", "x"), ("SET", "second", "x")], heard.set_result)
+        assert await heard is None
+        assert not line.is_open
+        await line.close()
+        await client.aclose()
+
+
+async def test_what_is_read_goes_on_a_line_as_soon_as_there_is_one(redis: AsyncRedis) -> None:
+    tasks = Supervisor("a test", lambda task, error: None)
+    lines = DirectLines(redis, tasks, 5)
+    assert await lines.read("k", [("GET", "k")]) is None
+    await until(lambda: lines.to("k") is not None)
+    reads = [asyncio.ensure_future(lines.read("k", [("SET", "k", n), ("GET", "k")])) for n in range(2)]
+    assert await asyncio.gather(*reads) == [[b"OK", b"0"], None], "one at a time"
+    assert await lines.read("k", [("GET", "k"), ("HGET", "k", "x")]) is None, "an error is no reply"
+    await until(lambda: not tasks)
+    await lines.close()
