@@ -15,7 +15,7 @@ from streamlease.protocol.errors import InvalidInput, InvalidOption, Streamlease
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
 from streamlease.streams.entries.delivered import Messages
-from streamlease.streams.entries.shared_rows import Rows
+from streamlease.streams.rows.few_reading import StreamRows
 
 
 class Owner(Protocol):
@@ -38,7 +38,9 @@ class Owner(Protocol):
 class Batch:
     """Some messages of one stream, in order."""
 
-    def __init__(self, owner: Owner, held: Held, stream: StreamId, start: int, end: int, rows: Rows) -> None:
+    def __init__(
+        self, owner: Owner, held: Held, stream: StreamId, start: int, end: int, rows: StreamRows
+    ) -> None:
         self.stream = stream
         self.start = start
         self.end = end
@@ -62,7 +64,7 @@ class Batch:
         if parts <= 1:
             return self, None
         first = -(-rows // parts)
-        middle = self._rows.batch.column("offset")[first].as_py()
+        middle = self._rows.offset(first)
         return self._part(self.start, middle, 0, first), self._part(middle, self.end, first, rows)
 
     def _part(self, start: int, end: int, first: int, last: int) -> Batch:

@@ -39,7 +39,6 @@ from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.entries.message_rows import ALL_COLUMNS
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.entries.shared_rows import Rows
 from streamlease.streams.log.joining import BATCH_ROWS
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
@@ -54,6 +53,7 @@ from streamlease.streams.log.tails import Watch
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
+from streamlease.streams.rows.few_reading import StreamRows
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
@@ -328,7 +328,7 @@ class Fetching:
         if self._book.holds(one.held) and one.held.position == damaged.start:
             self._settling.found_damage(one.held, damaged)
 
-    def _took(self, one: News, parts: list[Rows], size: int) -> None:
+    def _took(self, one: News, parts: list[StreamRows], size: int) -> None:
         """Keep what was read of a stream, unless it was lost or goes on elsewhere meanwhile."""
         held, start = one.held, one.start
         whole = sum(map(len, parts))

@@ -39,7 +39,6 @@ from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
 from streamlease.streams.entries.delivered import Messages
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema, SchemaLike
-from streamlease.streams.entries.shared_rows import Rows
 from streamlease.streams.log.joining import in_pieces
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Outcome, Reading
@@ -48,6 +47,7 @@ from streamlease.streams.log.state import LogState
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.rows.shared_rows import Rows
 from streamlease.streams.spaces.spaces import Known, SpaceStore
 
 if TYPE_CHECKING:

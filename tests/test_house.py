@@ -151,6 +151,7 @@ STOREYS = [
     "streams",
     "streams.redis",
     "streams.entries",
+    "streams.rows",
     "streams.log",
     "streams.spaces",
     "streams.publish",

@@ -48,12 +48,13 @@ MOST_BYTES = 8192
 _WORTH_COMPRESSING = 128
 """A smaller buffer stands as it is."""
 
-_EXAMPLES = {"i": 1, "k": b"k", "p": b"p", "d": 1, "D": 1}
-_INTEGERS = {"i": "h", "d": "i", "D": "q"}
+INTEGERS = {"i": "h", "d": "i", "D": "q"}
+"""How a column of whole numbers is packed, by its letter."""
+
 _NOT_COMPRESSED = struct.pack("<q", AS_IT_IS)
 
 
-class _Metadata(NamedTuple):
+class Metadata(NamedTuple):
     """What stands before the body, and where its numbers are."""
 
     message: bytes
@@ -61,6 +62,21 @@ class _Metadata(NamedTuple):
     nodes: int
     buffers: int
     body_length: int
+
+    def filled(self, rows: int, nodes: Sequence[int], extents: Sequence[int], body: int) -> bytearray:
+        """The same with these numbers.
+
+        Args:
+            nodes: of each column, how long it is, and how many values are missing.
+            extents: of each buffer, where it begins and how long it is.
+            body: how many bytes stand behind the metadata.
+        """
+        message = bytearray(self.message)
+        struct.pack_into("<q", message, self.length, rows)
+        struct.pack_into(f"<{len(nodes)}q", message, self.nodes, *nodes)
+        struct.pack_into(f"<{len(extents)}q", message, self.buffers, *extents)
+        struct.pack_into("<q", message, self.body_length, body)
+        return message
 
 
 def is_few(payloads: Sequence[bytes], keys: Sequence[bytes | None]) -> bool:
@@ -116,7 +132,7 @@ def _validity(values: Sequence[object]) -> tuple[int, bytes]:
 
 def _integers(letter: str, values: Sequence[int | None]) -> _Column:
     nulls, validity = _validity(values)
-    data = struct.pack(f"<{len(values)}{_INTEGERS[letter]}", *(value or 0 for value in values))
+    data = struct.pack(f"<{len(values)}{INTEGERS[letter]}", *(value or 0 for value in values))
     return nulls, [validity, data]
 
 
@@ -131,7 +147,7 @@ def _record_batch(letters: str, rows: int, columns: Sequence[_Column], codec: Co
     buffers = [buffer for _, some in columns for buffer in some]
     if sum(map(len, buffers)) <= SMALL_BYTES:
         codec = "none"
-    metadata = _metadata(letters, codec)
+    metadata = metadata_of(letters, codec)
     if codec != "none":
         buffers = [_compressed(buffer, codec) for buffer in buffers]
     extents: list[int] = []
@@ -143,38 +159,31 @@ def _record_batch(letters: str, rows: int, columns: Sequence[_Column], codec: Co
         padding = -size % 8
         body += (buffer, bytes(padding)) if padding else (buffer,)
         end += size + padding
-    message = bytearray(metadata.message)
-    struct.pack_into("<q", message, metadata.length, rows)
     nodes = [number for nulls, _ in columns for number in (rows, nulls)]
-    struct.pack_into(f"<{len(nodes)}q", message, metadata.nodes, *nodes)
-    struct.pack_into(f"<{len(extents)}q", message, metadata.buffers, *extents)
-    struct.pack_into("<q", message, metadata.body_length, end)
-    return b"".join((message, *body))
+    return b"".join((metadata.filled(rows, nodes, extents, end), *body))
 
 
 def _compressed(buffer: bytes, codec: Codec) -> bytes:
     if not buffer:
         return b""
     if len(buffer) >= _WORTH_COMPRESSING:
-        smaller: bytes = _codec(codec).compress(buffer, asbytes=True)
+        smaller: bytes = codec_of(codec).compress(buffer, asbytes=True)
         if len(smaller) < len(buffer):
             return struct.pack("<q", len(buffer)) + smaller
     return _NOT_COMPRESSED + buffer
 
 
 @cache
-def _codec(codec: Codec) -> pa.Codec:
+def codec_of(codec: Codec) -> pa.Codec:
+    """What compresses and expands."""
     return pa.Codec(codec)
 
 
 @cache
-def _metadata(letters: str, codec: Codec) -> _Metadata:
+def metadata_of(letters: str, codec: Codec) -> Metadata:
     """The metadata that Arrow writes, and where in it, by the rules of flatbuffers, its numbers stand."""
     layout = layout_of(letters, None)
-    arrays = [
-        pa.array([_EXAMPLES[letter]], field.type)
-        for letter, field in zip(letters, layout.schema, strict=True)
-    ]
+    arrays = [pa.nulls(1, field.type) for field in layout.schema]  # no values: see `arrays`
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, layout.schema, options=write_options(codec)) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=layout.schema))
@@ -186,4 +195,4 @@ def _metadata(letters: str, codec: Codec) -> _Metadata:
     # A vector begins with its own length, of 4 bytes.
     nodes, buffers = (follow(message, field_at(message, batch, place)) + 4 for place in (NODES, BUFFERS))
     length, body_length = field_at(message, batch, LENGTH), field_at(message, root, BODY_LENGTH)
-    return _Metadata(message, length, nodes, buffers, body_length)
+    return Metadata(message, length, nodes, buffers, body_length)

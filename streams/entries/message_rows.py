@@ -330,7 +330,8 @@ def _value_of(scalar: pa.Scalar) -> Any:
 
 
 @lru_cache(maxsize=65_536)
-def _selected(filters: tuple[str, ...], topic: str) -> bool:
+def topic_selected(filters: tuple[str, ...], topic: str) -> bool:
+    """Whether one of `filters` matches `topic`."""
     return any(matches(filter, topic) for filter in filters)
 
 
@@ -356,14 +357,14 @@ def filter_batch(batch: pa.RecordBatch, *filters: str) -> pa.RecordBatch:
         return _filter_indexed(batch, column, filters)
     first = column[0]
     if batch.num_rows == 1 or (first == column[-1] and pc.all(pc.equal(column, first)).as_py()):
-        return batch if _selected(filters, first.as_py()) else batch.slice(0, 0)
+        return batch if topic_selected(filters, first.as_py()) else batch.slice(0, 0)
     return _filter_indexed(batch, pc.dictionary_encode(column), filters)
 
 
 def rows_matched(batch: pa.RecordBatch, *filters: str) -> list[bool] | None:
     """Of each row whether a filter matches its topic, in a batch with a dictionary of topics; None: all."""
     topics = batch.column("topic")
-    wanted = [_selected(filters, topic) for topic in topics.dictionary.to_pylist()]
+    wanted = [topic_selected(filters, topic) for topic in topics.dictionary.to_pylist()]
     if all(wanted):
         return None
     matched: list[bool] = pc.take(flags(wanted), topics.indices).to_pylist()
@@ -373,7 +374,7 @@ def rows_matched(batch: pa.RecordBatch, *filters: str) -> list[bool] | None:
 def _filter_indexed(
     batch: pa.RecordBatch, topics: pa.DictionaryArray, filters: tuple[str, ...]
 ) -> pa.RecordBatch:
-    wanted = [_selected(filters, topic) for topic in topics.dictionary.to_pylist()]
+    wanted = [topic_selected(filters, topic) for topic in topics.dictionary.to_pylist()]
     if all(wanted):
         return batch
     if not any(wanted):

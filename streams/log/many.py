@@ -9,8 +9,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import islice
-from typing import Any, TypeGuard
+from itertools import groupby, islice
+from typing import Any, TypeAlias, TypeGuard
 
 import pyarrow as pa
 
@@ -22,8 +22,6 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.entries.shared_rows import Rows
-from streamlease.streams.entries.together import StreamStep, decode_together
 from streamlease.streams.log.joining import gather
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Taken
@@ -31,6 +29,9 @@ from streamlease.streams.log.segments import History, Segment
 from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, exchange_behind, good, silent
 from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
+from streamlease.streams.rows.few_reading import FewMessages, StreamRows
+from streamlease.streams.rows.shared_rows import Rows
+from streamlease.streams.rows.together import StreamStep, decode_together
 from streamlease.streams.tasks import Supervisor
 
 READ_BYTES = 32 * 1024 * 1024
@@ -42,8 +43,9 @@ RETRY_SECONDS = 0.2
 PATIENCE_SECONDS = 0.25
 """How long a turn waits for the slowest server of a cluster before it leaves that to itself."""
 
+_Part: TypeAlias = pa.RecordBatch | FewMessages
 Outcome = list[pa.RecordBatch] | StreamleaseError
-Found = list[Rows] | StreamleaseError
+Found = list[StreamRows] | StreamleaseError
 
 
 async def read_all(
@@ -76,12 +78,12 @@ async def read_each(
         older: what holds messages that are not in memory any more, newest first.
         worth: so many messages, or bytes, are worth an end of the reading: it goes no further step. None: the
             readers say when they are done.
-        together: what streams have that need one step, and have little, is decoded together; the readers
-            want the same columns.
+        together: a few messages are read without Arrow where they can be, and what streams have that need
+            one step, and have little, is decoded together; the readers want the same columns.
         lines: on which they are read if one is free; all streams are of one server then.
     """
     history = History(older) if older else None
-    batches: list[list[pa.RecordBatch]] = [[] for _ in readers]
+    brought = _Brought(readers, worth)
     going = [place for place, reader in enumerate(readers) if not reader.done]
     for place, reader in enumerate(readers):
         if reader.done:
@@ -97,38 +99,70 @@ async def read_each(
             return
         steps, errors = _taken(redis, readers, commands, iter(replies))
         below: dict[int, int] = {}
-        left: list[int] = []
         for place, why in errors.items():
             if history is not None and _is_below_memory(why):
                 below[place] = why.oldest
             else:
                 yield place, why
-        shared = _decoded_together(readers, batches, steps) if together else {}
+        if together:
+            for place, step in [*steps.items()]:
+                few = readers[place].read_few(step)
+                if few is not None:
+                    del steps[place]
+                    if (whole := brought.keep(place, [few])) is not None:
+                        yield place, whole
+        shared = _decoded_together(readers, brought.parts, steps) if together else {}
         for place, step in steps.items():
-            reader = readers[place]
             if place in shared:
                 yield place, [shared[place]]
                 continue
             try:
-                batches[place] += reader.finish(step)
+                decoded = readers[place].finish(step)
             except StreamleaseError as error:
                 yield place, error
                 continue
-            if reader.done or (worth is not None and reader.has_brought(*worth)):
-                yield place, _joined(batches, place, reader.bytes)
-            else:
-                left.append(place)
+            if (whole := brought.keep(place, decoded)) is not None:
+                yield place, whole
         if history is not None and below:
             for place, outcome in await _read_all_below(history, readers, below):
                 if isinstance(outcome, StreamleaseError):
                     yield place, outcome
-                    continue
-                batches[place] += outcome
-                if readers[place].done:
-                    yield place, _joined(batches, place, readers[place].bytes)
-                else:
-                    left.append(place)
-        going = left
+                elif (whole := brought.keep(place, outcome, until_done=True)) is not None:
+                    yield place, whole
+        going = brought.taken_left()
+
+
+class _Brought:
+    """What came of each reader so far, and which of them go on."""
+
+    def __init__(self, readers: Sequence[RangeReader], worth: tuple[int, int] | None) -> None:
+        self.parts: list[list[_Part]] = [[] for _ in readers]
+        """Of those that go on."""
+        self._readers = readers
+        self._worth = worth
+        self._left: list[int] = []
+
+    def keep(
+        self, place: int, parts: Sequence[_Part], *, until_done: bool = False
+    ) -> list[StreamRows] | None:
+        """Keep `parts` behind the others of a reader; all that it brought, if it goes no further step.
+
+        Args:
+            until_done: it goes on, whatever that is worth.
+        """
+        reader = self._readers[place]
+        self.parts[place] += parts
+        enough = self._worth is not None and not until_done and reader.has_brought(*self._worth)
+        if reader.done or enough:
+            whole, self.parts[place] = self.parts[place], []
+            return _joined(whole, reader.bytes)
+        self._left.append(place)
+        return None
+
+    def taken_left(self) -> list[int]:
+        """The readers that go on, in the order in which they brought something; once."""
+        left, self._left = self._left, []
+        return left
 
 
 def _taken(
@@ -161,7 +195,7 @@ async def _asked(
 
 
 def _decoded_together(
-    readers: Sequence[RangeReader], batches: Sequence[list[pa.RecordBatch]], steps: Mapping[int, Taken]
+    readers: Sequence[RangeReader], batches: Sequence[list[_Part]], steps: Mapping[int, Taken]
 ) -> dict[int, Rows]:
     """The messages of streams that need no other step than this one, and have little, by their places."""
     places = [place for place in steps if readers[place].done and not batches[place]]
@@ -174,10 +208,17 @@ def _decoded_together(
     return {places[number]: rows for number, rows in found.items()}
 
 
-def _joined(batches: list[list[pa.RecordBatch]], place: int, size: int) -> list[Rows]:
-    """What was found at `place`, of `size` bytes; it is kept no longer."""
-    found, batches[place] = batches[place], []
-    return [*map(Rows, gather(found, last=True, all_bytes=size)[0])]
+def _joined(parts: Sequence[_Part], size: int) -> list[StreamRows]:
+    """What was found of a stream, of `size` bytes."""
+    joined: list[StreamRows] = []
+    for few, some in groupby(parts, lambda part: isinstance(part, FewMessages)):
+        if few:
+            joined.append(FewMessages.joined([part for part in some if isinstance(part, FewMessages)]))
+        else:
+            batches = [part for part in some if isinstance(part, pa.RecordBatch)]
+            whole = size if len(batches) == len(parts) else None
+            joined += map(Rows, gather(batches, last=True, all_bytes=whole)[0])
+    return joined
 
 
 def _is_below_memory(error: StreamleaseError) -> TypeGuard[HistoryTruncated]:

@@ -30,10 +30,12 @@ from streamlease.protocol.offsets import parse_entry_id, range_start
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.entries.entries import Entry, decode_entries
 from streamlease.streams.entries.expanding import expanded_entry_bytes
+from streamlease.streams.entries.message_rows import ALL_COLUMNS
 from streamlease.streams.entries.schemas import Schema, Versions, load_versions
 from streamlease.streams.log.keys import stream_log, stream_merged
 from streamlease.streams.log.state import LogState, damaged_stream, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import Command
+from streamlease.streams.rows.few_reading import FewMessages, read_few
 
 ROW_BYTES = 40
 """Bytes that a message takes beside its own values: its offset, its times, and where its values begin."""
@@ -205,6 +207,12 @@ class RangeReader:
             fitting = room * len(sizes) // max(1, sum(sizes))
             self._count = max(1, min(MOST_COUNT, fitting, self._still_wanted(len(sizes), rows)))
         return Taken(entries[: len(sizes)], begin, self.position, self._versions, sizes)
+
+    def read_few(self, taken: Taken) -> FewMessages | None:
+        """The messages in what was taken, if they are few and need no Arrow; see `few_reading`."""
+        if taken.versions is not None or self.wants != (None, ALL_COLUMNS):
+            return None
+        return read_few(self.stream, taken.entries, taken.start, taken.end)
 
     def decode(self, taken: Taken) -> list[pa.RecordBatch]:
         """The messages in what was taken, in order.

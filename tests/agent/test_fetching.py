@@ -21,7 +21,6 @@ from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, Stre
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.commits import GroupCommits
-from streamlease.streams.entries.shared_rows import Rows
 from streamlease.streams.log import many as reading
 from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.keys import stream_meta
@@ -31,6 +30,7 @@ from streamlease.streams.log.ranges import CHUNK_BYTES, FIRST_COUNT, MOST_FIRST_
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.cluster import Answer
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask, connect, exchange_behind
+from streamlease.streams.rows.shared_rows import Rows
 from streamlease.streams.tasks import Supervisor
 from tests.agent.helpers import SUB, in_order, publish, take
 from tests.streams.helpers import append, cluster_of, rows, until

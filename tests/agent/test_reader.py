@@ -20,7 +20,7 @@ from streamlease.borrower.events import (
 from streamlease.protocol.errors import Fenced, Indefinite, InvalidInput
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.streams.entries.shared_rows import Rows
+from streamlease.streams.rows.shared_rows import Rows
 from tests.agent.helpers import resting_tails
 
 STREAM = StreamId("s", 0, 0)

@@ -21,7 +21,7 @@ from streamlease.spark import working
 from streamlease.spark.committing import Commits
 from streamlease.spark.slot import Slot, SlotProgress, host
 from streamlease.spark.working import FunctionThread, Outcome
-from streamlease.streams.entries.shared_rows import Rows
+from streamlease.streams.rows.shared_rows import Rows
 from tests.agent.helpers import SUB, publish, until
 
 STREAM = StreamId("s", 0, 0)

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.entries import together
 from streamlease.streams.entries.decoding import DamagedEntry, Entry, decode_entries
 from streamlease.streams.entries.entries import (
     CODECS,
@@ -19,9 +18,10 @@ from streamlease.streams.entries.entries import (
 )
 from streamlease.streams.entries.message_rows import ALL_COLUMNS as COLUMNS
 from streamlease.streams.entries.schemas import Schema, Versions
-from streamlease.streams.entries.shared_rows import Rows
-from streamlease.streams.entries.together import StreamStep, decode_together
 from streamlease.streams.entries.values import check_values
+from streamlease.streams.rows import together
+from streamlease.streams.rows.shared_rows import Rows
+from streamlease.streams.rows.together import StreamStep, decode_together
 from tests.streams.test_columnar import some_rows, stored, whole
 
 

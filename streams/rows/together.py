@@ -21,7 +21,7 @@ from streamlease.streams.entries.arrays import integers
 from streamlease.streams.entries.columnar import BatchEntry, EntryRun, View, decode_runs
 from streamlease.streams.entries.decoding import DAMAGE, Entry, Single, decode_singles, single_of
 from streamlease.streams.entries.schemas import Schema, Versions
-from streamlease.streams.entries.shared_rows import Rows
+from streamlease.streams.rows.shared_rows import Rows
 
 FEW_ROWS = 256
 FEW_BYTES = 64 * 1024

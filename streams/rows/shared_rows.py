@@ -79,6 +79,11 @@ class Rows:
         batch = with_plain_topics(self.batch)
         return self if batch is self._batch else Rows(batch)
 
+    def offset(self, place: int) -> int:
+        """That of a row."""
+        offset: int = self.batch.column("offset")[place].as_py()
+        return offset
+
     def slice(self, first: int, last: int) -> Rows:
         """Those from `first` to before `last`."""
         return Rows(self.batch.slice(first, last - first))

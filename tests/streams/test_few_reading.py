@@ -1,0 +1,133 @@
+"""Entries of a few messages are read without Arrow, and nobody can tell."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlease.protocol.errors import SchemaMismatch
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.offsets import entry_id
+from streamlease.streams.entries.decoding import Entry, decode_entries
+from streamlease.streams.entries.encoding import encode_rows
+from streamlease.streams.entries.few import MOST_ROWS
+from streamlease.streams.entries.layout import CODECS
+from streamlease.streams.entries.message_rows import ALL_COLUMNS, Row
+from streamlease.streams.rows.few_reading import MOST_MESSAGES, FewMessages, read_few
+from streamlease.streams.rows.shared_rows import Rows
+
+STREAM = StreamId("s", 0, 3)
+
+ROWS = st.builds(
+    lambda topic, payload, key, timestamp: Row(topic, payload, key, timestamp=timestamp),
+    topic=st.sampled_from(["a", "b/c", "\u00fc/\U0001f600", "x" * 200]),
+    payload=st.binary(max_size=300) | st.sampled_from([bytes(400), b"ab" * 300]),
+    key=st.none() | st.binary(max_size=20),
+    timestamp=st.none() | st.integers(-(10**6), 10**6) | st.integers(0, 2 * 10**15),
+)
+
+
+def entries_of(parts: list[list[Row]], codec: Any = "zstd", first: int = 0) -> list[Entry]:
+    """An entry for each of `parts`, as they stand in the stream."""
+    entries: list[Entry] = []
+    for number, rows in enumerate(parts):
+        fields = [*encode_rows(rows, codec).fields, b"a", b"%d" % (10**15 + number)]
+        entries.append((entry_id(first, len(rows)).encode(), fields))
+        first += len(rows)
+    return entries
+
+
+def by_arrow(entries: list[Entry], start: int, end: int) -> list[Rows]:
+    return [*map(Rows, decode_entries(STREAM, entries, start, end, columns=ALL_COLUMNS))]
+
+
+def check(few: FewMessages, entries: list[Entry], start: int, end: int) -> None:
+    arrow = by_arrow(entries, start, end)
+    assert few.messages == [message for rows in arrow for message in rows.messages]
+    assert len(few) == end - start
+    batches = [rows.plain().batch for rows in arrow]
+    assert few.batch.schema == batches[0].schema
+    assert few.batch.to_pylist() == [row for batch in batches for row in batch.to_pylist()]
+    few.batch.validate(full=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(parts=st.lists(st.lists(ROWS, min_size=1, max_size=9), min_size=1, max_size=6),
+       codec=st.sampled_from(CODECS), first=st.integers(0, 2**40), cut=st.integers(0, 8))  # fmt: skip
+def test_what_is_read_is_what_arrow_reads(parts: list[list[Row]], codec: Any, first: int, cut: int) -> None:
+    entries = entries_of(parts, codec, first)
+    end = first + sum(map(len, parts)) - min(cut, len(parts[-1]) - 1)
+    few = read_few(STREAM, entries, first, end)
+    assert few is not None
+    check(few, entries, first, end)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_what_is_damaged_is_left_to_arrow(data: st.DataObject, codec: Any) -> None:
+    """Whatever stands there, either both read the same, or nothing is read here."""
+    parts = data.draw(st.lists(st.lists(ROWS, min_size=1, max_size=4), min_size=1, max_size=2))
+    entries = [(id, [*map(bytes, fields)]) for id, fields in entries_of(parts, codec)]
+    seed = random.Random(data.draw(st.integers(0, 2**32)))
+    for _ in range(20):
+        damaged = [(id, [*fields]) for id, fields in entries]
+        _, fields = damaged[seed.randrange(len(damaged))]
+        place = seed.randrange(len(fields))
+        value = bytearray(fields[place])
+        match seed.randrange(4):
+            case 0:
+                del value[seed.randrange(len(value) + 1) :]
+            case 1:
+                value += seed.randbytes(seed.randrange(1, 9))
+            case 2 if value:
+                value[seed.randrange(len(value))] = seed.choice((0, 1, 0x7F, 0x80, 0xFF))
+            case _ if value:
+                value[seed.randrange(len(value))] ^= 1 << seed.randrange(8)
+        fields[place] = bytes(value)
+        end = sum(map(len, parts))
+        few = read_few(STREAM, damaged, 0, end)
+        if few is not None:
+            check(few, damaged, 0, end)
+
+
+def test_what_is_out_of_the_ordinary_is_not_read_here() -> None:
+    row = Row("a", b"x")
+    whole = entries_of([[row, row], [row]])
+    assert read_few(STREAM, whole, 0, 3) is not None
+    assert read_few(STREAM, [], 0, 0) is None
+    assert read_few(STREAM, whole, 1, 3) is None, "begins inside an entry"
+    assert read_few(STREAM, whole, 0, 4) is None, "more is wanted than is there"
+    assert read_few(STREAM, [whole[1]], 0, 1) is None, "something is missing before it"
+    with_headers = Row("a", b"x", headers=(("h", b"1"),))
+    many = [[row] * (most + 1) for most in (MOST_ROWS, MOST_MESSAGES)]
+    for parts in ([[with_headers]], [[with_headers, row]], *([one] for one in many)):
+        assert read_few(STREAM, entries_of(parts), 0, len(parts[0])) is None
+    for field in (b"s", b"h", b"A", b"R", b"new"):
+        more = [(whole[0][0], [*whole[0][1], field, b"x"])]
+        assert read_few(STREAM, more, 0, 2) is None
+    late = [(b"0-1", [b"t", b"a", b"p", b"x", b"a", b"%d" % 2**63])]
+    assert read_few(STREAM, late, 0, 1) is None
+    with pytest.raises(SchemaMismatch):
+        by_arrow(late, 0, 1)
+
+
+def test_rows_of_messages_are_cut_filtered_and_joined() -> None:
+    parts = [[Row(f"{'ab'[n % 2]}/{n}", b"%d" % n) for n in range(first, first + 3)] for first in (0, 3)]
+    entries = entries_of(parts)
+    few = read_few(STREAM, entries, 0, 6)
+    assert few is not None
+    assert few.filtered("#") is few
+    odd = few.filtered("b/+")
+    assert [message.offset for message in odd.messages] == [1, 3, 5]
+    assert odd.offset(1) == 3
+    assert odd.batch.column("topic").to_pylist() == ["b/1", "b/3", "b/5"]
+    assert not few.filtered("c/#")
+    assert few.slice(2, 4).messages == few.messages[2:4]
+    halves = [few.slice(0, 2), few.slice(2, 6)]
+    assert FewMessages.joined(halves).messages == few.messages
+    assert FewMessages.joined(halves[:1]) is halves[0]
