@@ -369,7 +369,6 @@ def longer_than(most: int, sources: Iterable[Path]) -> dict[str, int]:
 STILL_LONG = {
     "agent/client.py", "hosts/host.py", "registry/groups.py", "streams/log/log.py", "streams/log/tails.py",
     "streams/publish/parts.py", "streams/publish/publisher.py", "streams/publish/sender.py",
-    "streams/redis/cluster.py", "streams/redis/wire.py",
 }  # fmt: skip
 """Modules that are to be parted by idea."""
 

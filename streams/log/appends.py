@@ -26,7 +26,7 @@ from streamlease.streams.entries.entries import Encoded, raised
 from streamlease.streams.entries.schemas import load_versions
 from streamlease.streams.log.keys import append_keys, stream_log, stream_meta, stream_news
 from streamlease.streams.log.state import no_stream
-from streamlease.streams.redis.cluster import Answer
+from streamlease.streams.redis.cluster_slots import Answer
 from streamlease.streams.redis.connection import Argument, Command, refusal
 from streamlease.streams.redis.durability import MEMORY, Durability, not_durable
 from streamlease.streams.redis.durable import Waits

@@ -14,8 +14,8 @@ from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import Indefinite
 from streamlease.streams.redis.connection import Command, Redis, exchange, good, silent
+from streamlease.streams.redis.exchange_failures import out_of_memory
 from streamlease.streams.redis.scripts import load_script, run_many
-from streamlease.streams.redis.wire import out_of_memory
 
 _ALWAYS = load_script("streamlease.streams.redis", "always")
 

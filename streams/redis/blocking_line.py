@@ -13,7 +13,8 @@ from hiredis import HiredisError, Reader
 from redis.exceptions import ResponseError
 
 from streamlease.streams.redis.direct_line import primary_of
-from streamlease.streams.redis.wire import BlockingServer, not_connected
+from streamlease.streams.redis.exchange_failures import not_connected
+from streamlease.streams.redis.wire import BlockingServer, address
 
 _READ_BYTES = 64 * 1024
 
@@ -30,7 +31,7 @@ class BlockingLine:
         try:
             self._connection: Any = self._pool.get_connection()
         except Exception as error:
-            raise not_connected(client, error) from None
+            raise not_connected(address(client), error) from None
         self._socket: Any = self._connection._sock
         self._primary = primary_of(self._pool)
         self._replies = Reader(replyError=ResponseError)

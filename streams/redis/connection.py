@@ -15,7 +15,9 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError, Unsupported
-from streamlease.streams.redis.cluster import Answer, AsyncCluster, BlockingCluster, Cluster
+from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster, Cluster
+from streamlease.streams.redis.cluster_slots import Answer
+from streamlease.streams.redis.exchange_failures import indefinite, refusal, unavailable
 from streamlease.streams.redis.url_parts import masked
 from streamlease.streams.redis.urls import ANSWER_SECONDS, connect, connect_blocking
 from streamlease.streams.redis.wire import (
@@ -26,10 +28,7 @@ from streamlease.streams.redis.wire import (
     Command,
     Server,
     exchange_one,
-    indefinite,
-    refusal,
     run_blocking,
-    unavailable,
 )
 from streamlease.streams.redis.wire import address as server_address
 

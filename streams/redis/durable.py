@@ -9,7 +9,7 @@ from weakref import WeakSet
 from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.streams.redis.cluster import Answer
+from streamlease.streams.redis.cluster_slots import Answer
 from streamlease.streams.redis.connection import Command, Redis, address, identity, refusal
 from streamlease.streams.redis.durability import (
     ASK_CONFIGURATION,

@@ -16,7 +16,8 @@ from typing import Generic, TypeVar
 
 from redis.crc import key_slot
 
-from streamlease.streams.redis.cluster import Address, AsyncCluster
+from streamlease.streams.redis.cluster import AsyncCluster
+from streamlease.streams.redis.cluster_slots import Address
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
 

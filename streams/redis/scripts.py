@@ -31,7 +31,7 @@ from weakref import WeakKeyDictionary
 from redis.exceptions import NoScriptError, ResponseError
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
-from streamlease.streams.redis.cluster import Answer, raise_failed
+from streamlease.streams.redis.cluster_slots import Answer, raise_failed
 from streamlease.streams.redis.connection import (
     Argument,
     Command,

@@ -35,7 +35,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from streamlease.streams.redis.cluster import Address, AsyncCluster, BlockingCluster
+from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster
+from streamlease.streams.redis.cluster_slots import Address
 from streamlease.streams.redis.url_parts import UrlParts, take_apart
 from streamlease.streams.redis.wire import AsyncServer, BlockingServer
 

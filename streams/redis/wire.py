@@ -1,4 +1,4 @@
-"""One exchange of commands with one Redis server, and what each failure of it means.
+"""One exchange of commands with one Redis server.
 
 redis-py cannot tell whether a failed command had been sent. Here the border is exact::
 
@@ -6,7 +6,7 @@ redis-py cannot tell whether a failed command had been sent. Here the border is 
     send and receive  -- fails -->  Indefinite         it was done, or it was not
 
 An error *reply* is no failure of the exchange: it is handed back in its place among the replies, and
-:func:`refusal` turns it into what the user sees. redis-py never retries on its own account.
+`exchange_failures` turns it into what the user sees. redis-py never retries on its own account.
 
 The client of a server may be one of asyncio or a blocking one. The two differ only in :func:`exchange_one`;
 everything built on it is written once, see :func:`run_blocking`.
@@ -23,27 +23,10 @@ from weakref import WeakKeyDictionary
 import redis
 import redis.asyncio
 from hiredis import pack_command
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from streamlease.protocol.errors import (
-    Indefinite,
-    InvalidInput,
-    InvalidOption,
-    StoreRefused,
-    StoreUnavailable,
-    StreamleaseError,
-)
+from streamlease.streams.redis.exchange_failures import not_answered, not_connected, unavailable
 
 AsyncServer = redis.asyncio.Redis
 BlockingServer = redis.Redis
@@ -52,12 +35,6 @@ Argument = bytes | str | int | float
 Command = tuple[Argument, ...]
 
 T = TypeVar("T")
-
-LOGIN = (AuthenticationError, AuthorizationError)
-_NOT_IN_SCRIPT = ("ACL failure in script", "user executing the script can't run this command")
-"""What Redis 7 and Redis 6.2 say if a script calls what its caller may not."""
-
-FAILURES = (RedisConnectionError, RedisTimeoutError, OSError)
 
 MANY = 64
 """A command of more arguments is always packed by hiredis."""
@@ -89,68 +66,6 @@ def address(client: Server) -> str:
     if "path" in options:
         return str(options["path"])
     return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
-
-
-def unavailable(where: str, error: BaseException) -> StoreUnavailable:
-    """The error for a Redis that cannot be reached; nothing was sent to it."""
-    return StoreUnavailable(
-        f"Redis at {where} does not answer: {reason(error)}; "
-        f"start it, or pass --redis URL / set STREAMLEASE_REDIS_URL"
-    )
-
-
-def indefinite(where: str, error: BaseException) -> Indefinite:
-    """The error for a connection that failed between sending and the last reply."""
-    return Indefinite(
-        f"no answer came from Redis at {where} after sending ({reason(error)}): "
-        f"it may have been done, or not; look, or repeat what is safe to repeat"
-    )
-
-
-def out_of_memory(error: ResponseError) -> bool:
-    """Whether Redis refused a write because it is at its `maxmemory`."""
-    return isinstance(error, OutOfMemoryError) or "OOM" in str(error)
-
-
-def refusal(error: ResponseError) -> StreamleaseError:
-    """What an error reply of Redis means to the user; nothing was done."""
-    text = " ".join(str(error).split())
-    if out_of_memory(error):
-        return StoreRefused(
-            f"Redis is out of memory ({text}): raise maxmemory, or shorten the retention of a space"
-        )
-    if isinstance(error, NoPermissionError) or any(said in text for said in _NOT_IN_SCRIPT):
-        return StoreRefused(f"Redis does not let this user do that ({text}): give the user the rights")
-    if isinstance(error, ReadOnlyError) or "READONLY" in text:
-        return StoreRefused(f"Redis is a read-only replica ({text}): connect to its primary")
-    return StoreRefused(f"Redis answered with an error: {text}")
-
-
-def no_login(where: str, error: BaseException) -> StoreRefused:
-    """The error for a login that the server refused."""
-    return StoreRefused(
-        f"Redis at {where} refused the login ({reason(error)}): put user and password into the URL"
-    )
-
-
-def _no_text(error: UnicodeEncodeError) -> InvalidInput:
-    """The error for a value that cannot be sent; nothing was."""
-    return InvalidInput(
-        f"{ascii(error.object)[:80]} cannot be encoded as UTF-8 (lone surrogate): remove that character"
-    )
-
-
-def _no_text_in_url() -> InvalidOption:
-    """The same for a login; which is not shown."""
-    return InvalidOption(
-        "the URL of Redis has a user, password or host that cannot be encoded as UTF-8 (lone surrogate): "
-        "remove that character, or write it as %XX"
-    )
-
-
-def reason(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _packed(connection: Any, commands: Sequence[Command]) -> list[bytes]:
@@ -291,28 +206,6 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     raise TypeError(f"{work!r} waits on an event loop: run_blocking takes what asks a blocking client")
 
 
-def not_connected(client: Server, error: Exception) -> Exception:
-    """What it means that no connection was to be had: nothing was sent."""
-    if isinstance(error, LOGIN):
-        return no_login(address(client), error)
-    if isinstance(error, FAILURES):
-        return unavailable(address(client), error)
-    if isinstance(error, ResponseError):
-        return refusal(error)
-    return _no_text_in_url() if isinstance(error, UnicodeEncodeError) else error
-
-
-def _not_answered(client: Server, commands: Sequence[Command], error: Exception) -> Exception:
-    """What it means that a connection failed after sending began."""
-    if isinstance(error, LOGIN):
-        return no_login(address(client), error)
-    if isinstance(error, UnicodeEncodeError):
-        return _no_text(error)
-    if isinstance(error, BusyLoadingError) and len(commands) == 1:
-        return unavailable(address(client), error)
-    return indefinite(address(client), error) if isinstance(error, (*FAILURES, RedisError)) else error
-
-
 async def connected(client: AsyncServer) -> Any:
     """A connection of `client`, to be given back to its pool.
 
@@ -335,7 +228,7 @@ async def connected(client: AsyncServer) -> Any:
                 raise
         return await pool.get_connection()
     except Exception as error:
-        raise not_connected(client, error) from None
+        raise not_connected(address(client), error) from None
 
 
 async def _exchange(client: AsyncServer, commands: Sequence[Command]) -> list[Any]:
@@ -347,7 +240,7 @@ async def _exchange(client: AsyncServer, commands: Sequence[Command]) -> list[An
         whole = not any(isinstance(reply, ResponseError) for reply in replies)
         return replies
     except Exception as error:
-        raise _not_answered(client, commands, error) from None
+        raise not_answered(address(client), len(commands), error) from None
     finally:
         if not whole:
             await connection.disconnect(nowait=True)
@@ -369,14 +262,14 @@ class Begun:
         try:
             connection: Any = self._pool.get_connection()
         except Exception as error:
-            raise not_connected(client, error) from None
+            raise not_connected(address(client), error) from None
         self._connection = connection
         sent = False
         try:
             connection.send_packed_command(_packed(connection, commands), check_health=False)
             sent = True
         except Exception as error:
-            raise _not_answered(client, commands, error) from None
+            raise not_answered(address(client), len(commands), error) from None
         finally:
             if not sent:
                 self.forget()
@@ -398,7 +291,7 @@ class Begun:
             whole = not any(isinstance(reply, ResponseError) for reply in replies)
             return replies
         except Exception as error:
-            raise _not_answered(self._client, self._commands, error) from None
+            raise not_answered(address(self._client), len(self._commands), error) from None
         finally:
             self._give_back(whole=whole)
 

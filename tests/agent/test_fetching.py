@@ -28,7 +28,7 @@ from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import Found, read_all
 from streamlease.streams.log.ranges import CHUNK_BYTES, FIRST_COUNT, MOST_FIRST_COUNT, RangeReader
 from streamlease.streams.log.tails import Tails
-from streamlease.streams.redis.cluster import Answer
+from streamlease.streams.redis.cluster_slots import Answer
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask, connect, exchange_behind
 from streamlease.streams.rows.shared_rows import Rows
 from streamlease.streams.tasks import Supervisor

@@ -14,7 +14,8 @@ from streamlease.streams.entries.entries import Row, encode_rows
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import Append
 from streamlease.streams.publish.publisher import Publisher
-from streamlease.streams.redis.cluster import SLOTS, AsyncCluster
+from streamlease.streams.redis.cluster import AsyncCluster
+from streamlease.streams.redis.cluster_slots import SLOTS
 from streamlease.streams.redis.connection import connect
 from streamlease.streams.redis.durability import MEMORY, Durability
 

@@ -12,7 +12,8 @@ from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.tails import Tails
-from streamlease.streams.redis.cluster import Address, AsyncCluster
+from streamlease.streams.redis.cluster import AsyncCluster
+from streamlease.streams.redis.cluster_slots import Address
 from streamlease.streams.redis.connection import AsyncRedis, connect, exchange
 from streamlease.streams.redis.push_line import PushLine
 from tests.conftest import MakeServer

@@ -29,7 +29,8 @@ from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish.batch_plan import BatchPlan
 from streamlease.streams.publish.publisher import Publisher
-from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster, keys_of, slot_of
+from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster
+from streamlease.streams.redis.cluster_slots import keys_of, slot_of
 from streamlease.streams.redis.connection import (
     ask,
     check_server,
