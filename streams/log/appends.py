@@ -7,7 +7,7 @@ schema gained a column goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -301,7 +301,17 @@ def versions_command(append: Append) -> Command:
     return ("HGET", stream_meta(append.stream), "schemas")
 
 
-def newer(append: Append, reply: Any) -> Append | None:
+def newer(late: Mapping[int, Append], replies: Sequence[Any]) -> dict[int, Append]:
+    """Those of these appends, by place, that their streams take under a newer version of their schema.
+
+    Args:
+        replies: to the :func:`versions_command` of each.
+    """
+    found = {place: _newer(one, reply) for (place, one), reply in zip(late.items(), replies, strict=True)}
+    return {place: append for place, append in found.items() if append is not None}
+
+
+def _newer(append: Append, reply: Any) -> Append | None:
     """The same append under the newest version of its stream's schema; None if that is no newer one.
 
     Args:

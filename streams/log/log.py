@@ -47,7 +47,7 @@ from streamlease.streams.log.keys import stream_meta, stream_news, stream_publis
 from streamlease.streams.log.many import READ_BYTES, read_all
 from streamlease.streams.log.ranges import RangeReader
 from streamlease.streams.log.segments import Segment
-from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
+from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_metas
 from streamlease.streams.log.times import after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import (
     Argument,
@@ -85,32 +85,10 @@ def _sealed(stream: StreamId, reply: Any) -> int:
     return int(reply[1])
 
 
-def _states(
-    streams: Sequence[StreamId], replies: list[Any], damaged: dict[StreamId, StreamleaseError] | None = None
-) -> dict[StreamId, LogState]:
-    states = {}
-    for stream, reply in zip(streams, replies, strict=True):
-        try:
-            state = parse_meta(stream, reply)
-        except StreamleaseError as error:
-            if damaged is None:
-                raise
-            damaged[stream] = error
-            continue
-        if state is not None:
-            states[stream] = state
-    return states
-
-
 def _after(stream: StreamId, offset: int, state: LogState | None) -> int:
     if state is None:
         raise no_stream(stream)
     return after_offset(stream, offset, state)
-
-
-def _newer(appends: Sequence[Append], late: Sequence[int], replies: Sequence[Any]) -> dict[int, Append]:
-    found = {place: newer(appends[place], reply) for place, reply in zip(late, replies, strict=True)}
-    return {place: append for place, append in found.items() if append is not None}
 
 
 class AsyncLog:
@@ -265,7 +243,7 @@ class AsyncLog:
         late = [place for place, one in enumerate(appends) if evolve and behind(one, outcomes[place])]
         if late:
             replies = await ask(self._redis, [versions_command(appends[place]) for place in late])
-            again = _newer(appends, late, replies)
+            again = newer({place: appends[place] for place in late}, replies)
             if again:
                 repeated = await self.append_many([*again.values()], wait_seconds=wait_seconds)
                 for place, outcome in zip(again, repeated, strict=True):
@@ -334,7 +312,7 @@ class AsyncLog:
     async def states(self, streams: Iterable[StreamId]) -> dict[StreamId, LogState]:
         """What is known about `streams`, in one round trip; those that do not exist are left out."""
         wanted = [*streams]
-        return _states(
+        return parse_metas(
             wanted, await ask(self._redis, [meta_command(one) for one in wanted]) if wanted else []
         )
 
@@ -348,7 +326,7 @@ class AsyncLog:
         """
         wanted = list(streams)
         replies = await ask(self._redis, [meta_command(stream) for stream in wanted]) if wanted else []
-        return {stream: state.next for stream, state in _states(wanted, replies, damaged).items()}
+        return {stream: state.next for stream, state in parse_metas(wanted, replies, damaged).items()}
 
     async def floors(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
         """The lowest offset of each stream that exists; unknown streams are left out."""

@@ -14,6 +14,7 @@ Without that field, what exists is what is in memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError, UnknownSpace
@@ -136,3 +137,25 @@ def lost_stream(stream: StreamId) -> UnknownSpace:
         f"Redis lost it, as in a failover; give the space new streams: "
         f"streamlease space alter {stream.space} --rotate"
     )
+
+
+def parse_metas(
+    streams: Sequence[StreamId], replies: list[Any], damaged: dict[StreamId, StreamleaseError] | None = None
+) -> dict[StreamId, LogState]:
+    """What is known about those of the streams that exist, from the replies to their meta commands.
+
+    Args:
+        damaged: gets the errors of streams whose reply cannot be read; None: the first one is raised.
+    """
+    states = {}
+    for stream, reply in zip(streams, replies, strict=True):
+        try:
+            state = parse_meta(stream, reply)
+        except StreamleaseError as error:
+            if damaged is None:
+                raise
+            damaged[stream] = error
+            continue
+        if state is not None:
+            states[stream] = state
+    return states

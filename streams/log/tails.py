@@ -9,11 +9,9 @@ All readers of a client share one :class:`Tails`: one connection for what is pus
 stream that several of them watch. Each has a :class:`Watch`, with streams of its own.
 
 A poll reads all streams where nothing is pushed: with `push` off, until the subscription stands, and after
-its connection was lost. While it stands, a poll reads what is new in the set, what the last poll failed to
-read, and a share of the others in turn: so many that all have had theirs after ``ROUND_SECONDS``, at least
-``LEAST_SHARE`` and at most ``POLL_SHARE``. So a push that got lost is made up for, and that costs little. A
-connection on which nothing comes is asked every second whether it lives. As long as it does not answer, or
-where a server hands on what was appended at another one (a cluster), polls read ``POLL_SHARE``.
+its connection was lost. While it stands, a poll reads a share of them (`poll_order`). A connection on which
+nothing comes is asked every second whether it lives. As long as it does not answer, or where a server hands
+on what was appended at another one (a cluster), the share is larger.
 
 In a cluster each server is polled for itself (``per_server``): one that is dead or stands still delays only
 its own streams.
@@ -26,9 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -40,19 +36,13 @@ from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.poll_order import PollOrder
 from streamlease.streams.redis.connection import AsyncRedis, is_cluster
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.redis.push_line import PushLine, open_push_line
 from streamlease.streams.tasks import Supervisor, first_of, task_failed
 
 POLL_SECONDS = 1.0
-POLL_SHARE = 250
-"""How many streams one poll reads at most while their news are pushed."""
-
-LEAST_SHARE = 8
-ROUND_SECONDS = 40.0
-"""How long it takes, as long as `POLL_SHARE` suffices, until each stream has been polled once."""
-
 PATIENCE_SECONDS = 0.25
 """How long a poll waits for the slowest server of a cluster before it leaves that to itself."""
 
@@ -103,12 +93,7 @@ class Tails:
         self._tails: dict[StreamId, _Tail] = {}
         self._by_channel: dict[bytes, _Tail] = {}
         self._poll_now = asyncio.Event()
-        self._due: set[StreamId] = set()
-        """Streams that the next poll must read: they are new, or their news are pushed from now on."""
-        self._turn: deque[StreamId] = deque()
-        """The order in which polls read a share of the streams each."""
-        self._turned = True
-        """Whether the order has all streams, and no others."""
+        self._order = PollOrder(self._tails.keys(), poll_interval)
         self._pushed = False
         """Whether the push connection stands. What is new is due for a poll, again once it is subscribed."""
         self._heard_at = 0.0
@@ -168,11 +153,11 @@ class Tails:
         if tail is None:
             tail = self._tails[stream] = _Tail(stream, stream_news(stream))
             self._by_channel[tail.channel.encode()] = tail
-            self._turned = False
+            self._order.changed()
             self._resubscribe.set()
         tail.watches.append(watch)
         self._start()
-        self._due.add(stream)
+        self._order.due.add(stream)
         self._poll_now.set()
         if tail.next is not None:  # known to another reader, and news to this one
             self._tell(tail, [watch])
@@ -183,7 +168,7 @@ class Tails:
         if not tail.watches:
             del self._tails[stream], self._by_channel[tail.channel.encode()]
             self._unread.pop(stream, None)
-            self._turned = False
+            self._order.changed()
             self._resubscribe.set()
 
     def _next_of(self, stream: StreamId) -> int | None:
@@ -243,9 +228,9 @@ class Tails:
         while True:
             self._poll_now.clear()
             asked = self._asked()
-            self._due.difference_update(asked)
+            self._order.due.difference_update(asked)
             try:
-                self._due.update(await self._servers.turn(asked))
+                self._order.due.update(await self._servers.turn(asked))
             except StreamleaseError as error:  # no node of a cluster says which server has what
                 self._missed(asked, error)
             self.polls += 1
@@ -258,25 +243,10 @@ class Tails:
 
     def _asked(self) -> list[StreamId]:
         """What the next poll reads."""
-        count = self._share()
-        if len(self._tails) <= count:
-            return list(self._tails)
-        if not self._turned:
-            self._turn, self._turned = deque(self._tails), True
-        share = [self._turn.popleft() for _ in range(count)]
-        self._turn.extend(share)
-        wanted = (self._due & self._tails.keys()) | self._unread.keys()
-        return [*share, *wanted.difference(share)]
-
-    def _share(self) -> int:
-        """How many streams a poll reads in turn."""
         if not self._pushed:
-            return len(self._tails)
+            return list(self._tails)
         silent = asyncio.get_running_loop().time() - self._heard_at
-        if self._relayed or silent >= 2 * ASK_SECONDS:
-            return POLL_SHARE
-        in_time = math.ceil(len(self._tails) * self._interval / ROUND_SECONDS)
-        return min(POLL_SHARE, max(LEAST_SHARE, in_time))
+        return self._order.next(self._unread, trusted=not self._relayed and silent < 2 * ASK_SECONDS)
 
     async def _read(self, asked: Sequence[StreamId]) -> None:
         """Read the ends of streams of one server."""
@@ -356,7 +326,7 @@ class Tails:
                 self.pushes += 1
                 ends[channel] = max(ends.get(channel, 0), int(reply[2]))
             elif kind == b"subscribe" and (tail := self._by_channel.get(channel)) is not None:
-                self._due.add(tail.stream)  # for what was appended before the subscription took hold
+                self._order.due.add(tail.stream)  # for what was appended before the subscription took hold
                 self._poll_now.set()
         for channel, next in ends.items():
             tail = self._by_channel.get(channel)

@@ -363,7 +363,7 @@ def a_push_that_got_lost_is_lost_for_good() -> Iterator[None]:
     real = Tails._asked
 
     def asked(self: Tails) -> list[Any]:
-        return [*(self._due & self._tails.keys())] if self._pushed and not self._unread else real(self)
+        return [*(self._order.due & self._tails.keys())] if self._pushed and not self._unread else real(self)
 
     with mock.patch.object(Tails, "_asked", asked):
         yield

@@ -8,6 +8,7 @@ import pytest
 
 from streamlease.protocol.errors import InvalidOption, StoreUnavailable, StreamleaseError, TaskFailed
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.log import poll_order
 from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
@@ -74,7 +75,7 @@ async def test_push_needs_no_poll(redis: AsyncRedis, log: AsyncLog) -> None:
 async def test_polls_read_a_share_where_news_are_pushed(
     redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails_module, "POLL_SHARE", 2)
+    monkeypatch.setattr(poll_order, "POLL_SHARE", 2)
     many = [StreamId("s", 0, shard) for shard in range(9)]
     await log.open(many)
     asked: list[int] = []
@@ -103,7 +104,7 @@ async def test_polls_read_a_share_where_news_are_pushed(
 async def test_polls_read_little_as_long_as_the_push_connection_answers(
     redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails_module, "LEAST_SHARE", 2)
+    monkeypatch.setattr(poll_order, "LEAST_SHARE", 2)
     monkeypatch.setattr(tails_module, "ASK_SECONDS", 0.05)
     monkeypatch.setattr(tails_module, "QUIET_SECONDS", 0.5)
     many = [StreamId("s", 0, shard) for shard in range(9)]

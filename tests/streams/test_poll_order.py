@@ -1,0 +1,71 @@
+"""Which streams a poll reads, without a Redis and without a clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.log import poll_order
+from streamlease.streams.log.poll_order import PollOrder
+
+MANY = [StreamId("s", 0, shard) for shard in range(9)]
+
+
+@pytest.fixture(autouse=True)
+def _small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_order, "POLL_SHARE", 4)
+    monkeypatch.setattr(poll_order, "LEAST_SHARE", 2)
+
+
+def of(streams: list[StreamId], interval: float = 1.0) -> PollOrder:
+    watched = dict.fromkeys(streams)
+    order = PollOrder(watched.keys(), interval)
+    order.changed()
+    return order
+
+
+def test_all_have_their_turn() -> None:
+    order = of(MANY)
+    polls = [order.next((), trusted=True) for _ in range(9)]
+    assert {len(poll) for poll in polls} == {2}
+    assert sorted(stream for poll in polls for stream in poll) == sorted(MANY * 2)
+
+
+def test_where_a_push_may_be_missing_more_have_their_turn() -> None:
+    order = of(MANY)
+    polls = [order.next((), trusted=False) for _ in range(9)]
+    assert sorted(stream for poll in polls for stream in poll) == sorted(MANY * 4)
+
+
+def test_a_poll_that_comes_seldom_reads_more_but_never_more_than_it_may() -> None:
+    assert len(of(MANY, interval=13.0).next((), trusted=True)) == 3
+    assert len(of(MANY, interval=1000.0).next((), trusted=True)) == 4
+
+
+def test_few_are_read_all() -> None:
+    assert of(MANY[:2]).next((), trusted=True) == MANY[:2]
+
+
+def test_what_is_due_or_was_not_read_comes_beside_the_turn_and_once() -> None:
+    order = of(MANY)
+    order.due.update((MANY[0], MANY[7]))
+    first = order.next([MANY[8]], trusted=True)
+    assert (first[:2], sorted(first[2:])) == (MANY[:2], [MANY[7], MANY[8]])
+
+
+def test_what_is_due_and_watched_no_more_is_not_read() -> None:
+    order = of(MANY)
+    order.due.add(StreamId("gone", 0, 0))
+    assert order.next((), trusted=True) == MANY[:2]
+
+
+def test_who_comes_gets_a_turn_and_who_goes_has_none() -> None:
+    watched = dict.fromkeys(MANY[:6])
+    order = PollOrder(watched.keys(), 1.0)
+    order.changed()
+    order.next((), trusted=True)
+    watched[MANY[6]] = None
+    del watched[MANY[0]]
+    order.changed()
+    polls = [order.next((), trusted=True) for _ in range(3)]
+    assert {stream for poll in polls for stream in poll} == {*MANY[1:7]}
