@@ -26,7 +26,7 @@ from streamlease.protocol.messages import (
 )
 from streamlease.registry import leadership
 from streamlease.registry.leadership import LeaderRecord, LeaderWatch
-from streamlease.registry.postbox import Postbox
+from streamlease.registry.mail.postbox import Postbox
 from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor, stop

@@ -20,7 +20,7 @@ from streamlease.protocol.acts import StepDown
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable
 from streamlease.protocol.messages import Command, CommandDone, CommandRefused, CommandReply, DrainHost
 from streamlease.registry import hosts, leadership
-from streamlease.registry.postbox import Postbox
+from streamlease.registry.mail.postbox import Postbox
 from streamlease.streams.redis.connection import AsyncRedis
 
 log = logging.getLogger(__name__)

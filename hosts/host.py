@@ -69,11 +69,12 @@ from streamlease.protocol.messages import (
     SpawnWanted,
     UpdateProgress,
 )
-from streamlease.registry import hosts, mailbox
+from streamlease.registry import hosts
 from streamlease.registry.leadership import LeadershipConfig, LeaderWatch
-from streamlease.registry.mailbox import Letter, Mailbox
-from streamlease.registry.neighbours import Neighbours
-from streamlease.registry.postbox import Postbox
+from streamlease.registry.mail import mailbox
+from streamlease.registry.mail.mailbox import Letter, Mailbox
+from streamlease.registry.mail.neighbours import Neighbours
+from streamlease.registry.mail.postbox import Postbox
 from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
 from streamlease.streams.redis.connection import AsyncRedis

@@ -13,7 +13,7 @@ The order of what one borrower says stays as it was: progress is not joined acro
 What waits is so bounded by what there is: names, leases, open failures, sessions. Beyond `MOST` a message is
 dropped, as if it were lost on its way; what the host itself says never is.
 
-Letters of neighbours come here at once (`registry/neighbours.py`), all others by the host's mailbox.
+Letters of neighbours come here at once (`registry/mail/neighbours.py`), all others by the host's mailbox.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from streamlease.protocol.messages import (
     ToLeader,
     UpdateProgress,
 )
-from streamlease.registry.mailbox import Letter
+from streamlease.registry.mail.mailbox import Letter
 
 log = logging.getLogger(__name__)
 

@@ -27,9 +27,10 @@ from rq.serializers import JSONSerializer
 
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import SpawnWanted
-from streamlease.registry import hosts, leadership, mailbox
+from streamlease.registry import hosts, leadership
 from streamlease.registry.keys import QUEUE
 from streamlease.registry.leadership import LeaderRecord
+from streamlease.registry.mail import mailbox
 from streamlease.registry.spawn_jobs import LeadGroup
 from streamlease.streams.redis.connection import (
     AsyncRedis,

@@ -37,7 +37,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead
-from streamlease.registry import mailbox
+from streamlease.registry.mail import mailbox
 from streamlease.registry.runs import reader_of_run
 from streamlease.spark.connections import connection
 from streamlease.spark.options import SourceOptions

@@ -44,10 +44,10 @@ from streamlease.protocol.messages import (
     SpawnWanted,
     UpdateProgress,
 )
-from streamlease.registry import mailbox
-from streamlease.registry.mailbox import Letter, Mailbox
-from streamlease.registry.neighbours import Neighbours
-from streamlease.registry.postbox import Postbox
+from streamlease.registry.mail import mailbox
+from streamlease.registry.mail.mailbox import Letter, Mailbox
+from streamlease.registry.mail.neighbours import Neighbours
+from streamlease.registry.mail.postbox import Postbox
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
 

@@ -15,7 +15,7 @@ from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.dead_letters import DeadLetter, DeadLetters
-from streamlease.registry.mailbox import Mailbox
+from streamlease.registry.mail.mailbox import Mailbox
 from streamlease.streams.entries.decoding import DamagedEntry, decode_entries
 from streamlease.streams.entries.delivered import to_messages
 from streamlease.streams.entries.message_rows import filter_batch
@@ -261,7 +261,7 @@ async def test_a_defect_of_the_agent_ends_its_sessions_and_the_next_one_gets_ano
 ) -> None:
     await client.create_space("s", ["a/#"])
     await publish(client, range(3), topics=1)
-    monkeypatch.setattr("streamlease.registry.mailbox.KEEP_ALIVE_MS", 20)
+    monkeypatch.setattr("streamlease.registry.mail.mailbox.KEEP_ALIVE_MS", 20)
     broken = (await client.agent()).mail._mailbox
     whole = getattr(Mailbox, loop)
 

@@ -35,11 +35,12 @@ from streamlease.protocol.messages import (
     UpdateProgress,
 )
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import hosts, keys, leadership, mailbox
+from streamlease.registry import hosts, keys, leadership
 from streamlease.registry.commits import GroupCommits, StreamCommit
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeaderRecord, LeadershipConfig
-from streamlease.registry.mailbox import Mailbox
+from streamlease.registry.mail import mailbox
+from streamlease.registry.mail.mailbox import Mailbox
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.spaces.spaces import SpaceStore
 from streamlease.streams.tasks import stop

@@ -20,9 +20,10 @@ from streamlease.leader.journal import recover
 from streamlease.protocol.errors import NotDurable, StoreRefused
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import group_needs, hosts, keys, leadership, mailbox
+from streamlease.registry import group_needs, hosts, keys, leadership
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
-from streamlease.registry.mailbox import Mailbox
+from streamlease.registry.mail import mailbox
+from streamlease.registry.mail.mailbox import Mailbox
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.spaces.retention import Retention, kept
 from tests.leader.test_host import until

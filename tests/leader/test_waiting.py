@@ -47,7 +47,7 @@ from streamlease.protocol.messages import (
 from streamlease.registry import leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy
-from streamlease.registry.mailbox import Letter
+from streamlease.registry.mail.mailbox import Letter
 from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import SpaceStore

@@ -15,7 +15,7 @@ from streamlease.registry import hosts, keys, spawn
 from streamlease.registry.hosts import SILENCE_MS, HostInfo
 from streamlease.registry.keys import QUEUE
 from streamlease.registry.leadership import NOBODY, Candidacy, LeadershipConfig
-from streamlease.registry.mailbox import Mailbox
+from streamlease.registry.mail.mailbox import Mailbox
 from streamlease.registry.spawn import WINDOW_MS, job_id
 from streamlease.registry.spawn_jobs import LeadGroup
 from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask, connect_blocking

@@ -9,8 +9,9 @@ import pytest
 
 from streamlease.protocol.errors import StoreRefused
 from streamlease.protocol.messages import Ping, encode
-from streamlease.registry import keys, mailbox
-from streamlease.registry.mailbox import Letter, Mailbox
+from streamlease.registry import keys
+from streamlease.registry.mail import mailbox
+from streamlease.registry.mail.mailbox import Letter, Mailbox
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from tests.servers import RedisServer
 

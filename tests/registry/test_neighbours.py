@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streamlease.protocol.messages import Message, Ping, SpawnWanted
-from streamlease.registry.mailbox import Letter, Mailbox
-from streamlease.registry.neighbours import Neighbours
-from streamlease.registry.postbox import Postbox
+from streamlease.registry.mail.mailbox import Letter, Mailbox
+from streamlease.registry.mail.neighbours import Neighbours
+from streamlease.registry.mail.postbox import Postbox
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.tasks import Supervisor
 

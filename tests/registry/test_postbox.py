@@ -9,9 +9,9 @@ import pytest
 
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError
 from streamlease.protocol.messages import Message, Ping
-from streamlease.registry import mailbox, postbox
-from streamlease.registry.mailbox import Mailbox
-from streamlease.registry.postbox import Postbox
+from streamlease.registry.mail import mailbox, postbox
+from streamlease.registry.mail.mailbox import Mailbox
+from streamlease.registry.mail.postbox import Postbox
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
 

@@ -40,7 +40,7 @@ from streamlease.protocol.messages import (
     Revoked,
 )
 from streamlease.registry.leadership import LeaderWatch
-from streamlease.registry.postbox import Postbox
+from streamlease.registry.mail.postbox import Postbox
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.query.borrowing import SessionEvents
 from tests.simulation import poison

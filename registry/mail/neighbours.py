@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import NamedTuple
 
-from streamlease.registry.mailbox import Letter
+from streamlease.registry.mail.mailbox import Letter
 from streamlease.streams.tasks import Supervisor
 
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.messages import DrainHost, Message, SpawnWanted
-from streamlease.registry import mailbox
-from streamlease.registry.mailbox import Letter
-from streamlease.registry.neighbours import Neighbours, Taker
+from streamlease.registry.mail import mailbox
+from streamlease.registry.mail.mailbox import Letter
+from streamlease.registry.mail.neighbours import Neighbours, Taker
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.tasks import Supervisor
