@@ -19,7 +19,8 @@ from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId, random_token
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
-from streamlease.registry.groups import Groups, Start
+from streamlease.registry.groups import Groups
+from streamlease.registry.starts import Start
 from streamlease.streams.entries.schemas import SchemaLike
 from streamlease.streams.redis.connection import AsyncRedis, ask, check_server
 from streamlease.streams.redis.connection import connect as connect_redis

@@ -14,7 +14,8 @@ from streamlease.protocol.errors import InvalidOption, InvalidTopic, UnknownGrou
 from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import check_name, random_token
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription
-from streamlease.registry.groups import Groups, Start, check_start
+from streamlease.registry.groups import Groups
+from streamlease.registry.starts import Start, check_start
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.connection import AsyncRedis

@@ -9,7 +9,8 @@ from streamlease.leader.core.events import StreamsListed
 from streamlease.leader.journal import Journal
 from streamlease.protocol.errors import UnknownSpace
 from streamlease.registry.commits import committed
-from streamlease.registry.groups import Declaration, Groups, Shape, StreamListing, shape_of
+from streamlease.registry.groups import Declaration, Groups
+from streamlease.registry.stream_listing import Shape, StreamListing, shape_of
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Known
 

@@ -7,9 +7,8 @@ after the declaration is missed, however late the first leader begins.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Literal, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -17,7 +16,6 @@ from streamlease.protocol.errors import (
     ActRefused,
     GroupConflict,
     InvalidInput,
-    InvalidOption,
     StreamleaseError,
     UnknownGroup,
 )
@@ -25,18 +23,14 @@ from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
+from streamlease.registry.starts import Start, check_start, positions_of, shown_start
+from streamlease.registry.stream_listing import Shape, StreamListing, listing_of, shape_of
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
 from streamlease.streams.redis.always import ask_always
 from streamlease.streams.redis.connection import AsyncRedis, ask, is_cluster
 from streamlease.streams.redis.durability import Durability, strongest
 from streamlease.streams.redis.scripts import load_script
-from streamlease.streams.spaces.spaces import Known, Space, SpaceStore
-
-Start = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
-"""A datetime: the messages appended then or later. An offset: that one and later, of each stream, or as the
-mapping from stream to offset says; streams that it leaves out begin at the earliest. (Spark:
-`startingOffsets`, `startingTimestamp`.)"""
+from streamlease.streams.spaces.spaces import Known, SpaceStore
 
 _ARRIVE = load_script("streamlease.registry", "arrive")
 _DECLARE = load_script("streamlease.registry", "declare")
@@ -83,32 +77,6 @@ class KnownGroups(NamedTuple):
     """Sorted by name."""
     damaged: dict[str, str]
     """What is no subscription -> why."""
-
-
-Shape = frozenset[tuple[str, int, bool]]
-"""Space, number of a generation, whether the space is ended."""
-
-
-class StreamListing(NamedTuple):
-    """The streams of a subscription at one moment."""
-
-    starts: dict[str, int]
-    """Where a group begins that is new to the stream."""
-    floors: dict[str, int]
-    """The lowest offset kept."""
-    ends: dict[str, int]
-    """Where the sealed ones end."""
-    predecessors: dict[str, tuple[str, ...]]
-    """The streams that are to be read to their end before."""
-    complete: bool
-    """Whether all that are to be sealed are sealed."""
-    unread: frozenset[str] = frozenset()
-    """Spaces whose definitions are damaged: their streams are not listed, and are there all the same."""
-
-
-def shape_of(spaces: Iterable[Space]) -> Shape:
-    """The generations of these spaces."""
-    return frozenset((space.name, one.number, space.ended) for space in spaces for one in space.generations)
 
 
 class Groups:
@@ -171,7 +139,7 @@ class Groups:
                 subscription=str(subscription),
                 start=shown_start(start),
                 expiry_ms=expiry_ms,
-                positions=await self._positions(streams, start) | dict(positions or {}),
+                positions=await positions_of(self._redis, streams, start) | dict(positions or {}),
                 options=checked,
             )
 
@@ -255,32 +223,6 @@ class Groups:
         if declared and not there:
             await self._enter(subscription)
         return bool(declared and not there)
-
-    async def _positions(self, streams: Sequence[StreamId], start: Start) -> dict[str, int]:
-        """The offset of each stream at which `start` lies; none for the earliest."""
-        if start == "earliest":
-            return {}
-        if isinstance(start, datetime):
-            moment = microseconds(start - MICROSECOND)
-            found = await offsets_after(self._redis, dict.fromkeys(streams, moment))
-            return {str(stream): offset for stream, offset in found.items()}
-        states = await self._log.states(streams)
-        if start == "latest":
-            return {str(stream): state.next for stream, state in states.items()}
-        if isinstance(start, int):
-            wanted = {str(stream): start for stream in states}
-        else:
-            assert isinstance(start, Mapping)
-            wanted = dict(start)
-            known = {str(stream) for stream in states}
-            for name in wanted:
-                if name not in known:
-                    raise InvalidOption(f"start names the stream {ascii(name)[:80]}, which the group has not")
-        return {
-            str(stream): after_offset(stream, wanted[str(stream)] - 1, state)
-            for stream, state in states.items()
-            if str(stream) in wanted
-        }
 
     async def get(self, subscription: SharedSubscription) -> Declaration:
         """The declaration of the subscription.
@@ -408,16 +350,8 @@ class Groups:
         else:
             spaces = known.for_filter(declaration.shared.filter)
         order = {stream: before for space in spaces for stream, before in space.predecessors().items()}
-        last = {space.name: -1 if space.ended else space.newest.number for space in spaces}
         states = await self._log.states(order)
-        return StreamListing(
-            {str(s): max(declaration.positions.get(str(s), 0), state.floor) for s, state in states.items()},
-            {str(s): state.floor for s, state in states.items()},
-            {str(s): state.next for s, state in states.items() if state.sealed},
-            {str(s): tuple(str(one) for one in order[s] if one in states) for s in states},
-            all(state.sealed for s, state in states.items() if s.generation != last[s.space]),
-            frozenset(known.damaged),
-        )
+        return listing_of(declaration.positions, spaces, order, states, frozenset(known.damaged))
 
     @staticmethod
     def _parse(group: str, data: bytes) -> Declaration:
@@ -428,32 +362,3 @@ class Groups:
                 f"the declaration of group {group} is damaged: {data[:80]!r}; restore key "
                 f"{keys.definition(group)}"
             ) from None
-
-
-def check_start(start: Start) -> None:
-    """Whether a group can begin there.
-
-    Raises:
-        InvalidOption: it is no point in a stream, or an offset below 0.
-        InvalidInput: the time has no zone.
-    """
-    offsets = start.values() if isinstance(start, Mapping) else (start,) if isinstance(start, int) else ()
-    known = start in ("earliest", "latest") if isinstance(start, str) else True
-    if not known or isinstance(start, bool) or not isinstance(start, str | int | datetime | Mapping):
-        raise InvalidOption(
-            f"start is {start!r}: use 'earliest', 'latest', an offset, a datetime, or offsets by stream"
-        )
-    for offset in offsets:
-        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-            raise InvalidOption(f"start has the offset {offset!r}: offsets begin at 0")
-    if isinstance(start, datetime):
-        microseconds(start)
-
-
-def shown_start(start: Start) -> str:
-    """`start` as the declaration keeps it and people read it."""
-    if isinstance(start, datetime):
-        return start.isoformat()
-    if isinstance(start, Mapping):
-        return "offsets"
-    return f"offset {start}" if isinstance(start, int) else start

@@ -36,7 +36,7 @@ from streamlease.agent.membership import metrics
 from streamlease.protocol.errors import InvalidOption, StreamleaseError, Unsupported
 from streamlease.protocol.ids import check_name, random_token
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry.groups import Start
+from streamlease.registry.starts import Start
 from streamlease.spark import option_values
 from streamlease.spark.slot import Slot, SlotProgress, host
 

@@ -19,7 +19,7 @@ from streamlease.agent.subscription import Batch, SharedReader
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry.groups import Start
+from streamlease.registry.starts import Start
 from streamlease.spark.committing import Commits
 from streamlease.spark.working import FunctionThread
 from streamlease.streams.tasks import Supervisor

@@ -28,8 +28,9 @@ from streamlease.protocol.messages import LeaderWanted, Progress, UpdateProgress
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import group_needs, keys, leadership
 from streamlease.registry.commits import GroupCommits, StreamCommit
-from streamlease.registry.groups import Declaration, Groups, StreamListing
+from streamlease.registry.groups import Declaration, Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
+from streamlease.registry.stream_listing import StreamListing
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.spaces.spaces import SpaceStore
