@@ -30,7 +30,7 @@ def chosen_url(url: str | None) -> str:
         InvalidOption: `url` is empty, or no text.
         StoreUnavailable: the embedded Redis is there but does not answer.
     """
-    from streamlease.agent.client import URL_VARIABLE, redis_url
+    from streamlease.streams.redis.urls import URL_VARIABLE, redis_url
 
     if url is None and not os.environ.get(URL_VARIABLE):
         from streamlease.admin.redis.embedded import EmbeddedRedis

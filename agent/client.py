@@ -7,68 +7,38 @@ none of it, and half of its time would be imports.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any
 
-from streamlease.protocol.errors import ActRefused, InvalidOption, NotLeader
+from streamlease.protocol.errors import NotLeader
 from streamlease.protocol.group_options import GroupOptions
-from streamlease.protocol.ids import StreamId, random_token
+from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.starts import Start
 from streamlease.streams.entries.schemas import SchemaLike
-from streamlease.streams.redis.connection import AsyncRedis, ask, check_server
+from streamlease.streams.redis.connection import AsyncRedis, check_server
 from streamlease.streams.redis.connection import connect as connect_redis
+from streamlease.streams.redis.urls import redis_url
 from streamlease.streams.spaces.retention import Retention
 from streamlease.streams.spaces.spaces import ShardBy, Space, SpaceStore
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from pydantic import BaseModel
-
     from streamlease.agent import listening as plain
     from streamlease.agent.listening import PlainSubscription
     from streamlease.agent.membership.agent import Agent
     from streamlease.agent.subscription import SharedReader, Subscription
     from streamlease.protocol.acts import Act
-    from streamlease.protocol.messages import Command, CommandAstray, CommandReply
     from streamlease.streams.log.tails import Tails
     from streamlease.streams.publish.publisher import Publisher
 
-M = TypeVar("M", bound="BaseModel")
-
-URL_VARIABLE = "STREAMLEASE_REDIS_URL"
 ACT_SECONDS = 4.5
 """How long an operator's act may take until it is answered or given up."""
-
-DEFAULT_URL = "redis://127.0.0.1:6379"
-
-
-def redis_url(url: str | None = None) -> str:
-    """`url`, or else that of the environment variable STREAMLEASE_REDIS_URL, or else the local default.
-
-    Raises:
-        InvalidOption: `url` is empty, as where a variable is not set, and could be any Redis; or it has
-            characters that are no text, and is not shown, for it may hold a password.
-    """
-    if url is not None and not url.strip():
-        raise InvalidOption(
-            f"the URL of Redis is empty: give one, such as {DEFAULT_URL}, or leave it out for the default"
-        )
-    found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    try:
-        found.encode()
-    except UnicodeEncodeError:
-        raise InvalidOption(
-            "the URL of Redis cannot be encoded as UTF-8 (lone surrogate): write such a character as %XX"
-        ) from None
-    return found
 
 
 class Client:
@@ -334,14 +304,15 @@ class Client:
             NotLeader: nobody leads it now.
             Indefinite: the leader did not answer in time.
         """
+        from streamlease.agent.operator_acts import answer_of, command_of
+
         await self.groups.get(subscription)
         record = await leadership.read(self.redis, subscription.id)
         if not record.held or record.expired:
             raise NotLeader(f"group '{subscription}' has no leader now: one comes with its next consumer")
-        request = {"group": subscription.id, "request": random_token()}
-        command = _command({**request, "act": act, "who": who, "dry_run": dry_run})
+        command = command_of(subscription.id, act, who=who, dry_run=dry_run)
         agent = await self.agent()
-        return _answer(await agent.commands.ask(record.mailbox, command, seconds), subscription.id)
+        return answer_of(await agent.commands.ask(record.mailbox, command, seconds), subscription.id)
 
     async def act(
         self,
@@ -367,19 +338,12 @@ class Client:
             NotLeader: nobody leads, and nobody could be made to: nothing was done.
             Indefinite: no answer within `seconds`: it was done, or it was not.
         """
+        from streamlease.agent.operator_acts import answer_of, command_of, moment
+
         await self.groups.get(subscription)
-        ((whole, part),) = await ask(self.redis, [("TIME",)])
-        command = _command(
-            {
-                "group": subscription.id,
-                "request": request or random_token(),
-                "act": act,
-                "who": who,
-                "at": int(whole) * 1000 + int(part) // 1000,
-                "dry_run": dry_run,
-            }
-        )
-        return _answer(await (await self.agent()).commands.act(command, seconds), subscription.id)
+        at = await moment(self.redis)
+        command = command_of(subscription.id, act, who=who, request=request, at=at, dry_run=dry_run)
+        return answer_of(await (await self.agent()).commands.act(command, seconds), subscription.id)
 
     async def drain_host(
         self, host: str, *, who: str = "", undo: bool = False, seconds: float = ACT_SECONDS
@@ -393,65 +357,10 @@ class Client:
             ActRefused: it is the last host.
             Indefinite: it did not answer within `seconds`.
         """
-        ((whole, part),) = await ask(self.redis, [("TIME",)])
-        from streamlease.protocol.messages import DrainHost
+        from streamlease.agent.operator_acts import answer_of, drain_of, moment
 
-        at = int(whole) * 1000 + int(part) // 1000
-        drain = _checked(
-            DrainHost, {"group": host, "request": random_token(), "who": who, "at": at, "undo": undo}
-        )
-        return _answer(await (await self.agent()).commands.drain_host(drain, seconds), host)
-
-
-def _answer(reply: CommandReply | CommandAstray, whom: str) -> dict[str, Any]:
-    """What was answered.
-
-    Raises:
-        ActRefused: it was not done.
-        NotLeader: whoever was asked is not the one.
-    """
-    from streamlease.protocol import messages
-
-    match reply:
-        case messages.CommandDone():
-            answer: dict[str, Any] = json.loads(reply.body)
-        case messages.CommandRefused():
-            raise ActRefused(reply.error)
-        case messages.CommandAstray():
-            raise NotLeader(f"the host that led {whom} does so no more: try again")
-        case _:
-            assert_never(reply)
-    return answer
-
-
-def _command(fields: dict[str, Any]) -> Command:
-    """An operator's act.
-
-    Raises:
-        InvalidOption: a field is none, or not acceptable.
-    """
-    from streamlease.protocol.messages import Command
-
-    return _checked(Command, fields)
-
-
-def _checked(kind: type[M], fields: dict[str, Any]) -> M:
-    from pydantic import ValidationError
-
-    try:
-        message = kind.model_validate(fields)
-        message.model_dump_json()
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidOption(
-            f"{ascii(where)[1:-1][:80]} is {ascii(first.get('input'))[:80]}: {first['msg'][:200]}"
-        ) from None
-    except ValueError:
-        raise InvalidOption(
-            "a text of the act cannot be encoded as UTF-8 (lone surrogate): remove that character"
-        ) from None
-    return message
+        drain = drain_of(host, who=who, at=await moment(self.redis), undo=undo)
+        return answer_of(await (await self.agent()).commands.drain_host(drain, seconds), host)
 
 
 def connect(url: str | None = None, *, embedded: bool = True) -> Client:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -35,10 +36,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster
 from streamlease.streams.redis.cluster_slots import Address
 from streamlease.streams.redis.url_parts import UrlParts, take_apart
 from streamlease.streams.redis.wire import AsyncServer, BlockingServer
+
+URL_VARIABLE = "STREAMLEASE_REDIS_URL"
+DEFAULT_URL = "redis://127.0.0.1:6379"
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
@@ -54,6 +59,27 @@ GOODBYE_SECONDS = 0.5
 
 SENTINEL_SECONDS = 1.0
 """How long a Sentinel may take before the next one is asked."""
+
+
+def redis_url(url: str | None = None) -> str:
+    """`url`, or else that of the environment variable STREAMLEASE_REDIS_URL, or else the local default.
+
+    Raises:
+        InvalidOption: `url` is empty, as where a variable is not set, and could be any Redis; or it has
+            characters that are no text, and is not shown, for it may hold a password.
+    """
+    if url is not None and not url.strip():
+        raise InvalidOption(
+            f"the URL of Redis is empty: give one, such as {DEFAULT_URL}, or leave it out for the default"
+        )
+    found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise InvalidOption(
+            "the URL of Redis cannot be encoded as UTF-8 (lone surrogate): write such a character as %XX"
+        ) from None
+    return found
 
 
 def connect(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> AsyncServer | AsyncCluster:
