@@ -19,60 +19,24 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import ParamSpec, assert_never
 
 from streamlease.hosts.candidates import Candidates, Place
 from streamlease.hosts.hand_out import UNANSWERED, HandOut
 from streamlease.hosts.other_leaders import OtherLeaders
+from streamlease.hosts.reception import Reception
 from streamlease.hosts.renewing import Renewing
 from streamlease.hosts.trimming import INTERVAL_SECONDS, Retainer
 from streamlease.hosts.upkeep import Upkeep
 from streamlease.leader import metrics
-from streamlease.leader.core.events import Received
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.core.planning.strategies import load_installed
 from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import (
-    Indefinite,
-    StoreRefused,
-    StoreUnavailable,
     StreamleaseError,
 )
 from streamlease.protocol.ids import random_token
-from streamlease.protocol.messages import (
-    Command,
-    CommandAstray,
-    CommandDone,
-    CommandRefused,
-    CutFinished,
-    CutFixed,
-    CutRead,
-    CutResumed,
-    Disconnect,
-    DrainHost,
-    FailureTaken,
-    FinishCut,
-    FixCut,
-    Grant,
-    Invalidate,
-    LeaderConnectResponse,
-    LeaderWanted,
-    MessageFailed,
-    NotLeader,
-    Ping,
-    PingResponse,
-    ProgressCommitted,
-    ResumeCut,
-    Revoke,
-    Revoked,
-    RevokeFinished,
-    SpawnWanted,
-    UpdateProgress,
-)
 from streamlease.registry import hosts
 from streamlease.registry.leadership import LeadershipConfig, LeaderWatch
-from streamlease.registry.mail import mailbox
-from streamlease.registry.mail.mailbox import Letter, Mailbox
 from streamlease.registry.mail.neighbours import Neighbours
 from streamlease.registry.mail.postbox import Postbox
 from streamlease.streams.clock import milliseconds as now_ms
@@ -80,12 +44,7 @@ from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
 
-P = ParamSpec("P")
-
 log = logging.getLogger(__name__)
-
-BLOCK_MS = 500
-"""How long one read of the mailbox waits: so late a host may notice that somebody is silent."""
 
 RETRY_SECONDS = 0.2
 FAULTY_SECONDS = 1.0
@@ -131,11 +90,7 @@ class LeaderHost:
         """Loop -> why what it does fails, again and again, though Redis answers."""
         self._told_failed = failed
         self._pid = pid
-        self._place = place
         self._redis = redis
-        self._mailbox = Mailbox(redis, self.id, BLOCK_MS)
-        self._heard: int | None = None
-        """When the newest read of the mailbox that has returned was begun."""
         self._runners: dict[str, Runner] = {}
         self._leading: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -146,7 +101,7 @@ class LeaderHost:
         self._postbox = Postbox(redis, self.id, self._loops, neighbours=self._neighbours)
         self._hand_out = HandOut(redis, self.id, self._runners, self._postbox, self._beat_once)
         self._inboxes = InboxMover(redis, self.id)
-        self._upkeep = Upkeep(redis, self._runners, lambda: self._heard, self._loops)
+        self._upkeep = Upkeep(redis, self._runners, lambda: self._reception.heard, self._loops)
         self._renewing = Renewing(redis, self.id, config.leadership, self._runners, self._loops)
         self._candidates = Candidates(
             redis,
@@ -158,6 +113,16 @@ class LeaderHost:
             self._single,
             self._begin,
             lambda: self.draining,
+        )
+        self._reception = Reception(
+            redis,
+            self.id,
+            self._runners,
+            self._candidates,
+            self._hand_out,
+            self._postbox,
+            place,
+            self._single,
         )
         self._retainer = Retainer(redis, self.id, now_ms, interval=config.retention_interval)
         self.beaten_at: int | None = None
@@ -191,7 +156,7 @@ class LeaderHost:
     @property
     def dropped(self) -> int:
         """Messages that did not parse."""
-        return self._mailbox.dropped
+        return self._reception.dropped
 
     async def start(self) -> None:
         """Open the mailbox and begin to listen.
@@ -200,7 +165,7 @@ class LeaderHost:
             StoreUnavailable: Redis does not answer.
         """
         load_installed()
-        await self._mailbox.open()
+        await self._reception.open()
         await self._beat_once()
         upkeep = self._upkeep
         works: dict[str, Callable[[], Awaitable[None]]] = {
@@ -208,14 +173,14 @@ class LeaderHost:
             "tick": upkeep.tick,
             "look": upkeep.look,
             "weigh": upkeep.weigh,
-            "receive": self._receive,
+            "receive": self._reception.receive,
             "send": self._postbox.work,
-            "keep alive": self._keep_alive,
+            "keep alive": self._reception.keep_alive,
             "beat": self._beat,
             "retention": self._retain,
             "inboxes": self._move_inboxes,
         }
-        self._neighbours.move_in(self.id, self._deliver, self._loops)
+        self._neighbours.move_in(self.id, self._reception.deliver, self._loops)
         if self.config.registered:
             works["watch"] = self._candidates.watch
             works["hand out"] = self._hand_out.look
@@ -290,7 +255,7 @@ class LeaderHost:
             await self._retainer.close()
         with contextlib.suppress(*UNANSWERED):
             # The mailbox expires by itself.
-            await self._mailbox.close()
+            await self._reception.close()
 
     # ------------------------------------------------------------ candidates and leaders
 
@@ -320,82 +285,7 @@ class LeaderHost:
             if runner.over:
                 self.lead(group)
 
-    # ------------------------------------------------------------ messages
-
-    async def _receive(self) -> None:
-        began = now_ms()
-        for letter in await self._mailbox.receive():
-            self._deliver(letter)
-        self._heard = began
-
-    def _deliver(self, letter: Letter) -> None:
-        match letter.message:
-            case Command() as command if command.group not in self._runners:
-                self._postbox.post(letter.sender, CommandAstray(group=command.group, request=command.request))
-            case (
-                LeaderWanted() | Ping() | UpdateProgress() | RevokeFinished() | MessageFailed()
-            ) as message if message.group not in self._runners:
-                seen = self._candidates.term_seen(message.group)
-                self._postbox.post(
-                    letter.sender, NotLeader(group=message.group, borrower=message.borrower, term=seen)
-                )
-            case (
-                LeaderWanted()
-                | Ping()
-                | UpdateProgress()
-                | RevokeFinished()
-                | MessageFailed()
-                | Disconnect()
-                | FixCut()
-                | FinishCut()
-                | ResumeCut()
-                | Command()
-            ) as message:
-                runner = self._runners.get(message.group)
-                if runner is not None:
-                    runner.post(Received(letter.sender, message))
-            case SpawnWanted(placed=False) as wanted if self._place is not None:
-                self._errand(self._candidates.have_placed, self._place, wanted)
-            case SpawnWanted() as wanted:
-                self.lead(wanted.group, wanted.above)
-            case DrainHost() as drain:
-                self._errand(self._hand_out.take, letter.sender, drain)
-            case (
-                LeaderConnectResponse()
-                | NotLeader()
-                | PingResponse()
-                | Grant()
-                | Revoke()
-                | Revoked()
-                | ProgressCommitted()
-                | FailureTaken()
-                | Invalidate()
-                | CutFixed()
-                | CutFinished()
-                | CutResumed()
-                | CutRead()
-                | CommandDone()
-                | CommandRefused()
-                | CommandAstray()
-            ) as strange:
-                log.warning("host %s got a %s, which is for borrowers", self.id, strange.type)
-            case _:
-                assert_never(letter.message)
-
-    def _errand(self, work: Callable[P, Awaitable[None]], *args: P.args, **options: P.kwargs) -> None:
-        """Do something beside the loops; a Redis that does not answer ends it."""
-
-        async def done() -> None:
-            try:
-                await work(*args, **options)
-            except (StoreUnavailable, StoreRefused, Indefinite) as error:
-                log.warning("host %s: %s", self.id, error)
-
-        self._single.start("errand", done())
-
-    async def _keep_alive(self) -> None:
-        await asyncio.sleep(mailbox.KEEP_ALIVE_MS / 1000)
-        await self._mailbox.open()
+    # ------------------------------------------------------------ chores
 
     async def _move_inboxes(self) -> None:
         try:
