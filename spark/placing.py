@@ -12,7 +12,7 @@ from streamlease.protocol.topics import check_topic
 from streamlease.streams.entries.entries import Codec, encode_batch
 from streamlease.streams.entries.message_rows import topics_of
 from streamlease.streams.entries.splitting import split
-from streamlease.streams.publish.staging import Stager
+from streamlease.streams.publish.staged.staging import Stager
 from streamlease.streams.spaces.spaces import Space
 
 ENTRY_ROWS = 8192

@@ -1,7 +1,7 @@
 """``df.writeStream.format("streamlease")`` and ``df.write.format("streamlease")``: topics written from Spark.
 
 A micro-batch is delivered exactly once, also when Spark makes it again: rows are staged by the tasks, and
-the driver's commit decides the batch and appends it (``streams.publish.staging``). The sink is named by the
+the driver's commit decides the batch and appends it (``streams.publish.staged``). The sink is named by the
 query's id, which stands in its checkpoint; the number of the batch is Spark's.
 
 A batch write is one job with a name of its own, so writing again appends again; with ``txnAppId`` and
@@ -42,9 +42,9 @@ from streamlease.spark import option_values as read
 from streamlease.spark.connections import connection
 from streamlease.spark.placing import Placer
 from streamlease.streams.entries.entries import CODECS, Codec
-from streamlease.streams.publish.batch_plan import Staged
-from streamlease.streams.publish.delivery import Delivery
-from streamlease.streams.publish.staging import Stager, abandon, forget
+from streamlease.streams.publish.staged.batch_plan import Staged
+from streamlease.streams.publish.staged.delivery import Delivery
+from streamlease.streams.publish.staged.staging import Stager, abandon, forget
 from streamlease.streams.redis.connection import connect, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 

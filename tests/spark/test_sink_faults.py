@@ -24,8 +24,8 @@ from streamlease.spark import sink
 from streamlease.spark.sink import BatchWriter, SinkOptions, StreamWriter
 from streamlease.streams.entries.delivered import to_messages
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.publish import batch_plan as plans
-from streamlease.streams.publish.delivery import Delivery
+from streamlease.streams.publish.staged import batch_plan as plans
+from streamlease.streams.publish.staged.delivery import Delivery
 from streamlease.streams.redis.connection import ask, connect, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 

@@ -22,7 +22,7 @@ from streamlease.protocol.errors import StreamleaseError
 from streamlease.spark.placing import ENTRY_ROWS, Placer
 from streamlease.spark.sink import BatchWriter, SinkOptions, StreamWriter, check_columns
 from streamlease.streams.entries.entries import HEADERS
-from streamlease.streams.publish.staging import Stager
+from streamlease.streams.publish.staged.staging import Stager
 from streamlease.streams.redis.connection import BlockingRedis, ask, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.spark.refusals import one_line

@@ -12,9 +12,9 @@ from redis.exceptions import ConnectionError, ResponseError
 from streamlease.streams.entries.entries import encode_batch
 from streamlease.streams.entries.splitting import split
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.publish.batch_plan import Staged
-from streamlease.streams.publish.delivery import Delivery
-from streamlease.streams.publish.staging import Stager
+from streamlease.streams.publish.staged.batch_plan import Staged
+from streamlease.streams.publish.staged.delivery import Delivery
+from streamlease.streams.publish.staged.staging import Stager
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect, connect_blocking
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 

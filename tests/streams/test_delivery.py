@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable, StreamSealed
-from streamlease.streams.publish.batch_plan import BatchPlan
-from streamlease.streams.publish.delivery import Delivery
-from streamlease.streams.publish.staging import Lost
+from streamlease.streams.publish.staged.batch_plan import BatchPlan
+from streamlease.streams.publish.staged.delivery import Delivery
+from streamlease.streams.publish.staged.staging import Lost
 from streamlease.streams.redis.connection import ask
 from tests.streams.delivering import SCHEMA, SINK, Dying, rig
 

@@ -18,11 +18,11 @@ from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailab
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Row, encode_rows
 from streamlease.streams.log.keys import sink_state, stream_meta, stream_publishers, stream_staged
-from streamlease.streams.publish import batch_plan as plans
-from streamlease.streams.publish import staging
-from streamlease.streams.publish.batch_plan import BatchPlan, Staged
-from streamlease.streams.publish.delivery import Delivery
-from streamlease.streams.publish.staging import Lost, Stager
+from streamlease.streams.publish.staged import batch_plan as plans
+from streamlease.streams.publish.staged import staging
+from streamlease.streams.publish.staged.batch_plan import BatchPlan, Staged
+from streamlease.streams.publish.staged.delivery import Delivery
+from streamlease.streams.publish.staged.staging import Lost, Stager
 from streamlease.streams.redis import connection
 from streamlease.streams.redis.connection import ask, connect_blocking
 from tests.streams.delivering import SCHEMA, SINK, Dying, Losing, Rig, rig

@@ -27,8 +27,8 @@ from streamlease.streams.log import keys
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.tails import Tails
-from streamlease.streams.publish.batch_plan import BatchPlan
 from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.publish.staged.batch_plan import BatchPlan
 from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster
 from streamlease.streams.redis.cluster_slots import keys_of, slot_of
 from streamlease.streams.redis.connection import (

@@ -15,7 +15,7 @@ from streamlease.protocol.errors import Fenced, Indefinite, StreamleaseError
 from streamlease.registry import leadership
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.publish.staging import Lost
+from streamlease.streams.publish.staged.staging import Lost
 from streamlease.streams.redis.connection import check_server, connect, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.conftest import MakeServer

@@ -22,16 +22,16 @@ from streamlease.streams.log.keys import (
     stream_staged,
 )
 from streamlease.streams.log.state import no_stream
-from streamlease.streams.publish.batch_plan import BatchPlan, Key, Parts, Staged
-from streamlease.streams.publish.restaging import Restaging
-from streamlease.streams.publish.staging import EXPIRY_SECONDS, Lacking, Lost, gone, parse_member
+from streamlease.streams.publish.staged.batch_plan import BatchPlan, Key, Parts, Staged
+from streamlease.streams.publish.staged.restaging import Restaging
+from streamlease.streams.publish.staged.staging import EXPIRY_SECONDS, Lacking, Lost, gone, parse_member
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask
 from streamlease.streams.redis.durability import not_durable, strongest
 from streamlease.streams.redis.durable import run_durably, run_settled
 from streamlease.streams.redis.scripts import Call, load_script
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
-_ROOM = "streamlease.streams.publish"
+_ROOM = "streamlease.streams.publish.staged"
 PATIENCE = 30.0
 """How long (s) a space may stay half altered."""
 

@@ -15,8 +15,8 @@ from streamlease.streams.entries.message_rows import TIMESTAMP
 from streamlease.streams.entries.schemas import Versions
 from streamlease.streams.entries.splitting import split
 from streamlease.streams.log.keys import stream_staged
-from streamlease.streams.publish.batch_plan import Key, Parts
-from streamlease.streams.publish.staging import Lacking, gone, register_call, stage_call
+from streamlease.streams.publish.staged.batch_plan import Key, Parts
+from streamlease.streams.publish.staged.staging import Lacking, gone, register_call, stage_call
 from streamlease.streams.redis.connection import AsyncRedis, ask, refusal
 from streamlease.streams.redis.scripts import run_many
 from streamlease.streams.spaces.spaces import Space

@@ -52,11 +52,11 @@ from streamlease.protocol.errors import Indefinite, StoreUnavailable, Streamleas
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Encoded
 from streamlease.streams.log.keys import sink_staged, sink_state, stream_staged
-from streamlease.streams.publish.batch_plan import BatchPlan, Staged
+from streamlease.streams.publish.staged.batch_plan import BatchPlan, Staged
 from streamlease.streams.redis.connection import Argument, BlockingRedis, Command, ask, refusal, run_blocking
 from streamlease.streams.redis.scripts import Call, load_script, run_many
 
-_ROOM = "streamlease.streams.publish"
+_ROOM = "streamlease.streams.publish.staged"
 
 FLUSH_BYTES = 4 * 1024 * 1024
 """How many encoded bytes a task keeps before it writes them."""
