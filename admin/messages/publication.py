@@ -13,7 +13,7 @@ from streamlease.protocol.errors import InvalidInput
 from streamlease.protocol.topics import check_topic
 
 if TYPE_CHECKING:
-    from streamlease.streams.publish.parts import Receipt
+    from streamlease.streams.publish.receipts import Receipt
 
 PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 TopicOf = Callable[[Record], str]

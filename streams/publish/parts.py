@@ -1,12 +1,12 @@
-"""Parts, each of which becomes one entry, and receipts for the messages in them.
+"""Parts, each of which becomes one entry.
 
 A part gathers messages column by column: its list ``rows`` has topic, content, key and event time of each
 message in turn, which is the cheapest that Python can keep, and its columns are slices of that. When it is
 encoded, the entry replaces what it was made from; should the messages have to go elsewhere, or
 become rows of a newer schema, they are taken out of the entry again. So a message is held once.
 
-Each message costs only its receipt, which names the part and the place in it. A future is made only when
-somebody waits for the receipt.
+Each message costs only its receipt (`receipts`), which names the part and the place in it. A future is made
+only when somebody waits for the receipt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import copy
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -366,54 +366,6 @@ def _join(
 
     for piece in pieces:
         piece.add_done_callback(look)
-
-
-class Receipt:
-    """What ``submit`` returns for one message. Await it to learn where the message stands, or drop it."""
-
-    __slots__ = ("_part", "_place")
-
-    def __init__(self, part: Part, place: int) -> None:
-        self._part = part
-        self._place = place
-
-    def __await__(self) -> Generator[Any, None, Placed]:
-        return (yield from self._part.future(self._place).__await__())
-
-    def done(self) -> bool:
-        """Whether the fate of the message is known."""
-        return self._part.outcome(self._place) is not None
-
-    def result(self) -> Placed:
-        """Its stream and offset.
-
-        Raises:
-            StreamleaseError: why it was not written, as ``send``.
-            asyncio.InvalidStateError: it is not known yet.
-        """
-        outcome = self._known()
-        if isinstance(outcome, StreamleaseError):
-            raise outcome
-        return outcome
-
-    def exception(self) -> StreamleaseError | None:
-        """Why the message was not written; None if it was.
-
-        Raises:
-            asyncio.InvalidStateError: it is not known yet.
-        """
-        outcome = self._known()
-        return outcome if isinstance(outcome, StreamleaseError) else None
-
-    def add_done_callback(self, callback: Callable[[Receipt], object]) -> None:
-        """Call `callback` with this receipt, on the event loop, once it is done."""
-        self._part.future(self._place).add_done_callback(lambda _: callback(self))
-
-    def _known(self) -> Placed | StreamleaseError:
-        outcome = self._part.outcome(self._place)
-        if outcome is None:
-            raise asyncio.InvalidStateError("it is not known yet what became of the message: await it")
-        return outcome
 
 
 def _row(values: dict[str, Any], schema: Schema | None) -> Row:

@@ -49,7 +49,8 @@ from streamlease.streams.publish.columns import Columns
 from streamlease.streams.publish.following import Following
 from streamlease.streams.publish.inputs import Payload, row_of
 from streamlease.streams.publish.lanes import Lane, Lanes
-from streamlease.streams.publish.parts import Part, Placed, PlacedRange, Receipt
+from streamlease.streams.publish.parts import Part, Placed, PlacedRange
+from streamlease.streams.publish.receipts import Receipt
 from streamlease.streams.publish.routes import Routes
 from streamlease.streams.publish.sender import LEAST_ATTEMPT, Sender, converting
 from streamlease.streams.publish.turns import Turns

@@ -21,8 +21,8 @@ from typing import Any
 
 import streamlease
 from streamlease import errors
-from streamlease.streams.publish.parts import Receipt
 from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.publish.receipts import Receipt
 
 
 def say(**fields: Any) -> None:
