@@ -4,9 +4,9 @@ To have the loop do something and to wait for it costs two changes of threads, a
 itself does. So a small message with which nothing can be wrong is left in a queue that the loop empties; what
 may be refused at once, or is large, goes the way of all other calls, behind what is in the queue.
 
-A thread that sends one message after the other, and waits for each, is *lent* that work (``Sender.lend``): it
-appends the next ones itself, on a connection of its own, with the sequences of the same lanes. While the loan
-lasts, the loop sends nothing for this publisher, so an append is never under way twice. The loan ends
+A thread that sends one message after the other, and waits for each, is *lent* that work (``Singles.lend``):
+it appends the next ones itself, on a connection of its own, with the sequences of the same lanes. While the
+loan lasts, the loop sends nothing for this publisher, so an append is never under way twice. The loan ends
 
 * before any other method of the publisher is called, and when something is to be sent on the loop all the
   same; if a thread is just appending, it gives the loan back behind that;
@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from streamlease.agent.loop import LoopThread, ManagerBridge
 from streamlease.protocol.errors import Indefinite, InvalidInput, StreamleaseError
 from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, HeadersInput
-from streamlease.streams.log.appends import Appended, outcome_of_reply
-from streamlease.streams.publish.publisher import Alone, Payload, Placed
+from streamlease.streams.log.stencils import appended_at
+from streamlease.streams.publish.publisher import Payload, Placed
 from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
+from streamlease.streams.publish.sending.singles import Alone
 from streamlease.streams.redis.blocking_line import BlockingLine
 from streamlease.streams.redis.connection import connect_blocking
 from streamlease.streams.redis.wire import BlockingServer
@@ -84,7 +85,7 @@ class Lent:
     def _borrow(self, done: Future[None]) -> None:
         with self._state:
             if not self._loan:
-                self._loan = self._publisher.lend(self.recall)
+                self._loan = self._publisher.singles.lend(self.recall)
         done.set_result(None)
 
     def recall(self) -> None:
@@ -115,8 +116,8 @@ class Lent:
                 return None
             loan, self._appending = self._loan, True
         try:
-            alone = self._publisher.begin_alone(topic, payload, key, headers, timestamp)
-            return None if alone is None else self._append(loan, alone)
+            begun = self._publisher.singles.begin(topic, payload, key, headers, timestamp)
+            return None if begun is None else self._append(loan, *begun)
         finally:
             with self._state:
                 self._appending = False
@@ -130,15 +131,15 @@ class Lent:
         if line is not None:
             line.close()
 
-    def _append(self, loan: int, alone: Alone) -> Placed:
+    def _append(self, loan: int, alone: Alone, packed: bytes) -> Placed:
         try:
-            reply = self._asked(alone)
+            reply = self._asked(packed)
         except BaseException:  # interrupted: it is there, or it may come
             alone.lane.renew()
             raise
-        outcome = None if reply is None else outcome_of_reply(alone.append, reply)
-        if isinstance(outcome, Appended):
-            return self._publisher.appended_alone(alone, outcome)
+        offset = appended_at(reply)
+        if offset is not None:
+            return self._publisher.singles.appended(alone, offset)
         with self._state:
             if self._loan == loan:
                 self._loan = 0
@@ -152,21 +153,21 @@ class Lent:
 
     def _taking_over(self, loan: int, alone: Alone, reply: Any) -> Callable[[Future[Placed | None]], None]:
         def begin(placed: Future[Placed | None]) -> None:
-            part = self._publisher.take_over(loan, alone, reply)
+            part = self._publisher.singles.take_over(loan, alone, reply)
             if part is None:
                 raise _closed()
             part.tell(0, placed)
 
         return begin
 
-    def _asked(self, alone: Alone) -> Any:
+    def _asked(self, packed: bytes) -> Any:
         """The reply of Redis; an error that says why nothing was sent; None if no reply came."""
         if self._line is None or not self._line.is_open:
             try:
                 self._line = self._opened()
             except StreamleaseError as error:
                 return error
-        return self._line.ask(alone.append.packed)
+        return self._line.ask(packed)
 
     def _opened(self) -> BlockingLine:
         if self._line is not None:
@@ -179,7 +180,7 @@ class Lent:
 
     def _give_back(self, loan: int) -> None:
         if self._loop.runs:
-            self._loop.soon(lambda: self._publisher.take_back(loan))
+            self._loop.soon(lambda: self._publisher.singles.take_back(loan))
 
 
 def _closed() -> Indefinite:
@@ -240,16 +241,16 @@ class Publisher(ManagerBridge[AsyncPublisher]):
         placed = None if self._waiting else self._lent.send(topic, payload, key, headers, timestamp)
         if placed is not None:
             return placed
-        if type(topic) is str and not self._waiting and self._inner.can_send_at_once(topic):
+        if type(topic) is str and not self._waiting and self._inner.singles.can_write(topic):
 
             def begin(placed: Future[Placed | None]) -> None:
                 alone = None
                 if not self._waiting and not self._emptying.locked():
-                    alone = self._inner.send_at_once(topic, payload, key, headers, timestamp)
+                    alone = self._inner.singles.write(topic, payload, key, headers, timestamp)
                 if alone is None:
                     placed.set_result(None)
                 else:
-                    alone.tell(0, placed)
+                    alone.tell(placed)
 
             placed = self._loop.told(begin)
             if placed is not None:

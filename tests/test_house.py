@@ -366,14 +366,8 @@ def longer_than(most: int, sources: Iterable[Path]) -> dict[str, int]:
     return {name: length for name, length in lengths.items() if length > most}
 
 
-STILL_LONG = {"streams/publish/publisher.py", "streams/publish/sender.py"}
-"""Modules that are to be parted by idea."""
-
-
 def test_no_module_is_longer_than_one_can_read() -> None:
-    found = longer_than(LONGEST_MODULE, MODULES.values()).keys()
-    assert found - STILL_LONG == set(), "part it by idea"
-    assert STILL_LONG - found == set(), "it is not long any more: take it off the list above"
+    assert longer_than(LONGEST_MODULE, MODULES.values()) == {}, "part it by idea"
     assert longer_than(LONGEST_TEST, (path for path in committed() if path.suffix == ".py")) == {}
 
 

@@ -62,7 +62,7 @@ def publish(
 
     In a space with a schema, the columns of a row become typed columns.
     """
-    from streamlease.streams.publish.publisher import check_batching
+    from streamlease.streams.publish.inputs import check_batching
 
     chosen = form or Form(SUFFIXES.get(file.suffix.lower(), "lines") if file else "lines")
     if key is not None and chosen is Form.LINES:

@@ -8,7 +8,6 @@ schema gained a column goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -103,15 +102,6 @@ class Append(NamedTuple):
         )
 
     @property
-    def packed(self) -> bytes:
-        """The command of that call as it is sent. Most of it is the same each time, and is packed once."""
-        rows, fields = self.entry
-        head, middle = _packed_once(self.stream, self.publisher, self.incarnation, rows, self.expected)
-        sequence, known = b"%d" % self.sequence, b"%d" % self.known
-        texts = len(fields) + 13, head, len(sequence), sequence, middle, len(known), known, _packed(fields)
-        return b"*%d\r\n%b$%d\r\n%b\r\n%b$%d\r\n%b\r\n%b" % texts
-
-    @property
     def _numbers(self) -> tuple[Argument, ...]:
         """What the script takes from the incarnation on to the fields."""
         return (
@@ -122,21 +112,6 @@ class Append(NamedTuple):
             stream_news(self.stream),
             self.known,
         )
-
-
-def _packed(arguments: Sequence[bytes]) -> bytes:
-    return b"".join([b"$%d\r\n%b\r\n" % (len(one), one) for one in arguments])
-
-
-@lru_cache(maxsize=32_768)
-def _packed_once(
-    stream: StreamId, publisher: str, incarnation: int, rows: int, expected: str
-) -> tuple[bytes, bytes]:
-    """What appends with all this in common have before the sequence, and between it and `known`."""
-    digest, keys = load_script(_ROOM, "append").digest, append_keys(stream)
-    head = ("EVALSHA", digest, str(len(keys)), *keys, publisher, str(incarnation))
-    middle = (str(rows), expected, stream_news(stream))
-    return _packed([one.encode() for one in head]), _packed([one.encode() for one in middle])
 
 
 class Appended(NamedTuple):

@@ -1,4 +1,4 @@
-"""How much a publisher holds in memory, and how its callers wait while that is too much.
+"""How much a publisher holds in memory.
 
 What is held is counted as content and `ROW_BYTES` for each message. While a round is on the wire, the
 connection holds copies of it, so a part of the limit is set aside for them and a round is never larger than
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
-from streamlease.protocol.errors import InvalidInput
 from streamlease.streams.entries.message_rows import Row
 from streamlease.streams.entries.values import value_size
-from streamlease.streams.publish.sender import Sender
 
 ROW_BYTES = 128
 """What a buffered message costs besides its content."""
@@ -56,36 +54,6 @@ class Buffer:
         """Wait until some bytes were released."""
         self._freed.clear()
         await self._freed.wait()
-
-
-class Gate:
-    """The way into a publisher: shut once it is closed or cannot send any more, and slow while it is full."""
-
-    def __init__(self, buffer: Buffer, sender: Sender) -> None:
-        self.closed = False
-        self._buffer = buffer
-        self._sender = sender
-
-    def check_open(self) -> None:
-        """Whether the publisher takes messages.
-
-        Raises:
-            InvalidInput: it is closed.
-            StreamleaseError: why its sender ended.
-        """
-        if self.closed:
-            raise InvalidInput("the publisher is closed: make a new one")
-        if self._sender.error is not None:
-            raise self._sender.error
-
-    async def reserve(self, size: int) -> None:
-        """Count `size` bytes as held, as soon as there is room for them."""
-        if self._buffer.is_full_for(size):
-            with self._sender.hurried():
-                while self._buffer.is_full_for(size):
-                    await self._buffer.freed()
-                    self.check_open()
-        self._buffer.held += size
 
 
 def size_of(row: Row) -> int:

@@ -23,8 +23,9 @@ from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.entries.splitting import by_stream, pieces_of
 from streamlease.streams.entries.typed import normalized_typed
 from streamlease.streams.publish import traces
-from streamlease.streams.publish.buffer import ROW_BYTES, Gate
+from streamlease.streams.publish.buffer import ROW_BYTES
 from streamlease.streams.publish.following import Following
+from streamlease.streams.publish.gate import Gate
 from streamlease.streams.publish.inputs import Payload, batch_of
 from streamlease.streams.publish.lanes import Lane, Lanes
 from streamlease.streams.publish.parts import FIELDS, PlacedRange

@@ -20,7 +20,7 @@ from streamlease.streams.publish.buffer import ROW_BYTES, Buffer, size_of
 from streamlease.streams.publish.lanes import Lane, Lanes
 from streamlease.streams.publish.parts import Part
 from streamlease.streams.publish.routes import Routes
-from streamlease.streams.publish.sender import Sender
+from streamlease.streams.publish.sending.held_lanes import HeldLanes
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 
@@ -28,14 +28,14 @@ class Following:
     """Brings what a publisher holds to where it belongs now."""
 
     def __init__(
-        self, log: AsyncLog, spaces: SpaceStore, routes: Routes, lanes: Lanes, buffer: Buffer, sender: Sender
+        self, log: AsyncLog, spaces: SpaceStore, routes: Routes, lanes: Lanes, buffer: Buffer, held: HeldLanes
     ) -> None:
         self._log = log
         self._spaces = spaces
         self._routes = routes
         self._lanes = lanes
         self._buffer = buffer
-        self._sender = sender
+        self._held = held
 
     async def mend(self, stream: StreamId, part: Part) -> bool:
         """Bring a stream, and a part whose schema it refused, to the present version; False if it cannot.
@@ -64,7 +64,7 @@ class Following:
             except UnknownSpace:
                 self._routes.current.pop(name, None)
                 for lane in [one for one in held if one.stream.space == name]:
-                    self._sender.fail_all(lane, lane.refusal or no_stream(lane.stream))
+                    self._held.fail_all(lane, lane.refusal or no_stream(lane.stream))
                 continue
             self._go_over(space)
 
@@ -76,11 +76,11 @@ class Following:
             if lane.stream.generation < space.newest.number:
                 self.move(lane, space)
             elif isinstance(lane.refusal, UnknownSpace):
-                self._sender.fail_all(lane, lost_stream(lane.stream))
+                self._held.fail_all(lane, lost_stream(lane.stream))
             elif isinstance(lane.refusal, StreamSealed):
-                self._sender.fail_all(lane, lane.refusal)
+                self._held.fail_all(lane, lane.refusal)
             else:
-                self._sender.release(lane)
+                self._held.release(lane)
 
     def move(self, lane: Lane, space: Space) -> None:
         """Take all parts of a lane of a former generation to the lanes of the newest one, in order."""
@@ -88,12 +88,12 @@ class Following:
             part = lane.take()
             if part.maybe or not all(map(space.covers, part.topics())):
                 # Written before its stream was dropped, or not; or the space was created anew.
-                self._sender.fail(lane, part, lane.refusal or no_stream(lane.stream))
+                self._held.fail(lane, part, lane.refusal or no_stream(lane.stream))
             elif part.whole is None:
                 self._move_messages(part, space)
             else:
                 self._move_batch(part, space)
-        self._sender.release(lane)
+        self._held.release(lane)
         self._lanes.leave(lane)
 
     def _move_messages(self, part: Part, space: Space) -> None:

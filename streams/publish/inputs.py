@@ -1,4 +1,4 @@
-"""What a user hands to a publisher, checked and brought into one form: values, times, columns. Pure."""
+"""What a user hands to a publisher, checked and brought into one form: options, values, times, columns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamlease.protocol.errors import InvalidInput, SchemaMismatch
+from streamlease.protocol.errors import InvalidInput, InvalidOption, SchemaMismatch
 from streamlease.streams.entries.entries import (
+    CODECS,
     HEADERS,
     HeadersInput,
     Row,
@@ -26,8 +27,37 @@ from streamlease.streams.spaces.spaces import Space
 Payload = bytes | str | Mapping[str, Any]
 """Bytes or text; in a space with a schema, values by column."""
 
+MAX_LINGER_MS = 10_000
+MAX_BATCH_BYTES = 256 * 1024 * 1024
+"""Redis takes no value above 512 MiB."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+
+def check_positive(**options: float) -> None:
+    """Whether all `options` are above 0.
+
+    Raises:
+        InvalidOption: one is not.
+    """
+    for name, value in options.items():
+        if not value > 0:  # nor is what is no number
+            raise InvalidOption(f"{name} is {value}: it must be above 0")
+
+
+def check_batching(linger_ms: float, max_batch_bytes: int, compression: str) -> None:
+    """Whether a publisher can batch so.
+
+    Raises:
+        InvalidOption: a value is out of range.
+    """
+    if not 0 <= linger_ms <= MAX_LINGER_MS:
+        raise InvalidOption(f"linger_ms is {linger_ms}: give 0 to {MAX_LINGER_MS} milliseconds")
+    if not 1 <= max_batch_bytes <= MAX_BATCH_BYTES:
+        raise InvalidOption(f"max_batch_bytes is {max_batch_bytes}: give 1 to {MAX_BATCH_BYTES}")
+    if compression not in CODECS:
+        raise InvalidOption(f"compression {ascii(compression)[:40]} is unknown: use {', '.join(CODECS)}")
 
 
 def typed_values(space: Space, payload: Payload) -> Values:

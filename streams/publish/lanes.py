@@ -20,9 +20,11 @@ import pyarrow as pa
 
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.entries.entries import Codec, Encoded, Row
+from streamlease.streams.entries.entries import Codec, Row
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.log.log import Append, Appended
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.log import Append
+from streamlease.streams.log.stencils import Stencil
 from streamlease.streams.publish.parts import Part, PlacedRange
 from streamlease.streams.redis.durability import MEMORY, Durability
 from streamlease.streams.spaces.spaces import Space
@@ -38,21 +40,26 @@ class Lane:
         "durability",
         "incarnation",
         "known",
+        "meta",
         "open",
         "queue",
         "refusal",
         "sequence",
+        "stencil",
         "stream",
         "used",
     )
 
     def __init__(self, stream: StreamId, incarnation: int, durability: Durability = MEMORY) -> None:
         self.stream = stream
+        self.meta = stream_meta(stream)
         self.durability = durability
         self.incarnation = incarnation
         self.sequence = 0
         self.known = 0
         """Up to where answers said that the stream is written."""
+        self.stencil: Stencil | None = None
+        """Packs messages of the present incarnation that are sent alone; made once there are any."""
         self.queue: deque[Part] = deque()
         self.open: Part | None = None
         """The last of the queue, while it may take more messages."""
@@ -76,18 +83,15 @@ class Lane:
         """Go on under the next incarnation."""
         self.incarnation += 1
         self.sequence = 0
+        self.stencil = None
 
-    def appended(self, outcome: Appended) -> None:
-        """What was in flight is appended."""
+    def appended(self, end: int) -> None:
+        """What was in flight is appended: the stream is written up to `end`."""
         self.sequence += 1
-        self.known = max(self.known, outcome.first + outcome.rows)
+        self.known = max(self.known, end)
 
-    def append_of(self, part: Part, publisher: str, now: float) -> Append:
-        """The append that sends `part` with the lane's present sequence."""
-        return self.append_of_entry(part.encoded(), publisher, now, repeats=part.maybe)
-
-    def append_of_entry(self, entry: Encoded, publisher: str, now: float, *, repeats: bool = False) -> Append:
-        """The append that sends `entry` with the lane's present sequence.
+    def use(self, now: float, *, repeats: bool = False) -> None:
+        """Something is to be sent with the present sequence.
 
         Args:
             repeats: an attempt with that sequence may have been written.
@@ -95,15 +99,24 @@ class Lane:
         if self.used and now - self.used > SILENCE_SECONDS and not repeats:
             self.renew()
         self.used = now
+
+    def append_of(self, part: Part, publisher: str, now: float) -> Append:
+        """The append that sends `part` with the lane's present sequence."""
+        self.use(now, repeats=part.maybe)
         return Append(
             self.stream,
             publisher,
             self.incarnation,
             self.sequence,
-            entry,
+            part.encoded(),
             durability=self.durability,
             known=self.known,
         )
+
+    def cut_stencil(self, publisher: str) -> Stencil:
+        """What packs messages of the present incarnation that are sent alone."""
+        self.stencil = Stencil(self.stream, publisher, self.incarnation)
+        return self.stencil
 
 
 class Lanes:
@@ -194,14 +207,6 @@ class Lanes:
         if self._lingers:
             lane.open = None
         return part.add_rows(rows, count, size, watched)
-
-    def part_of(self, entry: Encoded, size: int) -> Part:
-        """A part, in no lane, of one message that counts as `size` bytes and for which somebody waits."""
-        part = Part(self._clock(), None, self._codec, size)
-        part.entry = entry
-        part.count = part.sent = 1
-        part.room = 0
-        return part
 
     def add_batch(self, lane: Lane, batch: pa.RecordBatch, size: int, schema: Schema | None) -> Part:
         """Put a piece of a record batch, which counts as `size` bytes, at the end of `lane`; its part."""

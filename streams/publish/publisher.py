@@ -18,79 +18,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from streamlease.protocol.errors import (
-    InvalidOption,
-    StreamleaseError,
-    StreamSealed,
-    UnknownSpace,
-)
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId, Token, random_token
-from streamlease.protocol.topics import check_topic
-from streamlease.streams.entries.entries import (
-    CODECS,
-    MAX_MESSAGE_BYTES,
-    Codec,
-    HeadersInput,
-    Row,
-    encode_message,
-)
+from streamlease.streams.entries.entries import MAX_MESSAGE_BYTES, Codec, HeadersInput
 from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME
-from streamlease.streams.log.log import Append, Appended, AsyncLog
-from streamlease.streams.publish import metrics, traces
-from streamlease.streams.publish.buffer import ROW_BYTES, Buffer, Gate, size_of
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish import traces
+from streamlease.streams.publish.buffer import ROW_BYTES, Buffer
 from streamlease.streams.publish.columns import Columns
+from streamlease.streams.publish.entering import Entering
 from streamlease.streams.publish.following import Following
-from streamlease.streams.publish.inputs import Payload, row_of
+from streamlease.streams.publish.gate import Gate
+from streamlease.streams.publish.inputs import Payload, check_batching, check_positive
 from streamlease.streams.publish.lanes import Lane, Lanes
 from streamlease.streams.publish.parts import Part, Placed, PlacedRange
 from streamlease.streams.publish.receipts import Receipt
 from streamlease.streams.publish.routes import Routes
-from streamlease.streams.publish.sender import LEAST_ATTEMPT, Sender, converting
+from streamlease.streams.publish.sending.converting import converting
+from streamlease.streams.publish.sending.duty import Duty
+from streamlease.streams.publish.sending.endings import Endings
+from streamlease.streams.publish.sending.ready_lanes import ReadyLanes
+from streamlease.streams.publish.sending.sender import LEAST_ATTEMPT, Sender
+from streamlease.streams.publish.sending.singles import Singles
 from streamlease.streams.publish.turns import Turns
 from streamlease.streams.redis.connection import ANSWER_SECONDS, AsyncRedis, is_cluster
-from streamlease.streams.redis.durability import MEMORY
+from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.spaces.spaces import SpaceStore
 
-__all__ = ["Payload", "Placed", "PlacedRange", "Publisher", "Receipt", "check_batching"]
-
-MAX_LINGER_MS = 10_000
-MAX_BATCH_BYTES = 256 * 1024 * 1024
-"""Redis takes no value above 512 MiB."""
-
-MOST_AT_ONCE = 16 * 1024
-"""Bytes of a message that may be sent in the turn of its caller."""
+__all__ = ["Payload", "Placed", "PlacedRange", "Publisher", "Receipt"]
 
 NO_ROOM = 2**63
 """More than any part has room for."""
-
-
-def check_batching(linger_ms: float, max_batch_bytes: int, compression: str) -> None:
-    """Whether a publisher can batch so.
-
-    Raises:
-        InvalidOption: a value is out of range.
-    """
-    if not 0 <= linger_ms <= MAX_LINGER_MS:
-        raise InvalidOption(f"linger_ms is {linger_ms}: give 0 to {MAX_LINGER_MS} milliseconds")
-    if not 1 <= max_batch_bytes <= MAX_BATCH_BYTES:
-        raise InvalidOption(f"max_batch_bytes is {max_batch_bytes}: give 1 to {MAX_BATCH_BYTES}")
-    if compression not in CODECS:
-        raise InvalidOption(f"compression {ascii(compression)[:40]} is unknown: use {', '.join(CODECS)}")
-
-
-class Alone(NamedTuple):
-    """One message that a thread appends by itself."""
-
-    lane: Lane
-    part: Part
-    append: Append
 
 
 class Publisher:
@@ -124,17 +88,14 @@ class Publisher:
         compression: Codec = "zstd",
         token: Token = random_token,
     ) -> None:
-        for name, value in (
-            ("max_buffer_bytes", max_buffer_bytes),
-            ("max_batch_messages", max_batch_messages),
-            ("max_batch_bytes", max_batch_bytes),
-            ("delivery_timeout", delivery_timeout),
-        ):
-            if not value > 0:  # nor is what is no number
-                raise InvalidOption(f"{name} is {value}: it must be above 0")
+        check_positive(
+            max_buffer_bytes=max_buffer_bytes,
+            max_batch_messages=max_batch_messages,
+            max_batch_bytes=max_batch_bytes,
+            delivery_timeout=delivery_timeout,
+        )
         check_batching(linger_ms, max_batch_bytes, compression)
         self.id = f"~{token()}"
-        self._codec = compression
         self.lends = linger_ms == 0 and not is_cluster(redis)
         """Whether a thread may be lent the sending of single messages."""
         self.answer_seconds = min(ANSWER_SECONDS, max(LEAST_ATTEMPT, delivery_timeout))
@@ -146,21 +107,24 @@ class Publisher:
         self._timeout = delivery_timeout
         self._turns = Turns()
         self._busy = self._turns.queues
-        self._first_error: StreamleaseError | None = None
         self._loop = asyncio.get_running_loop()
+        self._traces = traces.active()
+        self._endings = Endings(self._buffer, self._traces, self._misplaced)
+        duty = Duty()
+        self._ready = ReadyLanes(
+            duty, self._loop.time, linger=linger_ms / 1000, round_bytes=self._buffer.round_bytes
+        )
         self._sender = Sender(
-            redis,
             self._log,
             self.id,
+            duty,
+            self._ready,
+            self._endings,
             delivery_timeout=delivery_timeout,
-            finished=self._part_finished,
             follow=self._follow,
             mend=self._mend,
-            round_bytes=self._buffer.round_bytes,
-            linger=linger_ms / 1000,
-            answer_seconds=self.answer_seconds,
         )
-        self._gate = Gate(self._buffer, self._sender)
+        self._gate = Gate(self._buffer, self._ready, self._sender)
         self._lanes = Lanes(
             self._sender.offer,
             self._loop.time,
@@ -170,11 +134,28 @@ class Publisher:
             lingers=linger_ms > 0,
         )
         self._routes = Routes(self._spaces, self._lanes)
-        self._traces = traces.active()
-        # With tracing on, every message goes through `_place`; with tracing off, it costs nothing.
+        self._entering = Entering(
+            self._gate, self._turns, self._routes, self._lanes, self._buffer, self._traces, self._timeout
+        )
+        # With tracing on, every message goes through `Entering`; with tracing off, it costs nothing.
         self._quick = self._routes.quick if self._traces is None else {}
+        self.singles = Singles(
+            self.id,
+            DirectLines(redis, self._sender.tasks, self.answer_seconds),
+            duty,
+            self._ready,
+            self._endings,
+            self._buffer,
+            quick=self._quick,
+            enter=self._entering.entered,
+            busy=self._busy,
+            resume=self._sender.resume,
+            codec=compression,
+            lingers=linger_ms > 0,
+        )
+        """Sends the messages that are awaited one by one."""
         self._following = Following(
-            self._log, self._spaces, self._routes, self._lanes, self._buffer, self._sender
+            self._log, self._spaces, self._routes, self._lanes, self._buffer, self._sender.held
         )
         self._columns = Columns(
             self._gate, self._turns, self._routes, self._lanes, self._following, self._traces, self._timeout
@@ -209,11 +190,6 @@ class Publisher:
         route = self._routes.known(topic)
         return self._traces is None and route is not None and route.space.newest_schema is None
 
-    def can_send_at_once(self, topic: str) -> bool:
-        """Whether `send_at_once` is worth a try for a small payload of bytes to `topic`. From any thread."""
-        lane = self._quick.get(topic)
-        return lane is not None and self._sender.can_send_at_once(lane)
-
     # ------------------------------------------------------------------------------------- submitting
 
     async def send(
@@ -240,107 +216,16 @@ class Publisher:
             NotDurable: it was written, but less durably than the space demands; it may still exist.
             Indefinite: it was written, or it was not.
         """
-        alone = self.send_at_once(topic, payload, key, headers, timestamp)
+        alone = self.singles.write(topic, payload, key, headers, timestamp)
         if alone is not None:
             future: asyncio.Future[Placed] = self._loop.create_future()
-            alone.tell(0, future)
+            alone.tell(future)
             return await future
-        part, place = await self._place(topic, payload, key, headers, timestamp, sent=True)
+        part, place = await self._entering.place(topic, payload, key, headers, timestamp, sent=True)
         placed = await part.future(place)
         if part.count == 1 and topic in self._quick:
-            self._sender.want_line(placed[0])
+            self.singles.want_line(placed[0])
         return placed
-
-    def send_at_once(
-        self,
-        topic: str,
-        payload: Payload,
-        key: bytes | str | None = None,
-        headers: HeadersInput | None = None,
-        timestamp: datetime | int | None = None,
-    ) -> Part | None:
-        """Write a message now, as a part of its own; None if it has to go the way of all others."""
-        if type(topic) is not str:
-            return None
-        lane = self._quick.get(topic)
-        if lane is None and self._traces is None and not self._gate.closed:
-            lane = self._routes.entered(topic)
-        line = self._sender.line_for(lane) if lane is not None else None
-        if lane is None or line is None:
-            return None
-        size = self._size_alone(topic, payload, key, headers, timestamp)
-        if not size:
-            return None
-        entry = encode_message(Row(topic, payload, key, None, timestamp))  # type: ignore[arg-type]  # as `size` says
-        self._sender.write(lane, entry, line)  # and all else while Redis is at work
-        part = self._lanes.part_of(entry, size)
-        self._sender.wrote(lane, part)
-        self._buffer.held += size
-        return part
-
-    def _size_alone(
-        self,
-        topic: str,
-        payload: Payload,
-        key: bytes | str | None,
-        headers: HeadersInput | None,
-        timestamp: datetime | int | None,
-    ) -> int:
-        """The size of a message to a known topic with which nothing can be wrong; 0 for any other."""
-        if (
-            type(payload) is bytes
-            and (key is None or type(key) is bytes)
-            and headers is None
-            and topic not in self._busy
-            and (timestamp is None or (type(timestamp) is int and FIRST_TIME <= timestamp < LAST_TIME))
-            and (size := ROW_BYTES + len(payload) + (len(key) if key else 0)) <= MOST_AT_ONCE
-            and not self._buffer.is_full_for(size)
-        ):
-            return size
-        return 0
-
-    # ------------------------------------------------------------------------ for a thread with a loan
-
-    def lend(self, wanted: Callable[[], None]) -> int:
-        """See ``Sender.lend``. On the event loop, as all but `begin_alone` and `appended_alone`."""
-        return self._sender.lend(wanted)
-
-    def take_back(self, loan: int) -> None:
-        """See ``Sender.take_back``."""
-        self._sender.take_back(loan)
-
-    def begin_alone(
-        self,
-        topic: str,
-        payload: Payload,
-        key: bytes | str | None,
-        headers: HeadersInput | None,
-        timestamp: datetime | int | None,
-    ) -> Alone | None:
-        """What the thread that has the loan is to append; None if the message has to go another way."""
-        lane = self._quick.get(topic) if type(topic) is str else None
-        if lane is None or lane.durability.kind != MEMORY.kind:
-            return None
-        size = self._size_alone(topic, payload, key, headers, timestamp)
-        if not size:
-            return None
-        entry = encode_message(Row(topic, payload, key, None, timestamp))  # type: ignore[arg-type]  # as `size` says
-        part = self._lanes.part_of(entry, size)
-        return Alone(lane, part, lane.append_of(part, self.id, part.born))
-
-    def appended_alone(self, alone: Alone, outcome: Appended) -> Placed:
-        """The thread that has the loan appended this; where the message stands."""
-        alone.lane.appended(outcome)
-        self._count(alone.part, self._loop.time() - alone.part.born)
-        return outcome.stream, outcome.first
-
-    def take_over(self, loan: int, alone: Alone, reply: Any) -> Part | None:
-        """The thread that has the loan got another `reply`; the part, or None if nobody goes on with it."""
-        self._buffer.held += alone.part.size
-        if self._sender.take_over(loan, alone.lane, alone.part, alone.append, reply):
-            return alone.part
-        self._buffer.release(alone.part.size)
-        return None
 
     async def submit(
         self,
@@ -383,49 +268,8 @@ class Publisher:
                     part.count = place + 1
                     part.rows += (topic, payload, key, timestamp)
                     return Receipt(part, place)
-        part, place = await self._place(topic, payload, key, headers, timestamp, sent=False)
+        part, place = await self._entering.place(topic, payload, key, headers, timestamp, sent=False)
         return Receipt(part, place)
-
-    async def _place(
-        self,
-        topic: str,
-        payload: Payload,
-        key: bytes | str | None,
-        headers: HeadersInput | None,
-        timestamp: datetime | int | None,
-        *,
-        sent: bool,
-    ) -> tuple[Part, int]:
-        """Put a message into a part, whatever it is; the part, and the place in it."""
-        self._gate.check_open()
-        if self._traces is not None:
-            headers = self._traces.carried(headers)
-        if type(topic) is not str:
-            topic = check_topic(topic)
-        with self._turns.draw((topic,)) as turn:
-            route = await self._routes.of(topic, self._loop.time() + self._timeout)
-            row = row_of(route.space, topic, payload, key, headers, timestamp)
-            await turn.come()
-            self._gate.check_open()
-            size = size_of(row)
-            await self._gate.reserve(size)
-            lane = self._routes.lane_of(route, topic, row.key)
-            schema = route.space.newest_schema
-            if lane.queue and not self._lanes.has_room(lane, size, schema):
-                await self._let_sender_run(size)
-                lane = self._routes.lane_of(route, topic, row.key)
-            part, place = self._lanes.add(lane, row, size, schema, sent=sent)
-        if self._traces is not None:
-            self._traces.join(part)
-        return part, place
-
-    async def _let_sender_run(self, reserved: int) -> None:
-        try:
-            await asyncio.sleep(0)
-            self._gate.check_open()
-        except BaseException:
-            self._buffer.release(reserved)
-            raise
 
     # ------------------------------------------------------------------------------ many messages at once
 
@@ -497,27 +341,8 @@ class Publisher:
 
     # ------------------------------------------------------------------------- what the sender calls back
 
-    def _part_finished(self, part: Part, error: StreamleaseError | None) -> None:
-        self._buffer.release(part.size)
-        seconds = self._loop.time() - part.born
-        if self._traces is not None:
-            self._traces.sent(part.stream, part, error, seconds)
-        if error is None:
-            self._loop.call_soon(
-                self._count, part, seconds
-            )  # behind those who were told: they need not wait for it
-            return
-        metrics.PUBLISH_SECONDS.observe(seconds)
-        metrics.PUBLISH_FAILURES.labels(type(error).__name__).inc(part.count)
-        if not part.watched and self._first_error is None:
-            self._first_error = error
-        if isinstance(error, UnknownSpace | StreamSealed):
-            self._routes.forget_definitions()
-
-    def _count(self, part: Part, seconds: float) -> None:
-        metrics.PUBLISH_SECONDS.observe(seconds)
-        metrics.PUBLISHED_MESSAGES.inc(part.count)
-        metrics.PUBLISHED_BYTES.inc(part.size)
+    def _misplaced(self) -> None:
+        self._routes.forget_definitions()
 
     async def _follow(self, held: Sequence[Lane]) -> None:
         await self._following.follow(held)
@@ -533,13 +358,15 @@ class Publisher:
         Raises:
             StreamleaseError: the first error since the last flush of a message that was only submitted.
         """
-        with self._sender.hurried():
+        with self._ready.hurried():
             for part in [
                 *self._sender.in_flight,
+                *self.singles.in_flight,
                 *(part for lane in self._lanes.by_stream.values() for part in lane.queue),
             ]:
                 await part.finished()
-        error, self._first_error = self._first_error, None
+        self.singles.count()
+        error = self._endings.take_error()
         if error is not None:
             raise error
 
@@ -558,6 +385,7 @@ class Publisher:
             await self.flush()
         finally:
             await self._sender.close()
+            await self.singles.close()
         with contextlib.suppress(StreamleaseError):  # the server forgets by itself, only later
             await self._log.forget(self.id, self._lanes.left.union(self._lanes.by_stream))
 

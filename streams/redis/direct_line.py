@@ -38,6 +38,7 @@ class DirectLine(asyncio.Protocol):
         self._connection = connection
         self._seconds = seconds
         self._primary = primary_of(pool)
+        self._has_sentinels = hasattr(pool, "master_address")
         self._loop = asyncio.get_running_loop()
         self._replies = Reader(replyError=ResponseError)
         self._answered: Answered | None = None
@@ -58,7 +59,7 @@ class DirectLine(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         """Whether it has not ended, and leads to the present primary."""
-        return not (self._ended or self._transport.is_closing()) and primary_of(self._pool) == self._primary
+        return not (self._ended or self._transport.is_closing() or self._is_of_another_primary)
 
     @property
     def is_free(self) -> bool:
@@ -144,6 +145,10 @@ class DirectLine(asyncio.Protocol):
         self._end()
 
     # ------------------------------------------------------------ inside
+
+    @property
+    def _is_of_another_primary(self) -> bool:
+        return self._has_sentinels and primary_of(self._pool) != self._primary
 
     def _look(self) -> None:
         """See whether a reply is overdue."""

@@ -247,7 +247,7 @@ def test_a_client_that_is_closed_leaves_nobody_waiting(make_redis_server: MakeSe
         warm(publisher)
         server.pause()
         thread.start()
-        while asked(publisher, lambda: publisher._inner._sender.is_idle):
+        while asked(publisher, lambda: publisher._inner.singles.can_write("a/x")):
             pass
     assert isinstance(ended.result(30), CancelledError | Indefinite | InvalidInput)
     thread.join()

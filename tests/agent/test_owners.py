@@ -20,7 +20,7 @@ from streamlease.spark.committing import Commits
 from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish.publisher import Publisher
-from streamlease.streams.publish.sender import Sender
+from streamlease.streams.publish.sending.sender import Sender
 from streamlease.testing.memory_connection import connect_redis
 from streamlease.testing.memory_server import MemoryServer
 from tests.agent.helpers import until

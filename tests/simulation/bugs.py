@@ -34,6 +34,8 @@ from streamlease.registry.commit_writing import CommitWriting
 from streamlease.registry.gathered_commits import GatheredCommits
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.streams.log.tails import Tails, Watch
+from streamlease.streams.publish.sending.duty import Duty
+from streamlease.streams.publish.sending.singles import Alone, Singles
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.tasks import Supervisor
@@ -42,6 +44,8 @@ from streamlease.testing.lua import Scripts
 PLANTED: dict[str, Callable[[], Any]] = {}
 
 RARE = {
+    "a_message_on_a_line_leaves_the_turn_to_others",
+    "a_message_without_an_answer_is_sent_anew",
     "a_cut_is_read_again_whoever_has_its_streams",
     "a_query_forgets_the_cut_of_the_process_before_it",
     "no_fence_around_the_journal",
@@ -54,6 +58,29 @@ def planted(bug: Callable[[], Iterator[None]]) -> Callable[[], Any]:
     """Put it on the list."""
     PLANTED[bug.__name__] = contextmanager(bug)
     return PLANTED[bug.__name__]
+
+
+# ------------------------------------------------------------ in publishers
+
+
+@planted
+def a_message_without_an_answer_is_sent_anew() -> Iterator[None]:
+    """A message on a line that got no answer is repeated as if it had never been sent."""
+    original = Singles._go_on
+
+    def go_on(singles: Singles, alone: Alone, reply: Any) -> None:
+        alone.lane.renew()
+        original(singles, alone, reply)
+
+    with mock.patch.object(Singles, "_go_on", go_on):
+        yield
+
+
+@planted
+def a_message_on_a_line_leaves_the_turn_to_others() -> Iterator[None]:
+    """While a message is on a line, rounds send as well, with the same sequence."""
+    with mock.patch.object(Duty, "begin_line", lambda duty: None):
+        yield
 
 
 # ------------------------------------------------------------ in the machines

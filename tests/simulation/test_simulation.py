@@ -30,6 +30,7 @@ from tests.simulation.judge import Violation
 from tests.simulation.watching import watched
 from tests.simulation.world import World, run
 from tests.spark import test_query_machine as queries
+from tests.testing import test_transport as transport
 
 pytestmark = pytest.mark.thorough
 
@@ -178,6 +179,16 @@ def a_deposed_leader_writes_nothing() -> None:
     asyncio.run(course())
 
 
+def a_message_alone_is_written_once() -> None:
+    """Also if its answer is lost."""
+    asyncio.run(transport.test_what_is_sent_alone_is_written_once("reply"))
+
+
+def what_comes_behind_a_message_alone_follows_it() -> None:
+    """It waits until that has its answer."""
+    asyncio.run(transport.test_what_comes_behind_a_message_on_the_line_follows_it())
+
+
 COURSES = {
     "a_cut_is_read_again_whoever_has_its_streams": (
         queries.test_a_cut_is_read_in_part_once_its_loss_cannot_be_lost
@@ -185,6 +196,8 @@ COURSES = {
     "a_query_forgets_the_cut_of_the_process_before_it": (
         queries.test_a_cut_that_no_checkpoint_names_comes_next_as_it_was
     ),
+    "a_message_on_a_line_leaves_the_turn_to_others": what_comes_behind_a_message_alone_follows_it,
+    "a_message_without_an_answer_is_sent_anew": a_message_alone_is_written_once,
     "no_fence_around_the_journal": a_deposed_leader_writes_nothing,
 }
 """What finds the planted bugs that no seed finds."""

@@ -128,7 +128,7 @@ class Proxy:
 
 def has_line(publisher: Publisher, stream: StreamId) -> bool:
     """Whether the next message for `stream` that is sent alone goes on a line."""
-    return publisher._sender._lines.to(stream_meta(stream)) is not None
+    return publisher.singles._lines.to(stream_meta(stream)) is not None
 
 
 def cluster_of(stream: StreamId) -> AsyncCluster:

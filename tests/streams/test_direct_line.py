@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 from hiredis import pack_command
+from prometheus_client import REGISTRY
 
 from streamlease.protocol.errors import Indefinite, InvalidInput, InvalidTopic, StreamSealed, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Row, encode_message
+from streamlease.streams.entries.message_rows import LAST_TIME
 from streamlease.streams.log.log import Append, AsyncLog
+from streamlease.streams.log.stencils import Stencil
+from streamlease.streams.publish.buffer import ROW_BYTES
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.redis.direct_line import open_direct_line
@@ -59,23 +63,19 @@ def without_pool(redis: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-@pytest.mark.parametrize(
-    "row",
-    [Row("s/x", b""), Row("s/\u00fc", b"\r\n" * 600, b"key", [("h", b"1")], -5), Row("s/x", bytes(100_000))],
-)
-@pytest.mark.parametrize(
-    "change",
-    [
-        {},
-        {"gaps": True},
-        {"after": None},
-        {"after": (3, 4)},
-        {"incarnation": 12, "sequence": 345, "known": 2**53},
-    ],
-)
-def test_an_append_is_packed_as_the_client_of_redis_packs_it(row: Row, change: dict[str, Any]) -> None:
-    append = Append(STREAM, "~me", 1, 0, encode_message(row))._replace(**change)
-    assert append.packed == pack_command(append.call.command)
+@pytest.mark.parametrize("key", [None, b"", b"k\r\ney"])
+@pytest.mark.parametrize("timestamp", [None, 0, -5, LAST_TIME - 1])
+@pytest.mark.parametrize("payload", [b"", b"\r\n" * 600])
+@pytest.mark.parametrize("where", [(1, 0, 0), (12, 345, 2**53)])
+def test_a_message_alone_is_packed_as_the_client_of_redis_packs_its_append(
+    key: bytes | None, timestamp: int | None, payload: bytes, where: tuple[int, int, int]
+) -> None:
+    incarnation, sequence, known = where
+    entry = encode_message(Row("s/\u00fc", payload, key, None, timestamp))
+    append = Append(STREAM, "~me", incarnation, sequence, entry, known=known)
+    stencil = Stencil(STREAM, "~me", incarnation)
+    packed = stencil.packed(sequence, known, "s/\u00fc", payload, key, timestamp)
+    assert packed == pack_command(append.call.command)  # type: ignore[arg-type]  # of any length
 
 
 async def test_messages_one_by_one_need_no_pool(redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +183,46 @@ async def test_no_answer_is_indefinite_and_what_comes_late_is_fenced(make_redis_
     assert found[offset] == b"after"
     assert found in ([b"0", b"after"], [b"0", b"maybe", b"after"])
     await client.aclose()
+
+
+async def test_a_publisher_that_is_left_in_a_hurry_says_what_is_open(make_redis_server: MakeServer) -> None:
+    server = make_redis_server()
+    client = connect(server.url)
+    await SpaceStore(client).create("s", ["s/#"], streams=1)
+    async with Publisher(client) as publisher:
+        await warm(publisher)
+        server.pause()
+        sending = asyncio.create_task(publisher.send("s/x", b"1"))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(publisher.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(Indefinite, match="the publisher was closed"):
+            await sending
+        assert publisher.buffered_bytes == 0
+    server.resume()
+    await client.aclose()
+
+
+async def test_what_is_sent_alone_is_counted(redis: AsyncRedis) -> None:
+    def written() -> list[float]:
+        names = ("messages_total", "bytes_total")
+        found = [REGISTRY.get_sample_value(f"streamlease_published_{name}") for name in names]
+        return [
+            value or 0.0 for value in (*found, REGISTRY.get_sample_value("streamlease_publish_seconds_count"))
+        ]
+
+    async with Publisher(redis) as publisher:
+        await warm(publisher)
+        await publisher.flush()
+        before = written()
+        for _ in range(40):
+            await publisher.send("s/x", b"1234")
+        await until(lambda: written()[0] == before[0] + 40)  # by itself
+        await publisher.send("s/x", b"1234")
+        await publisher.flush()
+        after = [now - then for now, then in zip(written(), before, strict=True)]
+    assert after == [41, 41 * (ROW_BYTES + 4), 41]
 
 
 async def test_a_cancelled_send_is_written_or_not_and_disturbs_nobody(redis: AsyncRedis) -> None:

@@ -226,7 +226,7 @@ async def test_a_stopped_replica_is_told_and_the_messages_stay_in_order(
 async def test_a_pause_of_the_replica_shorter_than_the_timeout_is_bridged(
     pair: tuple[RedisServer, RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamlease.streams.publish.sender.WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("streamlease.streams.publish.sending.sender.WAIT_SECONDS", 0.1)
     primary, replica = pair
     async with client_of(primary.url) as redis:
         space = await create(redis, "replicated:1")

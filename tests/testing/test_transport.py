@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,46 @@ async def test_what_is_sent_alone_is_written_once(fault: str) -> None:
     (batches,) = [await AsyncLog(redis).read(STREAM, 0)]
     found = [message.payload for batch in batches for message in to_messages(batch)]
     assert found == [b"%d" % number for number in range(20)]
+    await redis.aclose()
+
+
+class Slow(Line):
+    """Holds replies back."""
+
+    def __init__(self) -> None:
+        self.held: list[Callable[[], None]] | None = None
+
+    def replying(self, socket: Socket, reply: Any) -> None:
+        if self.held is None:
+            socket.returned(reply)
+        else:
+            self.held.append(lambda: socket.returned(reply))
+
+    def release(self) -> None:
+        """Let them go."""
+        held, self.held = self.held, None
+        for let_go in held or ():
+            let_go()
+
+
+async def test_what_comes_behind_a_message_on_the_line_follows_it() -> None:
+    line = Slow()
+    redis = connect_redis(MemoryServer(), line)
+    await SpaceStore(redis).create("s", ["s/#"], streams=1)
+    async with Publisher(redis) as publisher:
+        await publisher.send("s/x", b"0")
+        await until(lambda: has_line(publisher, STREAM))
+        line.held = []
+        first = asyncio.create_task(publisher.send("s/x", b"1"))
+        await until(lambda: line.held != [])
+        behind = [asyncio.create_task(publisher.send("s/x", b"%d" % n)) for n in (2, 3)]
+        for _ in range(20):  # turns of the loop, in which nothing may be sent
+            await asyncio.sleep(0)
+        sent = len(line.held)
+        line.release()
+        found = await asyncio.gather(first, *behind, return_exceptions=True)
+    assert sent == 1
+    assert found == [(STREAM, n) for n in (1, 2, 3)]
     await redis.aclose()
 
 
