@@ -9,14 +9,17 @@ the client and that of the server with all its processes.
 from __future__ import annotations
 
 import asyncio
+import compileall
 import statistics
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+import streamlease
 from bench.contenders import servers
 from bench.contenders.workload import (
     PAYLOAD_BYTES,
@@ -193,6 +196,13 @@ def _prepared(
         yield running
 
 
+def _compile() -> None:
+    """Compile this package as pip does it when it installs one: the peers' have been."""
+    for room in Path(streamlease.__path__[0]).iterdir():
+        if room.is_dir():
+            compileall.compile_dir(room.resolve(), quiet=1)
+
+
 def _is_installed(package: str) -> bool:
     try:
         version(package)
@@ -209,6 +219,7 @@ def _turn(contender: Contender, frame: Frame, rows: Rows) -> None:
 
 def measure(frame: Frame) -> Iterator[Table]:
     """A table for each subject; contenders take turns."""
+    _compile()
     rows: Rows = {}
     missing = Table("Taking no part", ("", "why"))
     for _ in range(frame.runs):

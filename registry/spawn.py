@@ -21,9 +21,6 @@ from dataclasses import dataclass
 
 import redis as redis_py
 from redis.exceptions import RedisError, ResponseError
-from rq import Queue
-from rq.exceptions import DuplicateJobError
-from rq.serializers import JSONSerializer
 
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import SpawnWanted
@@ -136,6 +133,10 @@ async def spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: 
 
 
 def _spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: int) -> bool:
+    from rq import Queue  # only leader hosts get here: a consumer need not import it
+    from rq.exceptions import DuplicateJobError
+    from rq.serializers import JSONSerializer
+
     queue = Queue(QUEUE, connection=redis, serializer=JSONSerializer)
     now = record.read_at or _redis_ms(redis)
     job = LeadGroup(group, above)
