@@ -135,7 +135,7 @@ def check_point(world: World, job: Job, place: Place | None, batch: int) -> None
     assert (job.commits() >= batch) == (place is None)
     assert (batch in {row.batch for row in job.table.deliveries()}) == (place in ("sunk", None))
     assert job.table.messages() == published(world) or place is not None
-    cuts = [session.cut for session in state_of(world, job).sessions.values()]
+    cuts = [session.cut for session in state_of(world, job).sessions.root.values()]
     assert cuts != [0] or place is None, "the leader has fixed the cut before"
 
 

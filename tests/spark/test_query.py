@@ -77,7 +77,7 @@ def test_being_asked_for_more_commits_what_was_done(world: World) -> None:
     query.run(lambda: len(query.checkpoint.rows) == world.total)
     assert not query.trigger()
     wait_for(lambda: world.all_committed)
-    assert all(not cuts.cut for cuts in world.state().sessions.values())
+    assert all(not cuts.cut for cuts in world.state().sessions.root.values())
 
 
 def test_nothing_is_committed_before_the_sink_has_it(world: World) -> None:
