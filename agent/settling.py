@@ -16,6 +16,7 @@ import logging
 from typing import Any
 
 from streamlease.agent.batch import writable
+from streamlease.agent.deadlines import Deadlines
 from streamlease.agent.membership import metrics
 from streamlease.agent.membership.session import Session
 from streamlease.borrower.book import ConsumerBook, Failing, Granted, Held
@@ -59,6 +60,8 @@ class Settling:
         """Commits that nobody awaits."""
         self._durable = metrics.COMMITTED.labels(subscription)
         self._commits: dict[Held, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._deadlines = Deadlines()
+        """Of those who wait for a commit."""
         self._failures: dict[Held, asyncio.Future[Verdict]] = {}
         self._damaged: dict[Held, DamagedEntry] = {}
         """What stands next in a stream and cannot be decoded: at its `damaged_at`."""
@@ -83,9 +86,9 @@ class Settling:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._commits.setdefault(held, []).append((end, waiter))
             self._enter(held, end, at_once=True)
+            self._deadlines.add(waiter, COMMIT_SECONDS)
             try:
-                async with asyncio.timeout(COMMIT_SECONDS):
-                    await waiter
+                await waiter
             except TimeoutError:
                 raise unconfirmed(held.stream, end, COMMIT_SECONDS) from None
         earlier = self.gathered.failures.pop(held.stream, None)
@@ -300,6 +303,10 @@ class Settling:
                 waiter.set_exception(error)
         self._damaged.pop(held, None)
         held.failing = None
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self._deadlines.close()
 
     def end(self, error: StreamleaseError) -> None:
         """Nothing can be settled any more."""

@@ -228,6 +228,7 @@ class SharedReader:
         for held in [*self.book.streams.values()]:
             self._settling.lose(held, left(held.stream))
             self.book.give_up(held)
+        self._settling.close()
         self._tails.close()
 
     # ------------------------------------------------------------ handler

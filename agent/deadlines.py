@@ -1,0 +1,41 @@
+"""Ends waits that take too long, with one timer for all: a timer for each costs more than most waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Deadlines:
+    """The waits of one owner, in the order of their deadlines."""
+
+    def __init__(self) -> None:
+        self._waits: deque[tuple[float, asyncio.Future[None]]] = deque()
+        """When each ends, by the event loop's clock; those that are over leave from the front."""
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def add(self, wait: asyncio.Future[None], seconds: float) -> None:
+        """End `wait` by a ``TimeoutError`` if it takes so long; not before those that were added earlier."""
+        waits, loop = self._waits, wait.get_loop()
+        while waits and waits[0][1].done():
+            waits.popleft()
+        waits.append((loop.time() + seconds, wait))
+        if self._alarm is None:
+            self._alarm = loop.call_at(waits[0][0], self._look)
+
+    def close(self) -> None:
+        """Look at none any more."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._waits.clear()
+
+    def _look(self) -> None:
+        self._alarm = None
+        waits, loop = self._waits, asyncio.get_running_loop()
+        while waits and (waits[0][1].done() or waits[0][0] <= loop.time()):
+            _, wait = waits.popleft()
+            if not wait.done():
+                wait.set_exception(TimeoutError())
+        if waits:
+            self._alarm = loop.call_at(waits[0][0], self._look)
