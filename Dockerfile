@@ -30,6 +30,7 @@ COPY admin/ admin/
 RUN /opt/streamlease/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
     && /opt/streamlease/bin/pip install --no-deps wheels/streamlease-*.whl \
     && /opt/streamlease/bin/pip check \
+    && if [ "$EXTRAS" = spark ]; then /opt/streamlease/bin/python -m streamlease.spark.setup.unpacking; fi \
     && /opt/streamlease/bin/pip uninstall --yes setuptools pip
 
 FROM python:${PYTHON_TAG}

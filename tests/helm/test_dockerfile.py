@@ -72,6 +72,16 @@ def test_everything_is_installed_with_its_hash() -> None:
     assert "--no-deps wheels/streamlease-" in installs[2]
 
 
+def test_the_image_with_spark_has_pyspark_out_of_its_zip_file() -> None:
+    """With the byte code of the Python that runs there; the module is where the file says."""
+    (command,) = (text for text in stages()[0].all("RUN") if "-m streamlease." in text)
+    (module,) = re.findall(
+        r'if \[ "\$EXTRAS" = spark \]; then /opt/streamlease/bin/python -m (\S+); fi', command
+    )
+    assert importlib.util.find_spec(module) is not None
+    assert command.index("pip install --no-deps wheels/") < command.index(module)
+
+
 def test_everything_that_is_copied_is_there_and_reaches_the_builder() -> None:
     allowed = {
         line.removeprefix("!")
