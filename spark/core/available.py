@@ -1,4 +1,4 @@
-"""A query that reads what is available now, and no more: how long it waits for its streams, and when it ends.
+"""How long a query waits for its streams; when one ends that reads what is available now, and no more.
 
 With ``availableNow`` Spark asks for cut after cut, and takes the offset that it has for the end of all: it
 must not stand for "not yet". With ``once`` it asks for one cut, and never says that it went through the
@@ -16,8 +16,8 @@ from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.core.targets import at_hand, exhausted, obstacle, other_living, stopped, told
 
 FIRST_SECONDS = 3.0
-"""How long the first question of a query's first process waits for its streams where there is another one
-afterwards: both readers of a query that reads twice must get to their first micro-batch (`task.admit`)."""
+"""How long the first question of a query's first process waits for its streams at most. Others may hold them;
+and both readers of a query that reads twice must get to their first micro-batch (`task.admit`)."""
 
 SETTLE_SECONDS = 60.0
 """How long a query waits until it is settled whose the streams are."""

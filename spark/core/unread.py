@@ -93,6 +93,11 @@ class UnreadMessages:
             if (one := self._held[stream]).is_granted and (end := one.pinned_end) is not None
         }
 
+    def is_known_of_streams(self) -> bool:
+        """Whether streams are held, and where they end is known."""
+        held, lag = self.held_and_lag()
+        return held > 0 and lag is not None
+
     def held_and_lag(self) -> tuple[int, int | None]:
         """How many streams are held, and how many messages wait in them; None while that is not known.
 

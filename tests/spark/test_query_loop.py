@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from streamlease.agent.client import Client
+from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.protocol.errors import InvalidInput, StreamleaseError, TaskFailed
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.checkpoint import CutOffset
@@ -95,6 +96,32 @@ def test_a_query_consumes_in_virtual_time_and_leaves(stage: Stage) -> None:
     stage.run(stage.query.stop())
     assert stage.query.machine.state is QueryState.ENDED
     stage.run(stage.query.stop())
+
+
+def test_a_query_begins_with_rows_also_where_its_leader_comes_late(stage: Stage) -> None:
+    """Spark makes a micro-batch of the first answer, whatever it is."""
+    stage.publish(10)
+    stage.query = AsyncQuery(OPTIONS, connect=lambda: connect(stage.server, embedded=False))
+
+    async def lead() -> None:
+        await asyncio.sleep(0.5)
+        async with connect(stage.server, embedded=False) as client:
+            host = LeaderHost(client.redis, HostConfig(name="late"), pid=1)
+            await host.start()
+            await asyncio.Event().wait()
+
+    stage.timeline.process("host").start(lead())
+    start = stage.query.initial()
+    first = stage.run(stage.query.next_cut(start, Limits()))
+    assert first.ranges.messages == 10
+    assert stage.timeline.now > 0.5
+
+
+def test_a_query_on_quiet_topics_begins_without_a_wait(stage: Stage) -> None:
+    stage.publish(0)
+    start = stage.query.initial()
+    assert stage.run(stage.query.next_cut(start, Limits())) == start
+    assert stage.timeline.now < 0.5
 
 
 def test_the_next_process_of_a_query_that_was_killed_reads_the_same_cut(stage: Stage) -> None:

@@ -24,6 +24,7 @@ from streamlease.protocol.messages import (
     ResumeCut,
 )
 from streamlease.spark.core import query_events as q
+from streamlease.spark.core.available import FIRST_SECONDS
 from streamlease.spark.core.conversations import resuming
 from streamlease.spark.core.conversations.query_desk import (
     ANSWER_SECONDS,
@@ -80,12 +81,47 @@ def test_what_waits_is_proposed_and_given_out_once_it_is_fixed() -> None:
 
 def test_a_query_without_news_answers_soon_and_takes_what_comes_meanwhile() -> None:
     rig = rig_in(S.LOOKING)
-    rig.wait(NEWS_SECONDS)
+    rig.wait(FIRST_SECONDS + NEWS_SECONDS)
     assert rig.answer == offset(0, session=FRESH, term=TERM) or rig.answer.cut == 0
     rig.ask()
     assert rig.machine.state is S.LOOKING
     rig.grant(A).ends(1, A)
     assert isinstance(rig.told, FixCut)
+
+
+def test_the_first_question_waits_for_streams_that_are_on_their_way() -> None:
+    """Spark makes a first micro-batch of any answer: an empty one would delay the first row."""
+    rig = rig_in(S.LOOKING)
+    rig.wait(10 * NEWS_SECONDS)
+    assert rig.machine.state is S.LOOKING
+    rig.grant(A, B).wait(10 * NEWS_SECONDS)
+    assert rig.machine.state is S.LOOKING, "their ends are not known"
+    rig.ends(5, A, B)
+    assert isinstance(rig.told, FixCut)
+    assert set(rig.told.ranges.streams) == {A, B}
+
+
+def test_the_first_question_waits_no_longer_once_it_is_known_that_nothing_waits() -> None:
+    rig = rig_in(S.LOOKING)
+    rig.grant(A, B).ends(0, A, B)
+    rig.wait(NEWS_SECONDS)
+    assert (rig.machine.state, rig.answer.cut) == (S.SERVING, 0)
+
+
+def test_only_the_first_question_waits_for_streams_and_not_for_ever() -> None:
+    rig = rig_in(S.LOOKING)
+    rig.wait(FIRST_SECONDS + NEWS_SECONDS)
+    assert (rig.machine.state, rig.answer.cut) == (S.SERVING, 0)
+    rig.ask().wait(NEWS_SECONDS)
+    assert rig.machine.state is S.SERVING
+
+
+def test_a_restarted_query_does_not_wait_for_its_streams() -> None:
+    """Spark makes no micro-batch then."""
+    rig = Rig().begin(OLD).ask(OLD).finished(4).resumed(5)
+    assert rig.machine.state is S.LOOKING
+    rig.wait(NEWS_SECONDS)
+    assert rig.machine.state is S.SERVING
 
 
 def test_what_comes_together_is_proposed_together() -> None:

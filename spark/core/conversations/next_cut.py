@@ -185,7 +185,10 @@ class NextCuts:
         """Nothing is there to be read. Is it the end of what is available now?"""
         desk = self._desk
         if self._available.targets is None:
-            desk.reply(self._start)
+            if self._is_early():
+                desk.wait(NEWS_SECONDS)
+            else:
+                desk.reply(self._start)
         elif self._has_waited_long():
             self._wait_no_longer()
         elif desk.around.connected:
@@ -194,6 +197,17 @@ class NextCuts:
         else:
             self._view = None
             desk.wait(NEWS_SECONDS)
+
+    def _is_early(self) -> bool:
+        """Whether the first streams of a query, or their ends, are still on their way.
+
+        Spark makes a first micro-batch in any case, and an empty one would keep the first rows waiting.
+        """
+        return (
+            self._may_have_none
+            and not self._has_waited_long()
+            and not self._cuts.unread.is_known_of_streams()
+        )
 
     def _has_waited_long(self) -> bool:
         return self._desk.now - self._desk.asked_at >= self._seconds
