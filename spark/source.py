@@ -2,14 +2,18 @@
 
 The reader is made anew wherever Spark needs one, in the query's own Python process and in every worker, so it
 connects to nothing until it is asked for an offset.
+
+Spark loads this module in each of its Python processes, of which every one does a single job: tell the
+columns, plan, be a query's session, read, write. What only one of these jobs needs is imported where that job
+begins (`docs/decisions/0260-the-first-row-of-a-query.md`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -23,17 +27,18 @@ from pyspark.sql.types import StructType
 
 from streamlease.borrower.reading import Pieces, SlotWork
 from streamlease.protocol.cuts import NO_RANGES
-from streamlease.spark.batch_read import BatchReader, batch_reader
 from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.pieces import divided
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import FrameColumns, readable, stream_columns
-from streamlease.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from streamlease.spark.task import SlotPartition, admit, read
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamlease.spark.batch_read import BatchReader
     from streamlease.spark.query.query import QuerySession
+    from streamlease.spark.sink import BatchWriter, StreamWriter
 
 NO_LIMIT = ReadMaxRows(2**63 - 1)
 """What a source without limits asks for. So ``ReadAllAvailable`` comes with the trigger ``once`` alone, which
@@ -68,15 +73,34 @@ class StreamleaseSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """A reader of a part of the history; see ``spark.batch_read``."""
+        from streamlease.spark.batch_read import batch_reader
+
         return batch_reader(schema, self.options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """A writer of micro-batches; see ``spark.sink``."""
+        from streamlease.spark.sink import stream_writer
+
         return stream_writer(schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """A writer of one job's rows; see ``spark.sink``."""
+        from streamlease.spark.sink import batch_writer
+
         return batch_writer(schema, overwrite, self.options)
+
+
+@dataclass
+class SlotPartition(InputPartition):
+    """One slot's part of a cut, or a piece of it, on its way to a task."""
+
+    work: SlotWork
+    first: bool
+    """Whether it is of its reader's first micro-batch; then it may have nothing to read. See `task.admit`."""
+
+    def __init__(self, work: SlotWork, *, first: bool = False) -> None:
+        self.work = work
+        self.first = first
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -196,6 +220,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; runs in an executor's Python worker."""
+        from streamlease.spark.task import admit, read
+
         assert isinstance(partition, SlotPartition)
         work, options = partition.work, self._options
         if partition.first:

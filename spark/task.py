@@ -20,11 +20,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import InputPartition
 
 from streamlease.borrower.reading import Piece, Reading, SlotWork
 from streamlease.protocol import log_lines as logs
@@ -49,19 +47,6 @@ from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
-
-
-@dataclass
-class SlotPartition(InputPartition):
-    """One slot's part of a cut, or a piece of it, on its way to a task."""
-
-    work: SlotWork
-    first: bool
-    """Whether it is of its reader's first micro-batch; then it may have nothing to read. See `admit`."""
-
-    def __init__(self, work: SlotWork, *, first: bool = False) -> None:
-        self.work = work
-        self.first = first
 
 
 def admit(redis: str, group: str, session: str, patience: float) -> None:

@@ -3,7 +3,7 @@
 Where leader hosts are registered, one of them is asked; where there are none, the process leads itself
 (`embedded`). Then nobody but the consumers can notice that a leader died together with its process. So each
 of them looks once a second whether the leaders of its groups live (`lookout`), and one of them leads as soon
-as the ttl of the dead leader is over.
+as the ttl of the dead leader is over. What leads is imported only then.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Collection
 from contextvars import Context
+from typing import TYPE_CHECKING
 
 from streamlease.agent.membership.mail import Mail
-from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.registry import leadership, spawn
@@ -24,6 +24,9 @@ from streamlease.registry.lookout import Lookout
 from streamlease.streams import clock
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from streamlease.hosts.host import LeaderHost
 
 log = logging.getLogger(__name__)
 
@@ -202,6 +205,8 @@ class LeaderSearch:
                 failed, self._host = self._host, None
                 await failed.close()
             if self._host is None:
+                from streamlease.hosts.host import HostConfig, LeaderHost
+
                 host = LeaderHost(
                     self._redis,
                     HostConfig(name="embedded", registered=False),

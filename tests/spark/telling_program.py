@@ -31,8 +31,7 @@ from pyspark.sql.types import StructType  # noqa: E402
 from streamlease.spark.connections import connection  # noqa: E402
 from streamlease.spark.options import SourceOptions  # noqa: E402
 from streamlease.spark.schema import stream_columns  # noqa: E402
-from streamlease.spark.source import StreamleaseSource, StreamReader  # noqa: E402
-from streamlease.spark.task import SlotPartition  # noqa: E402
+from streamlease.spark.source import SlotPartition, StreamleaseSource, StreamReader  # noqa: E402
 from streamlease.streams.redis.connection import ask, run_blocking  # noqa: E402
 from tests.spark.driver import SETTINGS, say  # noqa: E402
 
