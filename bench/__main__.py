@@ -20,7 +20,7 @@ USUAL = ("publish", "consume", "latency", "memory")
 """What runs if no subject is named."""
 
 _ROOM = Path(__file__).parent
-_SHARED = {"__init__", "__main__", "counting", "frame", "messages", "sources", "sparks"}
+_SHARED = {"__init__", "__main__", "by_hand", "counting", "frame", "messages", "sources", "sparks"}
 
 
 def subjects() -> dict[str, str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from bench.by_hand import ByHand
 from bench.messages import PAYLOAD_BYTES
 from bench.sources import Entries, Little, Memory
 from streamlease.agent import blocking
@@ -30,7 +31,7 @@ SETTINGS = {
 
 
 @contextmanager
-def session(cores: int) -> Iterator[Any]:
+def session(cores: int, settings: Mapping[str, str] | None = None) -> Iterator[Any]:
     """A Spark session with so many cores, whose Python workers find this package and its sources."""
     configure_environment()
     root = str(Path(__file__).resolve().parent.parent)
@@ -39,11 +40,11 @@ def session(cores: int) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{cores}]").appName("bench")
-    for name, value in SETTINGS.items():
+    for name, value in (SETTINGS | dict(settings or {})).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    for source in (Entries, Memory, Little):
+    for source in (Entries, Memory, Little, ByHand):
         spark.dataSource.register(source)
     try:
         yield spark
