@@ -6,6 +6,7 @@ lease that the borrower does not have, or comes too late. A refused event change
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from streamlease.borrower.events import (
@@ -25,7 +26,9 @@ from streamlease.protocol.messages import (
     BorrowerToLeader,
     FailureTaken,
     Grant,
+    Grants,
     MessageFailed,
+    Offer,
     Progress,
     ProgressCommitted,
     Revoke,
@@ -67,33 +70,31 @@ class BorrowedStreams:
 
     # ------------------------------------------------------------ from the leader
 
-    def grant(self, message: Grant, now: int) -> list[Effect] | None:
-        """Hold the stream, from now on under this epoch; a second copy is answered as the first was."""
-        stream, lease_epoch = message.stream, message.lease_epoch
-        lease = self.held.get(stream)
-        if lease_epoch <= self.over.get(stream, -1) or (
-            lease is not None and lease_epoch < lease.lease_epoch
-        ):
-            return None
-        if lease is not None and lease_epoch == lease.lease_epoch:
-            return [self._report(lease.told)]
+    def grant(self, message: Grant | Grants, now: int) -> list[Effect] | None:
+        """Hold the streams, from now on under these epochs; a second copy is answered as the first was."""
         effects: list[Effect] = []
+        told: list[Progress] = []
+        for offer in message.offers():
+            lease = self._granted(offer, now, effects)
+            if lease is not None:
+                told.append(lease.told)
+        return effects + self._reports(told) if told else None
+
+    def _granted(self, offer: Offer, now: int, effects: list[Effect]) -> Borrowed | None:
+        """Hold a stream; its lease, or None for an old one. What is to be done is added to `effects`."""
+        stream, lease_epoch = offer.stream, offer.lease_epoch
+        lease = self.held.get(stream)
+        if lease_epoch <= self.over.get(stream, -1):
+            return None
         if lease is not None:
+            if lease_epoch <= lease.lease_epoch:
+                return lease if lease_epoch == lease.lease_epoch else None
             effects.append(self._drop(stream, lease, StreamEvent.REPLACED))
-        lease = self.held[stream] = Borrowed.begin(stream, lease_epoch, message.progress)
+        lease = self.held[stream] = Borrowed.begin(stream, lease_epoch, offer.progress)
         self.unfinished.add(stream)
         self._expect(lease, now)
-        granted = StreamGranted(
-            stream,
-            lease_epoch,
-            message.progress,
-            message.pinned_end,
-            message.resumes,
-            message.follows,
-            message.retry_after_ms,
-            lease,
-        )
-        return [*effects, granted, self._report(lease.told)]
+        effects.append(StreamGranted(*offer, lease))
+        return lease
 
     def revoke(self, message: Revoke, *, leaving: bool) -> list[Effect] | None:
         """The leader wants the stream back; of a session that leaves it gets it anyway."""
@@ -221,7 +222,8 @@ class BorrowedStreams:
 
     def final(self) -> tuple[Progress, ...]:
         """How far each stream is, for a leader that hears no more of it."""
-        return tuple(lease.told.model_copy(update={"final": True}) for lease in self.held.values())
+        told = [lease.told for lease in self.held.values()]
+        return tuple(one if one.final else one.model_copy(update={"final": True}) for one in told)
 
     def end(self) -> list[Effect]:
         """The borrower's life is over."""
@@ -243,16 +245,22 @@ class BorrowedStreams:
                     effects.append(self._send(lease.failed))
         if told:
             self.told_at = now
-            effects += [self._report(*told[i : i + MOST_TOLD]) for i in range(0, len(told), MOST_TOLD)]
+            effects += self._reports(told)
         return effects
 
     # ------------------------------------------------------------ inside
 
     def _tell_in_time(self, lease: Borrowed, now: int) -> list[Effect]:
         """Tell what is committed already: now, or with what else comes until the leader is told next."""
+        if lease.is_answered:
+            return []
         self.unanswered[lease.told.stream] = None
         lease.report_at = now if self.told_at is None else max(now, self.told_at + TELL_INTERVAL)
         return self.repeat(now) if lease.report_at == now else []
+
+    def _reports(self, told: Sequence[Progress]) -> list[Effect]:
+        """Say how far many streams are."""
+        return [self._report(*told[i : i + MOST_TOLD]) for i in range(0, len(told), MOST_TOLD)]
 
     def _report(self, *told: Progress) -> SendToLeader:
         """Say how far streams are."""

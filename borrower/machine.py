@@ -37,6 +37,7 @@ from streamlease.borrower.link import Identity, Link
 from streamlease.protocol.messages import (
     FailureTaken,
     Grant,
+    Grants,
     Invalidate,
     LeaderConnectResponse,
     LeaderToBorrower,
@@ -47,7 +48,7 @@ from streamlease.protocol.messages import (
     Revoked,
 )
 
-_OfMyTerm = PingResponse | Grant | Revoke | Revoked | ProgressCommitted | FailureTaken
+_OfMyTerm = PingResponse | Grant | Grants | Revoke | Revoked | ProgressCommitted | FailureTaken
 
 
 @dataclass(slots=True)
@@ -177,7 +178,9 @@ def _received(borrower: Borrower, message: LeaderToBorrower, now: int) -> list[E
     connecting, mine = borrower.life.state is BorrowerState.CONNECTING, borrower.link.term
     late = message.term < mine
     match message:
-        case ProgressCommitted() | PingResponse() | Grant() | Revoke() | Revoked() | FailureTaken():
+        case (
+            ProgressCommitted() | PingResponse() | Grant() | Grants() | Revoke() | Revoked() | FailureTaken()
+        ):
             if connecting or late:
                 return None
             if message.term > mine:
@@ -210,7 +213,7 @@ def _of_my_term(borrower: Borrower, message: _OfMyTerm, now: int) -> list[Effect
         case PingResponse():
             borrower.life.hear(now)
             return []
-        case Grant():
+        case Grant() | Grants():
             return [] if borrower.life.is_leaving else borrower.leases.grant(message, now)
         case Revoke():
             return borrower.leases.revoke(message, leaving=borrower.life.is_leaving)

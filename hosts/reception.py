@@ -37,6 +37,7 @@ from streamlease.protocol.messages import (
     FinishCut,
     FixCut,
     Grant,
+    Grants,
     Invalidate,
     LeaderConnectResponse,
     LeaderWanted,
@@ -169,6 +170,7 @@ class Reception:
                 | NotLeader()
                 | PingResponse()
                 | Grant()
+                | Grants()
                 | Revoke()
                 | Revoked()
                 | ProgressCommitted()

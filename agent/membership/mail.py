@@ -28,6 +28,7 @@ from streamlease.protocol.messages import (
     FixCut,
     FromLeader,
     Grant,
+    Grants,
     Invalidate,
     LeaderConnectResponse,
     LeaderWanted,
@@ -132,6 +133,7 @@ class Mail:
                 | NotLeader()
                 | PingResponse()
                 | Grant()
+                | Grants()
                 | Revoke()
                 | Revoked()
                 | FailureTaken()

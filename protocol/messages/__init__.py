@@ -10,7 +10,7 @@ stand by subject in the modules of this folder; here they become one union, and 
     borrower -> leader            leader -> borrower
     LeaderWanted                  LeaderConnectResponse | NotLeader
     Ping                          PingResponse
-    UpdateProgress                Grant, Revoke, Revoked, ProgressCommitted
+    UpdateProgress                Grant, Grants, Revoke, Revoked, ProgressCommitted
     RevokeFinished                Invalidate
     MessageFailed                 FailureTaken
     Disconnect
@@ -65,7 +65,9 @@ from streamlease.protocol.messages.leasing import (
     MAX_CAUSE,
     FailureTaken,
     Grant,
+    Grants,
     MessageFailed,
+    Offer,
     ProgressCommitted,
     Revoke,
     Revoked,
@@ -84,9 +86,9 @@ from streamlease.protocol.messages.operating import (
 __all__ = [
     "BorrowerToLeader", "Command", "CommandAstray", "CommandDone", "CommandRefused", "CommandReply",
     "CutFinished", "CutFixed", "CutRead", "CutResumed", "Disconnect", "DrainHost", "FailureTaken",
-    "FinishCut", "FixCut", "FromLeader", "Grant", "Group", "Hole", "Invalidate",
+    "FinishCut", "FixCut", "FromLeader", "Grant", "Grants", "Group", "Hole", "Invalidate",
     "LeaderConnectResponse", "LeaderToBorrower", "LeaderToSession", "LeaderWanted", "MAX_CAUSE",
-    "Message", "MessageFailed", "NotLeader", "Ping", "PingResponse", "Progress", "ProgressCommitted",
+    "Message", "MessageFailed", "NotLeader", "Offer", "Ping", "PingResponse", "Progress", "ProgressCommitted",
     "ResumeCut", "Revoke", "RevokeFinished", "Revoked", "SessionToLeader", "SpawnWanted", "ToLeader",
     "UpdateProgress", "Verdict", "decode", "encode",
 ]  # fmt: skip
@@ -99,6 +101,7 @@ LeaderToBorrower = (
     | NotLeader
     | PingResponse
     | Grant
+    | Grants
     | Revoke
     | Revoked
     | ProgressCommitted

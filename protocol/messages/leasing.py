@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from streamlease.protocol.cuts import Offset, Text
 from streamlease.protocol.messages.base import GroupMessage, Progress
@@ -15,6 +16,18 @@ MAX_CAUSE = 2000
 Verdict = Literal["retry", "passed", "stopped"]
 """What becomes of a message that failed: it is tried again; it stands durably among the dead letters (or is
 behind the group already) and the next one may be processed; or its stream is stopped."""
+
+
+class Offer(NamedTuple):
+    """One lease, as `Grant` describes it."""
+
+    stream: str
+    lease_epoch: int
+    progress: int
+    pinned_end: int | None = None
+    resumes: int | None = None
+    follows: int | None = None
+    retry_after_ms: int = 0
 
 
 class Grant(GroupMessage):
@@ -34,6 +47,50 @@ class Grant(GroupMessage):
     """If set, the lease epoch before this one: lease epochs have gaps after a loss."""
     retry_after_ms: Offset = 0
     """So long the message at `progress`, which failed before, is not to be tried again."""
+
+    def offers(self) -> Iterator[Offer]:
+        """The lease."""
+        yield Offer(
+            self.stream,
+            self.lease_epoch,
+            self.progress,
+            self.pinned_end,
+            self.resumes,
+            self.follows,
+            self.retry_after_ms,
+        )
+
+
+class Grants(GroupMessage):
+    """Many streams are leased to the borrower at once: columns of what a `Grant` says of each.
+
+    What is not answered is told again by a `Grant` of its own. So a borrower that does not know this message
+    gets its streams a little later.
+    """
+
+    type: Literal["grants"] = "grants"
+    borrower: Text
+    term: Offset
+    streams: tuple[Text, ...]
+    lease_epochs: tuple[Offset, ...]
+    offsets: tuple[Offset, ...]
+    """From where on each is to be consumed."""
+    resumes: tuple[Offset | None, ...]
+    follows: tuple[Offset | None, ...]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Grants:
+        if len({*map(len, self._columns())}) > 1:
+            raise ValueError("the columns are of different lengths")
+        return self
+
+    def _columns(self) -> tuple[tuple[Any, ...], ...]:
+        return self.streams, self.lease_epochs, self.offsets, self.resumes, self.follows
+
+    def offers(self) -> Iterator[Offer]:
+        """The leases."""
+        for stream, lease_epoch, offset, resumes, follows in zip(*self._columns(), strict=True):
+            yield Offer(stream, lease_epoch, offset, None, resumes, follows)
 
 
 class UpdateProgress(GroupMessage):

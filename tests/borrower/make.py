@@ -22,6 +22,7 @@ from streamlease.borrower.machine import Borrower
 from streamlease.protocol.messages import (
     BorrowerToLeader,
     Grant,
+    Grants,
     Invalidate,
     LeaderConnectResponse,
     LeaderToBorrower,
@@ -49,6 +50,13 @@ def grant(
     return Grant(
         group=GROUP, borrower=ME, term=term, stream=stream, lease_epoch=lease_epoch, progress=progress, **more
     )
+
+
+def grants(*rows: tuple[str, int, int, int | None, int | None], term: int = TERM) -> Grants:
+    """Rows of a stream, a lease epoch, an offset, `resumes` and `follows`."""
+    names = ("streams", "lease_epochs", "offsets", "resumes", "follows")
+    columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True))
+    return Grants(group=GROUP, borrower=ME, term=term, **columns)
 
 
 def revoke(stream: str = STREAM, lease_epoch: int = LEASE_EPOCH, term: int = TERM) -> Revoke:

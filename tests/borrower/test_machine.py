@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ from streamlease.borrower.events import (
     Tick,
     Unsubscribed,
 )
-from streamlease.borrower.leases import TELL_INTERVAL
+from streamlease.borrower.leases import MOST_TOLD, TELL_INTERVAL
 from streamlease.borrower.life import BorrowerConfig, BorrowerState
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import (
@@ -49,6 +51,7 @@ from tests.borrower.make import (
     connected,
     frozen,
     grant,
+    grants,
     hear,
     in_state,
     invalidate,
@@ -191,6 +194,49 @@ def test_a_second_copy_of_a_grant_does_not_rewind_and_is_acknowledged_again() ->
     assert sent(effects, UpdateProgress)[0].progress[0].offset == 17
     assert len(effects) == 1
     assert borrower.streams[STREAM].told.offset == 17
+
+
+def test_many_grants_are_held_and_acknowledged_as_if_each_had_come_alone() -> None:
+    one, other = connected(), connected()
+    rows = [(f"s.0.{n}", n + 1, 5 * n, n or None, None) for n in range(3)]
+    alone = [
+        hear(other, grant(stream, epoch, offset, resumes=resumes))
+        for stream, epoch, offset, resumes, _ in rows
+    ]
+    effects = hear(one, grants(*rows))
+    assert effects[:3] == [first for first, _ in alone]
+    (told,) = sent(effects)
+    assert isinstance(told, UpdateProgress)
+    assert [told.progress] == [tuple(message.progress[0] for message in sent(chain(*alone), UpdateProgress))]
+    assert frozen(one) == frozen(other)
+
+
+def test_of_many_grants_those_that_are_late_are_refused_and_second_copies_answered() -> None:
+    borrower = connected(grant("s.0.0", 3, 10), grant("s.0.1", 3, 10))
+    borrower.step(progressed(17, stream="s.0.1", lease_epoch=3), 0)
+    effects = hear(
+        borrower,
+        grants(("s.0.0", 2, 0, None, None), ("s.0.1", 3, 10, None, None), ("s.0.2", 1, 4, None, None)),
+    )
+    assert only(effects, StreamGranted).stream == "s.0.2"
+    (told,) = sent(effects, UpdateProgress)
+    assert [(entry.stream, entry.offset) for entry in told.progress] == [("s.0.1", 17), ("s.0.2", 4)]
+    assert borrower.refused == 0
+    before = frozen(borrower)
+    assert hear(borrower, grants(("s.0.0", 2, 0, None, None))) == []
+    assert (frozen(borrower), borrower.refused) == (before, 1)
+
+
+def test_who_leaves_takes_none_of_many_grants() -> None:
+    borrower = in_state(BorrowerState.UNSUBSCRIBING, [grant()])
+    assert hear(borrower, grants(("s.0.7", 1, 0, None, None))) == []
+    assert list(borrower.streams) == [STREAM]
+
+
+def test_many_answers_are_messages_of_a_bounded_size() -> None:
+    rows = [(f"s.0.{n}", 1, 0, None, None) for n in range(MOST_TOLD + 1)]
+    told = sent(hear(connected(), grants(*rows)), UpdateProgress)
+    assert [len(message.progress) for message in told] == [MOST_TOLD, 1]
 
 
 def test_a_grant_under_a_higher_lease_epoch_replaces_the_lease() -> None:

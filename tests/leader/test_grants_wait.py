@@ -21,9 +21,11 @@ from streamlease.leader.core.events import (
     Tick,
 )
 from streamlease.leader.core.machine import Leader
+from streamlease.leader.core.parts.leases import MANY
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Committed, Leased, Record
-from streamlease.protocol.messages import Grant, LeaderConnectResponse, LeaderWanted, ToLeader
+from streamlease.protocol.group_options import GroupOptions
+from streamlease.protocol.messages import Grant, Grants, LeaderConnectResponse, LeaderWanted, ToLeader
 from tests.leader.make import (
     CONFIG,
     GROUP,
@@ -31,8 +33,11 @@ from tests.leader.make import (
     S1,
     Rig,
     command,
+    failed,
+    fix,
     goodbye,
     led,
+    part,
     ping,
     progress,
     sent,
@@ -78,6 +83,63 @@ def grants(effects: list[Effect]) -> dict[str, tuple[str, int, int]]:
     found = sent(effects, Grant)
     assert len({one.stream for one in found}) == len(found)
     return {one.stream: (one.borrower, one.lease_epoch, one.progress) for one in found}
+
+
+# -- many at once
+
+ENOUGH = [f"s.0.{number}" for number in range(MANY)]
+
+
+def offered(effects: list[Effect]) -> dict[str, tuple[str, int, int]]:
+    """The same as `grants`, of those that came in one message."""
+    return {
+        offer.stream: (message.borrower, offer.lease_epoch, offer.progress)
+        for message in sent(effects, Grants)
+        for offer in message.offers()
+    }
+
+
+def test_many_grants_for_one_borrower_are_one_message() -> None:
+    rig = led([], [])
+    rig.streams(*ENOUGH, start=3)
+    effects = rig.join("b1")
+    assert len(sent(effects, Grants)) == 1
+    assert offered(effects) == dict.fromkeys(ENOUGH, ("b1", 1, 3))
+    assert grants(effects) == {}
+
+
+def test_a_few_are_granted_one_by_one() -> None:
+    rig = led([], [])
+    rig.streams(*ENOUGH[1:])
+    effects = rig.join("b1")
+    assert (len(grants(effects)), offered(effects)) == (len(ENOUGH) - 1, {})
+
+
+def test_what_is_not_answered_is_granted_again_one_by_one() -> None:
+    rig = led([], [])
+    rig.streams(*ENOUGH)
+    rig.join("b1")
+    for stream in ENOUGH[1:]:
+        rig.hear(progress("b1", stream, 1, 0), "box-b1")
+    assert grants(rig.tick(AGAIN)) == {ENOUGH[0]: ("b1", 1, 0)}
+
+
+def test_many_grants_say_since_when_a_session_has_a_stream_and_what_its_lease_follows() -> None:
+    rig = led(ENOUGH, ["b1"])
+    effects = rig.join("b1x", name="n-b1", session="s-n-b1", attempt=2)
+    (message,) = sent(effects, Grants)
+    assert {(offer.lease_epoch, offer.resumes, offer.follows) for offer in message.offers()} == {(2, 1, 1)}
+
+
+def test_a_stream_with_something_to_say_is_granted_alone() -> None:
+    rig = led(ENOUGH, ["b1"], options=GroupOptions(max_failures=9, retry_delay_ms=1000))
+    rig.hear(failed("b1", ENOUGH[5], 1, 4, "f"), "box-b1")
+    rig.hear(fix("s-n-b1", 1, part(ENOUGH[6], 1, 0, 8)), "box-b1")
+    rig.join("b2", name="n-b2")
+    effects = rig.hear(goodbye("b1", *((stream, 1, 0) for stream in ENOUGH)), "box-b1")
+    alone = {one.stream: (one.retry_after_ms, one.pinned_end) for one in sent(effects, Grant)}
+    assert alone == {ENOUGH[5]: (1000, None), ENOUGH[6]: (0, 8)}
+    assert set(offered(effects)) == {*ENOUGH} - alone.keys()
 
 
 # -- not before

@@ -51,6 +51,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def strategy_for(kind: type[BaseModel]) -> st.SearchStrategy[Any]:
+    if kind is m.Grants:
+        return grants()
     fields = {}
     for name in kind.model_fields:
         if name == "progress":
@@ -65,6 +67,20 @@ def strategy_for(kind: type[BaseModel]) -> st.SearchStrategy[Any]:
             number = kind.model_fields[name].annotation is int
             fields[name] = FIELDS.get(name, OFFSET if number else TEXT)
     return st.builds(kind, **fields)
+
+
+def grants() -> st.SearchStrategy[m.Grants]:
+    row = st.tuples(TEXT, OFFSET, OFFSET, st.none() | OFFSET, st.none() | OFFSET)
+    names = ("streams", "lease_epochs", "offsets", "resumes", "follows")
+    return st.builds(
+        lambda group, borrower, term, rows: m.Grants(
+            group=group,
+            borrower=borrower,
+            term=term,
+            **dict(zip(names, zip(*rows, strict=True), strict=True)),
+        ),
+        TEXT, TEXT, OFFSET, st.lists(row, min_size=1, max_size=3),
+    )  # fmt: skip
 
 
 ANY_MESSAGE: st.SearchStrategy[Message] = st.one_of([strategy_for(kind) for kind in TYPES])
@@ -217,3 +233,12 @@ def test_malformed_ranges_of_a_cut_are_refused(ranges: object) -> None:
     item = good.model_dump(mode="json")
     assert decode(json.dumps([item]).encode()) == ([good], 0)
     assert decode(json.dumps([{**item, "ranges": ranges}]).encode()) == ([], 1)
+
+
+def test_grants_are_leases_in_columns_of_one_length() -> None:
+    columns = {"streams": ("s.0.0", "s.0.1"), "lease_epochs": (3, 1), "offsets": (7, 0)}
+    text = {"group": "g/a", "borrower": "b", "term": 1, **columns, "resumes": (2, None), "follows": (2, None)}
+    message = m.Grants.model_validate(text)
+    assert [*message.offers()] == [m.Offer("s.0.0", 3, 7, None, 2, 2), m.Offer("s.0.1", 1, 0)]
+    with pytest.raises(ValidationError, match="different lengths"):
+        m.Grants.model_validate({**text, "offsets": (7,)})

@@ -28,7 +28,7 @@ from streamlease.leader.journal import Journal, Recovery
 from streamlease.leader.letters import LetterWriter
 from streamlease.leader.runner import Runner
 from streamlease.protocol.ids import StreamId
-from streamlease.protocol.messages import Command, Grant
+from streamlease.protocol.messages import Command, Grant, Grants
 from streamlease.registry import keys
 from streamlease.registry.commit_writing import CommitWriting
 from streamlease.registry.gathered_commits import GatheredCommits
@@ -109,10 +109,11 @@ def a_duplicate_grant_rewinds() -> Iterator[None]:
     """A borrower that gets a grant again begins again at its progress."""
     real = BorrowedStreams.grant
 
-    def grant(leases: BorrowedStreams, message: Grant, now: int) -> list[Effect] | None:
-        lease = leases.held.get(message.stream)
-        if lease is not None and lease.lease_epoch == message.lease_epoch:
-            del leases.held[message.stream]
+    def grant(leases: BorrowedStreams, message: Grant | Grants, now: int) -> list[Effect] | None:
+        for offer in message.offers():
+            lease = leases.held.get(offer.stream)
+            if lease is not None and lease.lease_epoch == offer.lease_epoch:
+                del leases.held[offer.stream]
         return real(leases, message, now)
 
     with mock.patch.object(BorrowedStreams, "grant", grant):

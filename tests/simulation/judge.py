@@ -32,6 +32,7 @@ from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import (
     Disconnect,
     Grant,
+    Grants,
     Invalidate,
     LeaderWanted,
     ProgressCommitted,
@@ -386,11 +387,13 @@ class Judge:
         actor = self.acting.setdefault(message.term, host)
         self.demand(actor == host, actor, "and", host, "both act in term", message.term)
         match message:
-            case Grant():
-                key = (message.stream, message.lease_epoch, message.borrower)
-                self.sometimes["a grant is sent again"] += key in self.grants
-                self.grants.add(key)
-                self.sometimes["a pinned end is inherited"] += message.pinned_end is not None
+            case Grant() | Grants():
+                self.sometimes["grants are one message"] += isinstance(message, Grants)
+                for offer in message.offers():
+                    key = (offer.stream, offer.lease_epoch, message.borrower)
+                    self.sometimes["a grant is sent again"] += key in self.grants
+                    self.grants.add(key)
+                    self.sometimes["a pinned end is inherited"] += offer.pinned_end is not None
             case Invalidate():
                 self.sometimes[f"invalidated: {message.reason}"] += 1
             case ProgressCommitted():

@@ -63,6 +63,7 @@ MUST_HAPPEN = (
     "a message comes twice",
     "a pause of a leader",
     "a pinned end is inherited",
+    "grants are one message",
     "a process is cut off",
     "a program fails at a message",
     "a push is lost",

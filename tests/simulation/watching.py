@@ -26,11 +26,13 @@ from streamlease.hosts.candidates import Candidates
 from streamlease.leader import journal
 from streamlease.leader.core import events as e
 from streamlease.leader.core.machine import Leader
+from streamlease.leader.core.parts import leases as leader_leases
 from streamlease.leader.journal import Journal
 from streamlease.leader.runner import Runner
 from streamlease.protocol.messages import (
     FailureTaken,
     Grant,
+    Grants,
     Invalidate,
     LeaderConnectResponse,
     LeaderToSession,
@@ -49,8 +51,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SAID = (
-    LeaderConnectResponse | PingResponse | Grant | Revoke | Revoked | ProgressCommitted | FailureTaken
-    | Invalidate | LeaderToSession
+    LeaderConnectResponse | PingResponse | Grant | Grants | Revoke | Revoked | ProgressCommitted
+    | FailureTaken | Invalidate | LeaderToSession
 )  # fmt: skip
 """What only a leader says, and names its term."""
 
@@ -73,6 +75,8 @@ def watched(world: World) -> Iterator[None]:
         enter(mock.patch.object(journal, "ENTRIES_KEPT", KEPT))
         enter(mock.patch.object(journal, "SNAPSHOT_EVERY", SNAPSHOT_EVERY))
         enter(mock.patch.object(leases, "TELL_INTERVAL", TELL_INTERVAL))
+        if world.kernel.seed % 3:
+            enter(mock.patch.object(leader_leases, "MANY", 2))
         if world.kernel.seed % 2:
             enter(mock.patch.object(renewing, "FEW", 0))
         _watch_leaders(world, enter)

@@ -9,7 +9,7 @@ plans and operators want of it is in `orders`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streamlease.leader.core.config import LeaderConfig
@@ -24,15 +24,22 @@ from streamlease.leader.core.parts import telling, wishes
 from streamlease.leader.core.parts.failures import Failures
 from streamlease.leader.core.parts.hand_overs import HandOvers
 from streamlease.leader.core.parts.ledger import Ledger, Table
+from streamlease.leader.core.parts.noted_progress import NotedProgress
 from streamlease.leader.core.parts.peers import Peers
 from streamlease.leader.core.peer import Peer
-from streamlease.leader.core.state.records import Committed, Leased, Released, Truncated
+from streamlease.leader.core.state.records import Committed, Leased, Released
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import Progress
 
 CALM_STREAMS = 1000
 """For each so many streams of a group, what is not answered waits one more ``resend_interval``: a thousand
 repetitions a second are bearable, and more would themselves delay the answers."""
+
+MANY = 64
+"""From so many grants on, which one borrower gets at once, they are one message."""
+
+MOST_TOGETHER = 10_000
+"""Most grants in one message."""
 
 
 @dataclass(slots=True)
@@ -99,10 +106,13 @@ class Leases(Table[Lease]):
         if further:
             self.ledger.record(Committed(offsets=further))
         unwritten, self.unwritten = self.unwritten, {}
+        begun: dict[str, list[tuple[str, Lease]]] = {}
         for stream, lease_epoch in unwritten.items():
             lease = self._rows.get(stream)
             if lease is not None and lease.lease_epoch == lease_epoch:
-                self._tell(stream, lease, self.peers[lease.name], now)
+                begun.setdefault(lease.name, []).append((stream, lease))
+        for name, leases in begun.items():
+            self._tell_begun(leases, self.peers[name], now)
         return list(further)
 
     def ask_back(self, stream: str, now: int) -> bool:
@@ -123,10 +133,29 @@ class Leases(Table[Lease]):
 
     def _tell(self, stream: str, lease: Lease, peer: Peer, now: int) -> None:
         """Send the message that belongs to the state of the lease, now and until it is answered."""
-        calm = max(1, len(self.ledger.durable.streams) // CALM_STREAMS)
-        lease.resend_at = now + self.config.resend_interval * calm
+        lease.resend_at = self._resend_at(now)
         message = telling.about(self.ledger, stream, lease, peer, self.failures.retry_after(stream, now))
         self.ledger.send(peer.mailbox, message)
+
+    def _tell_begun(self, leases: Sequence[tuple[str, Lease]], peer: Peer, now: int) -> None:
+        """Grant a borrower what began: in one message, if that is much."""
+        together = (
+            [one for one in leases if telling.is_plain(self.ledger, *one)] if len(leases) >= MANY else ()
+        )
+        for i in range(0, len(together), MOST_TOGETHER):
+            some = together[i : i + MOST_TOGETHER]
+            at = self._resend_at(now)
+            for _, lease in some:
+                lease.resend_at = at
+            self.ledger.send(peer.mailbox, telling.granted(self.ledger, some, peer))
+        told = {stream for stream, _ in together}
+        for stream, lease in leases:
+            if stream not in told:
+                self._tell(stream, lease, peer, now)
+
+    def _resend_at(self, now: int) -> int:
+        calm = max(1, len(self.ledger.durable.streams) // CALM_STREAMS)
+        return now + self.config.resend_interval * calm
 
     # ------------------------------------------------------------ what owners say
 
@@ -141,12 +170,17 @@ class Leases(Table[Lease]):
     def progress(self, peer: Peer, entries: Iterable[Progress], now: int) -> tuple[Progress, ...]:
         """Take the progress of some streams; those entries that are the owner's word."""
         answered: list[str] = []
-        taken = tuple(entry for entry in entries if self._progress(peer, entry, answered, now))
+        noted = NotedProgress(self.ledger)
+        taken = tuple(entry for entry in entries if self._progress(peer, entry, answered, noted, now))
+        noted.record()
         if answered:
             self.ledger.happened(GrantsAnswered(tuple(answered)))
         return taken
 
-    def _progress(self, peer: Peer, entry: Progress, answered: list[str], now: int) -> bool:
+    def _progress(
+        self, peer: Peer, entry: Progress, answered: list[str], noted: NotedProgress, now: int
+    ) -> bool:
+        """Whether it is the owner's word."""
         lease = self.of(peer, entry.stream, entry.lease_epoch)
         if lease is None:
             if entry.lease_epoch <= self.forced.get(entry.stream, 0):
@@ -155,39 +189,25 @@ class Leases(Table[Lease]):
         before = lease.state
         if not self._move(lease, LeaseEvent.FINAL_PROGRESS if entry.final else LeaseEvent.PROGRESS):
             return False
-        self.commit(peer, (entry,))
+        noted.take(entry)
         if lease.state is not before and before is not LeaseState.REVOKING:
             lease.since = now
         if lease.state is LeaseState.GRANTED and before is LeaseState.GRANTING:
             self.hand_overs.end(entry.stream, now)
             answered.append(entry.stream)
         if lease.state is LeaseState.REVOKED:
+            noted.record()
             self._tell(entry.stream, lease, peer, now)
         return True
 
     def commit(self, peer: Peer, progress: Iterable[Progress]) -> None:
         """Record progress that is above what is committed; only of leases that the peer has."""
-        streams = self.ledger.durable.streams
-        offsets: dict[str, int] = {}
+        noted = NotedProgress(self.ledger)
         for entry in progress:
             lease = self._rows.get(entry.stream)
-            if lease is None or lease.name != peer.name or lease.lease_epoch != entry.lease_epoch:
-                continue
-            if entry.holes:
-                self._pass_holes(entry)
-            if entry.offset > streams[entry.stream].committed:
-                offsets[entry.stream] = entry.offset
-        if offsets:
-            self.ledger.record(Committed(offsets=offsets))
-
-    def _pass_holes(self, entry: Progress) -> None:
-        """What Redis lost before it was consumed is counted, as what retention removed is; each hole once."""
-        stream = self.ledger.durable.streams[entry.stream]
-        for start, end in entry.holes:
-            if stream.committed < end <= entry.offset:
-                if stream.committed < start:
-                    self.ledger.record(Committed(offsets={entry.stream: start}))
-                self.ledger.record(Truncated(floors={entry.stream: end}))
+            if lease is not None and lease.name == peer.name and lease.lease_epoch == entry.lease_epoch:
+                noted.take(entry)
+        noted.record()
 
     def finish(self, peer: Peer, stream: str, lease_epoch: int) -> None:
         """The owner has forgotten the stream."""

@@ -55,7 +55,9 @@ class Mirror:
         """The record moves these streams, or the fields that stand in place of streams."""
         if self._whole:
             return
-        (self._closed if isinstance(record, CutClosed) else self._moved).update(dict.fromkeys(moved))
+        found = self._closed if isinstance(record, CutClosed) else self._moved
+        for one in moved:
+            found[one] = None
         if isinstance(record, Leased):
             self._begun.add(record.stream)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from streamlease.leader.core.lease import Lease, LeaseState
 from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.peer import Peer
-from streamlease.protocol.messages import Grant, Revoke, Revoked
+from streamlease.protocol.messages import Grant, Grants, Revoke, Revoked
 
 
 def about(
@@ -30,6 +32,29 @@ def about(
         resumes=lease.resumes,
         follows=progress.follows,
         retry_after_ms=retry_after_ms,
+    )
+
+
+def is_plain(ledger: Ledger, stream: str, lease: Lease) -> bool:
+    """Whether a stream is only to be granted, and nothing is to be said of it."""
+    progress = ledger.durable.streams[stream]
+    plain = progress.pinned_end is None and progress.failure is None
+    return plain and lease.state is LeaseState.GRANTING
+
+
+def granted(ledger: Ledger, leases: Sequence[tuple[str, Lease]], peer: Peer) -> Grants:
+    """Many grants in one, of streams with nothing out of the ordinary."""
+    known = ledger.durable.streams
+    streams = tuple(stream for stream, _ in leases)
+    return Grants(
+        group=ledger.group,
+        borrower=peer.borrower,
+        term=ledger.term,
+        streams=streams,
+        lease_epochs=tuple(lease.lease_epoch for _, lease in leases),
+        offsets=tuple(known[stream].committed for stream in streams),
+        resumes=tuple(lease.resumes for _, lease in leases),
+        follows=tuple(known[stream].follows for stream in streams),
     )
 
 
