@@ -38,6 +38,8 @@ class Owner(Protocol):
 class Batch:
     """Some messages of one stream, in order."""
 
+    __slots__ = ("_held", "_owner", "_rows", "began", "end", "received", "start", "stream", "turn")
+
     def __init__(
         self, owner: Owner, held: Held, stream: StreamId, start: int, end: int, rows: StreamRows
     ) -> None:

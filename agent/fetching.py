@@ -84,7 +84,8 @@ TURN_BYTES = 1024 * 1024
 
 
 @lru_cache(maxsize=65_536)
-def _stream(name: str) -> StreamId:
+def stream_of(name: str) -> StreamId:
+    """The stream of that name, which is asked for again and again."""
     return StreamId.parse(name)
 
 
@@ -283,7 +284,7 @@ class Fetching:
             self._delayed[held] = None
         if not held.is_read or self.waiting.rests(held):
             return None  # until it is granted, answered, or handed out
-        stream = _stream(held.stream)
+        stream = stream_of(held.stream)
         next = self._tails.next_of(stream)
         return (
             None if next is None or held.position == next else News(stream, held, held.position, next, began)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from streamlease.agent.batch import Batch
-from streamlease.agent.fetching import Fetching
+from streamlease.agent.fetching import Fetching, stream_of
 from streamlease.agent.membership import metrics
 from streamlease.agent.membership.session import Session
 from streamlease.agent.settling import Settling, left
@@ -132,7 +132,7 @@ class SharedReader:
         mine = self.book.owned()
         lag: int | None = 0
         for held in mine:
-            next = self._tails.next_of(StreamId.parse(held.stream))
+            next = self._tails.next_of(stream_of(held.stream))
             lag = None if lag is None or next is None else lag + max(0, next - held.acknowledged)
         return len(mine), lag
 
@@ -242,7 +242,7 @@ class SharedReader:
             done.held.retry_at = self._after(grant.retry_after_ms)
         self._fetching.void(done.held)
         self._settling.granted(done, grant, acknowledged)
-        self._tails.add(StreamId.parse(grant.stream))
+        self._tails.add(stream_of(grant.stream))
         self._wake()
 
     def answered(self, slot: int, answer: FailureAnswered) -> None:
@@ -261,8 +261,10 @@ class SharedReader:
     def gone(self, slot: int, gone: StreamGone) -> None:
         """Keep the stream, unless its work is done: after a leader's end it comes back at once."""
         held = self.book.streams.get(gone.stream)
-        if held is not None and self.book.gone(gone, busy=self._settling.has_commits(held)) is not None:
-            self._tails.discard(StreamId.parse(gone.stream))
+        if held is None or self.book.gone(gone, busy=self._settling.has_commits(held)) is None:
+            return
+        if not self._settling.leaving:  # who leaves watches nothing soon, and fetches no more
+            self._tails.discard(stream_of(gone.stream))
             self._wake()
 
     def received(self, message: LeaderToSession | CutRead) -> None:

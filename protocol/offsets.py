@@ -9,6 +9,7 @@ wholly below `n` (`docs/decisions/0001-entry-ids.md`).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -27,6 +28,7 @@ def entry_id(first: int, count: int) -> str:
     return f"{first + count - 1}-{count}"
 
 
+@lru_cache(maxsize=4096)  # streams with little have the same few ids
 def parse_entry_id(id: bytes | str) -> OffsetRange:
     """The offsets that the entry with this Redis id holds."""
     last, _, count = (id if isinstance(id, bytes) else id.encode("ascii")).partition(b"-")

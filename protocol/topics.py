@@ -97,6 +97,8 @@ def matches(filter: str, topic: str) -> bool:
         return False
     if filter == "#":
         return True
+    if filter.endswith("/#") and "+" not in filter:  # as most are: all below a topic, and itself
+        return topic.startswith(filter[:-1]) or topic == filter[:-2]
     wanted = filter.split("/")
     have = topic.split("/")
     for position, level in enumerate(wanted):

@@ -51,11 +51,12 @@ def listing_of(
         unread: the spaces that are left out because their definitions are damaged.
     """
     last = {space.name: -1 if space.ended else space.newest.number for space in spaces}
+    names = {s: str(s) for s in states}
     return StreamListing(
-        {str(s): max(positions.get(str(s), 0), state.floor) for s, state in states.items()},
-        {str(s): state.floor for s, state in states.items()},
-        {str(s): state.next for s, state in states.items() if state.sealed},
-        {str(s): tuple(str(one) for one in order[s] if one in states) for s in states},
+        {name: max(positions.get(name, 0), states[s].floor) for s, name in names.items()},
+        {name: states[s].floor for s, name in names.items()},
+        {name: states[s].next for s, name in names.items() if states[s].sealed},
+        {name: tuple(names[one] for one in order[s] if one in states) for s, name in names.items()},
         all(state.sealed for s, state in states.items() if s.generation != last[s.space]),
         unread,
     )

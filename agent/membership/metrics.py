@@ -146,6 +146,8 @@ class Meter:
 
     def __init__(self, subscription: str) -> None:
         self._subscription = subscription
+        self._grants = GRANTS.labels(subscription)
+        self._hand_overs = HAND_OVER_SECONDS.labels(subscription)
         self._pings: dict[str, int] = {}
         """Borrower -> when (ms) its unanswered ping left."""
         self._revoked: dict[str, int] = {}
@@ -164,7 +166,7 @@ class Meter:
     def granted(self, stream: str) -> None:
         """A lease came."""
         self._revoked.pop(stream, None)
-        GRANTS.labels(self._subscription).inc()
+        self._grants.inc()
 
     def revoking(self, stream: str, now: int) -> None:
         """The stream is asked back."""
@@ -174,7 +176,7 @@ class Meter:
         """The stream is not held any more."""
         since = self._revoked.pop(stream, None)
         if since is not None:
-            HAND_OVER_SECONDS.labels(self._subscription).observe((now - since) / 1000)
+            self._hand_overs.observe((now - since) / 1000)
 
     def ended(self, borrower: str, reason: str, *, again: bool) -> None:
         """A borrower ended; with `again` another one follows it."""

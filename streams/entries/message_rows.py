@@ -329,9 +329,19 @@ def _value_of(scalar: pa.Scalar) -> Any:
         return moment if scalar.type.tz is None else moment.replace(tzinfo=UTC)
 
 
+def _are_below(topics: pa.Array, filters: tuple[str, ...]) -> bool:
+    """Whether all topics lie below the only filter, as in ``a/b/#``: many are compared in one call."""
+    if len(filters) != 1 or not filters[0].endswith("/#") or "+" in filters[0]:
+        return False
+    below: bool = pc.all(pc.starts_with(topics, filters[0][:-1]), min_count=0).as_py()
+    return below
+
+
 @lru_cache(maxsize=65_536)
 def topic_selected(filters: tuple[str, ...], topic: str) -> bool:
     """Whether one of `filters` matches `topic`."""
+    if len(filters) == 1:
+        return matches(filters[0], topic)
     return any(matches(filter, topic) for filter in filters)
 
 
@@ -364,6 +374,8 @@ def filter_batch(batch: pa.RecordBatch, *filters: str) -> pa.RecordBatch:
 def rows_matched(batch: pa.RecordBatch, *filters: str) -> list[bool] | None:
     """Of each row whether a filter matches its topic, in a batch with a dictionary of topics; None: all."""
     topics = batch.column("topic")
+    if _are_below(topics.dictionary, filters):
+        return None
     wanted = [topic_selected(filters, topic) for topic in topics.dictionary.to_pylist()]
     if all(wanted):
         return None
@@ -374,6 +386,8 @@ def rows_matched(batch: pa.RecordBatch, *filters: str) -> list[bool] | None:
 def _filter_indexed(
     batch: pa.RecordBatch, topics: pa.DictionaryArray, filters: tuple[str, ...]
 ) -> pa.RecordBatch:
+    if _are_below(topics.dictionary, filters):
+        return batch
     wanted = [topic_selected(filters, topic) for topic in topics.dictionary.to_pylist()]
     if all(wanted):
         return batch
