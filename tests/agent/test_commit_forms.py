@@ -198,7 +198,7 @@ async def test_kill_9_with_auto_commit_repeats_the_batch_at_work_and_loses_nothi
     await publish(client, range(1000))
     killed = await Killed.start(client.url, 500)
     try:
-        await until(lambda: sum(map(len, killed.began)) > 500 and len(killed.began) > len(killed.done))
+        await until(lambda: sum(map(len, killed.done)) >= 500 and len(killed.began) > len(killed.done))
         async with asyncio.timeout(SECONDS):  # the loop came back behind all but the last
             while await durable(client, 4) < sum(map(len, killed.done)):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

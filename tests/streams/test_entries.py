@@ -404,7 +404,7 @@ def test_how_large_an_entry_becomes_is_known_before(
 
 def test_a_read_stops_where_the_expanded_messages_are_enough() -> None:
     fields = bomb("zstd", 2**20)
-    state = [b"8", b"0", b"open", b"1", b"1", None]
+    state = [b"8", b"0", b"open", b"1", b"1", b"1", None, None]
     entries = [(entry_id(number, 1).encode(), fields) for number in range(8)]
     reader = RangeReader(STREAM, 0, 8, max_bytes=3 * 2**20)
     (batch, *more) = reader.feed([state, entries])
