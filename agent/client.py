@@ -137,6 +137,7 @@ class Client:
         retention: Retention | None = None,
         durability: str = "memory",
         schema: SchemaLike | None = None,
+        compact_after_ms: int | None = None,
     ) -> Space:
         """Create a space, or return it if it exists with the same definition; see `SpaceStore.create`."""
         return await self.spaces.create(
@@ -147,6 +148,7 @@ class Client:
             retention=retention,
             durability=durability,
             schema=schema,
+            compact_after_ms=compact_after_ms,
         )
 
     async def next_offsets(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:

@@ -21,11 +21,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from streamlease.hosts.candidates import Candidates, Place
+from streamlease.hosts.chores import Chores
 from streamlease.hosts.hand_out import UNANSWERED, HandOut
 from streamlease.hosts.other_leaders import OtherLeaders
 from streamlease.hosts.reception import Reception
 from streamlease.hosts.renewing import Renewing
-from streamlease.hosts.trimming import INTERVAL_SECONDS, Retainer
+from streamlease.hosts.trimming import INTERVAL_SECONDS
 from streamlease.hosts.upkeep import Upkeep
 from streamlease.leader import metrics
 from streamlease.leader.core.machine import LeaderConfig
@@ -40,7 +41,6 @@ from streamlease.registry.leadership import LeadershipConfig, LeaderWatch
 from streamlease.registry.mail.neighbours import Neighbours
 from streamlease.registry.mail.postbox import Postbox
 from streamlease.streams.clock import milliseconds as now_ms
-from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
 
@@ -100,7 +100,6 @@ class LeaderHost:
         self._neighbours = neighbours or Neighbours()
         self._postbox = Postbox(redis, self.id, self._loops, neighbours=self._neighbours)
         self._hand_out = HandOut(redis, self.id, self._runners, self._postbox, self._beat_once)
-        self._inboxes = InboxMover(redis, self.id)
         self._upkeep = Upkeep(redis, self._runners, lambda: self._reception.heard, self._loops)
         self._renewing = Renewing(redis, self.id, config.leadership, self._runners, self._loops)
         self._candidates = Candidates(
@@ -124,7 +123,7 @@ class LeaderHost:
             place,
             self._single,
         )
-        self._retainer = Retainer(redis, self.id, now_ms, interval=config.retention_interval)
+        self._chores = Chores(redis, self.id, config.retention_interval)
         self.beaten_at: int | None = None
         """When Redis last took note of this host; None before it began."""
 
@@ -177,8 +176,7 @@ class LeaderHost:
             "send": self._postbox.work,
             "keep alive": self._reception.keep_alive,
             "beat": self._beat,
-            "retention": self._retain,
-            "inboxes": self._move_inboxes,
+            **self._chores.works,
         }
         self._neighbours.move_in(self.id, self._reception.deliver, self._loops)
         if self.config.registered:
@@ -250,9 +248,7 @@ class LeaderHost:
             self._neighbours.move_out(self.id)
             await self._single.close()
             await self._loops.close()
-        with contextlib.suppress(*UNANSWERED):
-            # The claim expires by itself.
-            await self._retainer.close()
+        await self._chores.close()
         with contextlib.suppress(*UNANSWERED):
             # The mailbox expires by itself.
             await self._reception.close()
@@ -286,22 +282,6 @@ class LeaderHost:
                 self.lead(group)
 
     # ------------------------------------------------------------ chores
-
-    async def _move_inboxes(self) -> None:
-        try:
-            if not await self._inboxes.wait():
-                return
-            await self._inboxes.round()
-        except StreamleaseError as error:
-            log.warning("inboxes: %s", error)
-        await asyncio.sleep(LOOK_SECONDS)
-
-    async def _retain(self) -> None:
-        try:
-            await self._retainer.round()
-        except StreamleaseError as error:
-            log.warning("retention: %s", error)
-        await asyncio.sleep(self.config.retention_interval)
 
     async def _beat(self) -> None:
         await asyncio.sleep(hosts.BEAT_MS / 1000)

@@ -5,10 +5,9 @@
     claim --> finish half-done changes, drop spent generations (forgetting.py)
           --> ends of the streams --> what the groups need --> let go of groups idle for too long --> trim
 
-The claim is a leadership record like those of the groups, under a name that no group can have. Its term goes
-with every trim, and a stream refuses a lower term than it has seen, so a host that lost the claim without
-knowing it trims nothing. Ends are read before groups (`registry/group_needs.py` says why). What a host
-decides in a round is used in that round only.
+The term of the claim (`hosts/claim.py`) goes with every trim, and a stream refuses a lower term than it has
+seen, so a host that lost the claim without knowing it trims nothing. Ends are read before groups
+(`registry/group_needs.py` says why). What a host decides in a round is used in that round only.
 
 A group that was idle for longer than its expiry stops holding data: the host takes the group's leadership,
 writes `Expired` into its journal, and in the same act beside it, and resigns. So it never does this
@@ -25,12 +24,13 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from streamlease.hosts.claim import Claim
 from streamlease.hosts.forgetting import Forgetter, Spent, unfinished
 from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.group_state import EXPIRED
 from streamlease.leader.core.state.records import Expired
 from streamlease.leader.journal import Journal, TailLost, recover
-from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError, UnknownGroup, UnknownSpace
+from streamlease.protocol.errors import InvalidOption, StreamleaseError, UnknownGroup, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import group_needs, leadership
@@ -121,16 +121,11 @@ class Retainer:
         self._redis = redis
         self._host = host
         self._clock = clock
-        self._config = LeadershipConfig(
-            ttl=max(4000, round(interval * 3000)), renew_interval=max(1, round(interval * 1000))
-        )
         self._spaces = SpaceStore(redis)
         self._groups = Groups(redis)
         self._forgetter = Forgetter(redis, self._spaces, self._groups)
-        self._candidacy = Candidacy(CLAIM, host, host, self._config)
+        self._claim = Claim(redis, CLAIM, host, clock, interval)
         self._expiring: dict[str, Candidacy] = {}
-        self._term: int | None = None
-        self._renewed_at = 0
 
     async def round(self) -> Round:
         """Do what is due now, if this host has the claim or can get it.
@@ -140,7 +135,7 @@ class Retainer:
         """
         done = Round()
         due = [s for s in (await self._spaces.look()).listed if s.retention.limited or unfinished(s)]
-        if not due or not await self._claim():
+        if not due or not await self._claim.get():
             return done
         done.claimed = True
         done.dropped = await self._forgetter.round(filter(unfinished, due))
@@ -175,32 +170,7 @@ class Retainer:
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: it expires by itself.
         """
-        if self._term is not None:
-            term, self._term = self._term, None
-            await leadership.resign(self._redis, CLAIM, self._host, term)
-
-    # ------------------------------------------------------------ the claim
-
-    async def _claim(self) -> bool:
-        began = self._clock()
-        if self._term is not None:
-            try:
-                await leadership.renew(self._redis, CLAIM, self._host, self._term)
-                self._renewed_at = began
-                return True
-            except Fenced as error:
-                log.warning("retention: %s", error)
-                self._term = None
-        record = await leadership.read(self._redis, CLAIM)
-        if self._candidacy.observe(record, began):
-            self._term = await self._candidacy.attempt(self._redis)
-            self._renewed_at = began
-        return self._term is not None
-
-    @property
-    def _sure(self) -> bool:
-        """Whether the claim is certainly held, by this host's own clock."""
-        return self._term is not None and self._clock() - self._renewed_at < self._config.ttl
+        await self._claim.give_up()
 
     # ------------------------------------------------------------ groups
 
@@ -258,7 +228,7 @@ class Retainer:
             if stream in holds.ends
         ]
         floors: dict[StreamId, int] = {}
-        while trims and self._sure:
+        while trims and self._claim.sure:
             page, trims = trims[:PAGE], trims[PAGE:]
             for trim, outcome in zip(page, await trim_many(self._redis, page), strict=True):
                 if isinstance(outcome, Trimmed):
@@ -270,8 +240,7 @@ class Retainer:
                 elif isinstance(outcome, TrimFenced):
                     # A higher term than this claim's: claim anew, above it.
                     log.warning("retention: %s", outcome)
-                    self._candidacy.floor = outcome.term
-                    await self.close()
+                    await self._claim.give_up(below=outcome.term)
                     return floors
                 elif not isinstance(outcome, UnknownSpace):  # deleted meanwhile
                     log.warning(
@@ -286,7 +255,7 @@ class Retainer:
         return {stream: newer for order in orders for stream, newer in newer_than(order, held).items()}
 
     def _trim_of(self, space: Space, stream: StreamId, holds: Holds, newer: Newer) -> Trim:
-        term = self._term or 0
+        term = self._claim.term or 0
         if space.retention.force:
             return Trim(stream, space.retention, None, term=term, newer=newer)
         hold = holds.of(stream)

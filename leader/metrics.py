@@ -38,6 +38,12 @@ FENCED = Counter(
     "Leaders of this process that ended because their term was followed by another.",
 )
 
+COMPACTED_ENTRIES = Counter(
+    "streamlease_compacted_entries", "Small entries that were merged into large ones by this process."
+)
+COMPACTED_MESSAGES = Counter(
+    "streamlease_compacted_messages", "Messages in the small entries that this process merged."
+)
 REFUSED_JOBS = Counter(
     "streamlease_refused_jobs", "Jobs in the queue of spawn jobs that are none, and were not run."
 )

@@ -194,7 +194,11 @@ SPACES_ON_PAGE = FactTable(
 
 STREAMS_OF_SPACE = FactTable(
     (
-        STREAM, NEXT, TableColumn("Oldest", "oldest", "number"), BYTES, STATE,
+        STREAM, NEXT, TableColumn("Oldest", "oldest", "number"), BYTES,
+        TableColumn(
+            "Merged", "merged", "number", where=lambda space: any(one.merged for one in space.streams)
+        ),
+        STATE,
         TableColumn("Last append", "last_append"),
         TableColumn("Held by", "held_by"), TableColumn("From", "held_from", "number"),
         TableColumn("Since", "held_since"),

@@ -67,6 +67,8 @@ class SpaceRow(FactRow):
     retention: RetentionRow
     durability: str
     ended: bool
+    compact_after_ms: Count | None
+    """At what age small entries are merged; null: never."""
     generations: list[GenerationRow]
     schema_: SchemaRow | None = Field(alias="schema")
 
@@ -86,6 +88,7 @@ class SpaceRow(FactRow):
             retention=RetentionRow(**space.retention.model_dump()),
             durability=space.durability,
             ended=space.ended,
+            compact_after_ms=space.compact_after_ms,
             generations=[GenerationRow(**one.model_dump()) for one in space.generations],
             schema=None if schema is None else SchemaRow.of(schema, len(space.schemas)),
             **more,
@@ -104,6 +107,8 @@ class SpaceStream(FactRow):
     next: Count | None
     oldest: Count | None
     bytes: Count | None
+    merged: Count | None
+    """Below this offset small entries were merged; null if none were."""
     state: Literal["open", "pending", "sealed"] | None
     last_append: Moment | None
     held_by: str | None
@@ -131,6 +136,7 @@ class SpaceShown(FactRow):
     retention: RetentionRow
     durability: str
     ended: bool
+    compact_after_ms: Count | None
     generations: list[GenerationRow]
     schema_: SchemaRow | None = Field(alias="schema")
     groups: list[SpaceGroup]
@@ -197,6 +203,7 @@ def _stream(
         next=state.next if state else None,
         oldest=state.floor if state else None,
         bytes=size.state.bytes if size else None,
+        merged=(state.merged or None) if state else None,
         state=None if state is None else _word(state),
         last_append=iso_microseconds(state.last_append) if state and state.last_append else None,
         held_by=by,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from streamlease.admin.completing import SpaceName
 from streamlease.admin.output import line
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces import retention_options, schema_option
+from streamlease.admin.spaces.compaction_option import CompactAfter, parse_compact_after
 from streamlease.admin.spaces.retention_options import (
     Age,
     Bytes,
@@ -62,24 +63,34 @@ class _Changes:
     streams: _Streams
     retention: RetentionOptions
     columns: Schema | None
+    compact_after: str | None
 
     async def make(self, client: Client, name: str) -> Space:
         space = await client.spaces.get(name)
-        if self.retention.anything or self.columns is not None:
+        if self.retention.anything or self.columns is not None or self.compact_after is not None:
             space = await client.spaces.change(name, self._redefined)
             await client.spaces.generations.tell_schemas(space)
         return await self.streams.alter(client, space) if self.streams.anything else space
 
     def _redefined(self, space: Space) -> Space:
-        changed = space.model_copy(update={"retention": self.retention.changed(space.retention)})
+        from streamlease.streams.spaces.definitions import check_compact_after
+
+        update: dict[str, Any] = {"retention": self.retention.changed(space.retention)}
+        if self.compact_after is not None:
+            update["compact_after_ms"] = parse_compact_after(self.compact_after)
+            check_compact_after(update["compact_after_ms"])
+        changed = space.model_copy(update=update)
         return changed if self.columns is None else changed.with_schema(self.columns)
 
     def tell(self, space: Space) -> None:
         """What was changed, for people."""
         from streamlease.admin.facts.spaces import SchemaRow
+        from streamlease.streams.spaces.definitions import compaction_of
 
         if self.retention.anything:
             line(f"space {space.name} {retention_options.sentence(space.retention)}")
+        if self.compact_after is not None:
+            line(f"space {space.name} {compaction_of(space)}")
         if self.streams.anything:
             line(
                 f"space {space.name} has {space.newest.streams} streams in generation "
@@ -114,6 +125,7 @@ def alter(
     retention_force: Force = None,
     group_expiry: GroupExpiry = None,
     schema: SchemaFile = None,
+    compact_after: CompactAfter = None,
     yes: Yes = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
@@ -125,9 +137,9 @@ def alter(
     """
     new = _Streams(streams, rotate, from_generation)
     asked = RetentionOptions(retention, retention_bytes, retention_messages, retention_force, group_expiry)
-    if not asked.anything and not new.anything and schema is None:
+    if not asked.anything and not new.anything and schema is None and compact_after is None:
         raise InvalidOption("nothing to alter: give at least one setting, such as --retention 7d")
-    changes = _Changes(new, asked, None if schema is None else schema_option.read(schema))
+    changes = _Changes(new, asked, None if schema is None else schema_option.read(schema), compact_after)
     if retention_force:
         confirm(
             f"Remove messages of space {name} even if a group has not consumed them?",

@@ -14,6 +14,7 @@ from streamlease.admin.facts.fact_tables import LISTED_SPACES
 from streamlease.admin.output import document, line, printable
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces import schema_option, space_alter, space_view
+from streamlease.admin.spaces.compaction_option import CompactAfter, parse_compact_after
 from streamlease.admin.spaces.retention_options import (
     Age,
     Bytes,
@@ -55,6 +56,7 @@ def create(
         ),
     ] = "memory",
     schema: SchemaFile = None,
+    compact_after: CompactAfter = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -69,7 +71,13 @@ def create(
     space = with_client(
         redis,
         lambda client: client.create_space(
-            name, filters, streams=streams, retention=keep, durability=durability, schema=columns
+            name,
+            filters,
+            streams=streams,
+            retention=keep,
+            durability=durability,
+            schema=columns,
+            compact_after_ms=parse_compact_after(compact_after),
         ),
     )
     if as_json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from streamlease.admin.facts.fact_tables import GROUPS_OF_SPACE, STREAMS_OF_SPACE
 from streamlease.admin.output import document, line
 from streamlease.admin.spaces import retention_options, schema_option
+from streamlease.protocol.quantities import format_duration
 
 if TYPE_CHECKING:
     from streamlease.admin.facts.spaces import SpaceShown
@@ -27,6 +28,8 @@ def draw(seen: SpaceShown) -> None:
         f"durability {seen.durability}"
     )
     line(retention_options.sentence(seen.retention.retention))
+    if seen.compact_after_ms is not None:
+        line(f"small entries are merged when they are older than {format_duration(seen.compact_after_ms)}")
     if seen.schema_ is not None:
         schema_option.show(seen.schema_)
     if len(seen.generations) > 1 or seen.ended:

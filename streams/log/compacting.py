@@ -74,8 +74,8 @@ class FirstRun(NamedTuple):
 
     run: LogRun | None
     """What may be replaced; None: nothing yet."""
-    missing: int
-    """How many messages more there must be, about, before there is a run."""
+    end: int
+    """Where the log must end, about, before there is a run; 0 if nobody knows."""
     mark: str
     versions: Versions | None
     """Those of the stream's schema."""
@@ -118,7 +118,7 @@ async def compact(redis: AsyncRedis, stream: StreamId, before: int) -> Compacted
     if found.run is None:
         return found
     run, fields = await asyncio.to_thread(merged, stream, found.run, found.versions)
-    return await replace(redis, stream, run, found.mark, fields) or found._replace(run=None, missing=0)
+    return await replace(redis, stream, run, found.mark, fields) or found._replace(run=None, end=0)
 
 
 async def first_run(redis: Redis, stream: StreamId, before: int) -> FirstRun:
@@ -149,7 +149,7 @@ async def first_run(redis: Redis, stream: StreamId, before: int) -> FirstRun:
         size = sum(len(part) for _, fields in entries for part in fields)
         begin = "(" + entries[-1][0].decode("ascii")
         count = max(1, min(MOST_COUNT, PAGE_BYTES * len(entries) // max(1, size)))
-    return FirstRun(so_far.run, so_far.missing, mark, versions)
+    return FirstRun(so_far.run, so_far.wanted_end, mark, versions)
 
 
 async def replace(redis: Redis, stream: StreamId, run: LogRun, mark: str, fields: Fields) -> Compacted | None:

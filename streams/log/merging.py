@@ -62,12 +62,12 @@ class RunSoFar:
         """Whether no further entry is wanted."""
 
     @property
-    def missing(self) -> int:
-        """How many messages more there must be, about, before there is a run; 0 if nothing is known of it."""
+    def wanted_end(self) -> int:
+        """Where the log must end, about, before these entries are a run; 0 if there are none."""
         if not self._rows:
             return 0
-        rows = ENOUGH_ROWS - self._rows
-        return max(0, min(rows, (ENOUGH_BYTES - self._size) * self._rows // self._size))
+        missing = (ENOUGH_BYTES - self._size) * self._rows // max(1, self._size)
+        return self._end + max(0, min(ENOUGH_ROWS - self._rows, missing))
 
     def add(self, id: bytes, fields: Sequence[bytes]) -> None:
         """The next entry of the log."""

@@ -24,12 +24,17 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId, check_name
 from streamlease.protocol.nearest import nearest
+from streamlease.protocol.quantities import MOST, format_duration
 from streamlease.protocol.topics import check_filter, intersect, matches
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.redis.durability import Durability
 from streamlease.streams.spaces.retention import Retention
 
 MAX_STREAMS = 4096
+
+LEAST_COMPACT_AFTER_MS = 1000
+"""Younger entries are never merged: who reads at the end of a stream would look into both of its keys."""
+
 ShardBy = Literal["topic", "key"]
 
 
@@ -55,6 +60,8 @@ class Space(BaseModel):
     shard_by: ShardBy = "topic"
     version: int = 1
     retention: Retention = Retention()
+    compact_after_ms: int | None = None
+    """Small entries are merged when they are so old; None: never."""
     schemas: tuple[Schema, ...] = ()
     """All versions of the schema, the oldest first; none in a space of plain payloads."""
     durability: str = "memory"
@@ -69,6 +76,13 @@ class Space(BaseModel):
     @classmethod
     def _known_durability(cls, text: str) -> str:
         return str(Durability.parse(text))
+
+    @field_validator("compact_after_ms")
+    @classmethod
+    def _some_time(cls, age: int | None) -> int | None:
+        if age is not None and not LEAST_COMPACT_AFTER_MS <= age <= MOST:
+            raise ValueError(f"compact_after_ms is {age}, it must be at least {LEAST_COMPACT_AFTER_MS}")
+        return age
 
     @property
     def promised(self) -> Durability:
@@ -236,7 +250,13 @@ def check_same(
     retention: Retention | None,
     durability: Durability,
     typed: tuple[Schema, ...],
+    compact_after_ms: int | None,
 ) -> Space:
+    if compact_after_ms not in (None, existing.compact_after_ms):
+        raise SpaceConflict(
+            f"space {existing.name} exists and {compaction_of(existing)}: "
+            f"change it: streamlease space alter {existing.name} --compact-after ..."
+        )
     have = (set(existing.topics), existing.newest.streams, existing.shard_by, existing.promised)
     if have == (set(filters), streams, shard_by, durability):
         if retention is None or retention == existing.retention:
@@ -251,6 +271,24 @@ def check_same(
         f"durability {existing.durability}: "
         f"use it as it is, choose another name, or delete it first"
     )
+
+
+def compaction_of(space: Space) -> str:
+    """When its small entries are merged, for people."""
+    age = space.compact_after_ms
+    if age is None:
+        return "leaves small entries as they are"
+    return f"merges small entries that are older than {format_duration(age)}"
+
+
+def check_compact_after(age_ms: int | None) -> None:
+    """Whether entries may be merged at that age.
+
+    Raises:
+        InvalidOption: they would be too young.
+    """
+    if age_ms is not None and not LEAST_COMPACT_AFTER_MS <= age_ms <= MOST:
+        raise InvalidOption(f"entries cannot be merged after {age_ms} ms: give a second or more, such as 1m")
 
 
 def _same_schema(existing: Space, typed: tuple[Schema, ...]) -> Space:

@@ -31,6 +31,7 @@ from streamlease.streams.spaces.definitions import (
     ShardBy,
     Space,
     Spaces,
+    check_compact_after,
     check_same,
     check_streams,
     streams_of,
@@ -69,6 +70,7 @@ class SpaceStore:
         retention: Retention | None = None,
         durability: str = "memory",
         schema: SchemaLike | None = None,
+        compact_after_ms: int | None = None,
     ) -> Space:
         """Create a space; if it exists with this same definition, that one.
 
@@ -78,6 +80,8 @@ class SpaceStore:
             shard_by: ``key`` spreads the messages of one topic by their key, where they have one.
             retention: what is kept; None keeps everything, and takes any of a space that exists.
             schema: typed columns instead of payloads: an Arrow schema, or the JSON form of ``schemas``.
+            compact_after_ms: small entries are merged when they are so old; None merges none, and takes any
+                age of a space that exists.
             durability: ``memory``, ``fsync`` or ``replicated:K``; see ``streams.redis.durability``.
 
         Raises:
@@ -94,6 +98,7 @@ class SpaceStore:
         check_streams(name, streams)
         if shard_by not in ("topic", "key"):
             raise InvalidOption(f"shard_by {shard_by!r} is unknown: use 'topic' or 'key'")
+        check_compact_after(compact_after_ms)
         promised = Durability.parse(durability)
         await check_durability(self._redis, promised)
         typed = () if schema is None else (Schema.of(schema),)
@@ -101,7 +106,9 @@ class SpaceStore:
             seen, used = await self._table.read(name)
             existing = seen.spaces.get(name)
             if existing is not None:
-                same = check_same(existing, filters, streams, shard_by, retention, promised, typed)
+                same = check_same(
+                    existing, filters, streams, shard_by, retention, promised, typed, compact_after_ms
+                )
                 await self._table.make_durable(same)
                 return same
             for one in typed:
@@ -116,6 +123,7 @@ class SpaceStore:
                 retention=retention or Retention(),
                 durability=str(promised),
                 schemas=typed,
+                compact_after_ms=compact_after_ms,
                 born=generation.number,
             )
             await self._log.open(space.streams())

@@ -351,7 +351,7 @@ async def test_a_host_that_lost_its_claim_trims_nothing(rig: Rig) -> None:
     rig.clock.now += 30_000
     assert (await new.round()).claimed
     await rig.publish(4)
-    assert not old._sure
+    assert not old._claim.sure
     old._renewed_at = rig.clock.now
     before = await rig.client.redis.hgetall(stream_meta(STREAM))
     done = await old.round()

@@ -14,6 +14,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.registry.dead_letters import SPACE as DEAD_LETTERS
 from streamlease.streams.log.keys import stream_log
 from streamlease.streams.redis.connection import ask
+from streamlease.streams.spaces.definitions import LEAST_COMPACT_AFTER_MS
 from streamlease.testing.keyspace import Stream
 from streamlease.testing.memory_connection import connect
 from tests.simulation.observed import SPACE
@@ -97,7 +98,12 @@ class Acts:
         world = self.world
         self._client = connect(world.server, embedded=False)
         self._publisher = self._client.publisher()
-        await self._client.create_space(SPACE, ["a/+", "b/+"], streams=streams)
+        await self._client.create_space(
+            SPACE,
+            ["a/+", "b/+"],
+            streams=streams,
+            compact_after_ms=LEAST_COMPACT_AFTER_MS if world.compacts else None,
+        )
         await self._client.create_space(DEAD_LETTERS, [f"{DEAD}/#"], durability="replicated:1")
         await self._client.groups.join(world.shared, "earliest", options=world.poison.options)
         await self._confirm()
@@ -181,7 +187,7 @@ class Acts:
         for stream in self.random.sample(sorted(self.store.order), len(self.store.order)):
             entries = keys.of(stream_log(StreamId.parse(stream)).encode(), Stream)
             known = truth.get(stream)
-            if entries and known is not None and entries.ids[-1][0] >= known.committed:
+            if entries and entries.ids and known is not None and entries.ids[-1][0] >= known.committed:
                 self.sometimes["an entry is damaged"] += 1
                 self.kernel.note("store", "the newest entry of", stream, "is damaged")
                 name, _, *rest = entries.fields[-1]

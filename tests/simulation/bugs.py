@@ -33,6 +33,7 @@ from streamlease.registry import keys
 from streamlease.registry.commit_writing import CommitWriting
 from streamlease.registry.gathered_commits import GatheredCommits
 from streamlease.spark.core.query_cuts import QueryCuts
+from streamlease.streams.log.ranges import RangeReader, Taken
 from streamlease.streams.log.tails import Tails, Watch
 from streamlease.streams.publish.sending.duty import Duty
 from streamlease.streams.publish.sending.singles import Alone, Singles
@@ -48,6 +49,7 @@ RARE = {
     "a_message_without_an_answer_is_sent_anew",
     "a_cut_is_read_again_whoever_has_its_streams",
     "a_query_forgets_the_cut_of_the_process_before_it",
+    "a_run_is_replaced_without_its_mark",
     "no_fence_around_the_journal",
 }
 """No scan is known to find them: something else still keeps the promise, another fence or what the leader
@@ -281,6 +283,33 @@ def no_fence_around_the_journal() -> Iterator[None]:
     """The append script does not compare the term and the host."""
     fence = "if held[1] ~= ARGV[2] or held[2] ~= ARGV[1] then"
     with _changed("streamlease.leader", "journal_append", fence, "if false then"):
+        yield
+
+
+@planted
+def a_message_behind_a_run_is_trimmed_with_it() -> Iterator[None]:
+    """The merge script moves the border one message too far."""
+    with _changed("streamlease.streams.log", "merge", "tonumber(last) + 1)", "tonumber(last) + 2)"):
+        yield
+
+
+@planted
+def nobody_reads_what_was_merged() -> Iterator[None]:
+    """A reader looks into the log only."""
+    real = RangeReader.take
+
+    def take(self: RangeReader, replies: list[Any]) -> Taken:
+        meta, entries = replies
+        return real(self, [[*meta[:6], None, *meta[7:]], entries])
+
+    with mock.patch.object(RangeReader, "take", take):
+        yield
+
+
+@planted
+def a_run_is_replaced_without_its_mark() -> Iterator[None]:
+    """The merge script believes that the run is still what was read."""
+    with _changed("streamlease.streams.log", "merge", "meta[3] == ARGV[3]", "true"):
         yield
 
 

@@ -24,6 +24,7 @@ _CLAIMS = {load_script("streamlease.registry", name).digest for name in ("claim"
 _LOG_APPEND = load_script("streamlease.streams.log", "append").digest
 _APPEND = load_script("streamlease.leader", "journal_append").digest
 _SNAPSHOT = load_script("streamlease.leader", "journal_snapshot").digest
+_MERGE = load_script("streamlease.streams.log", "merge").digest
 _COMMIT = load_script("streamlease.registry", "commit").digest
 
 Id = tuple[int, int]
@@ -58,6 +59,8 @@ class Observed:
         self.on_direct: Callable[[str, int, int], None]
         self.dead: set[tuple[str, int]] = set()
         """Stream and offset of each message that was ever written among the dead letters."""
+        self.merged = 0
+        """How often entries of a log were replaced by one."""
         self._read: tuple[bytes | None, Spaces, dict[str, tuple[str, ...]]] = (None, {}, {})
         server.observers.append(self._ran)
 
@@ -82,6 +85,8 @@ class Observed:
                     self.on_direct(stream.decode(), int(lease_epoch), int(offset))
         elif digest == _LOG_APPEND and reply[0] in _DONE and args[0].startswith(self._dead):
             self.dead.add((args[0].removeprefix(self._dead).decode(), int(args[2])))
+        elif digest == _MERGE and reply[0] == b"merged":
+            self.merged += 1
         elif digest == _SNAPSHOT and reply[0] == 1 and names[1] == keys.journal(self.group).encode():
             self.on_snapshot(args[0].decode())
 

@@ -15,14 +15,21 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from streamlease.leader.core.state.records import TermStarted
 from streamlease.leader.journal import Journal, recover
 from streamlease.protocol.errors import Fenced
+from streamlease.protocol.ids import StreamId
 from streamlease.registry import leadership
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
+from streamlease.streams.entries.entries import Row, encode_message
+from streamlease.streams.log import merging
+from streamlease.streams.log.compacting import first_run, replace
+from streamlease.streams.log.log import Append, AsyncLog
+from streamlease.streams.log.merging import merged
 from streamlease.testing.memory_connection import connect_redis
 from streamlease.testing.memory_server import MemoryServer
 from tests.simulation.bugs import PLANTED, RARE
@@ -96,6 +103,7 @@ MUST_HAPPEN = (
     "messages of other topics are passed over",
     "more was committed than the leader knew",
     "progress is reset on",
+    "small entries are merged",
     "two candidates at once",
     "what was gathered is flushed",
 )
@@ -190,6 +198,40 @@ def what_comes_behind_a_message_alone_follows_it() -> None:
     asyncio.run(transport.test_what_comes_behind_a_message_on_the_line_follows_it())
 
 
+def what_a_failover_lost_is_not_merged_into_what_came_instead() -> None:
+    """A run is read, half of it is lost, and other messages get the same offsets before it is replaced."""
+
+    async def course() -> None:
+        stream, clock = StreamId("s", 0, 0), [1_000_000.0]
+        server = MemoryServer(lambda: clock[0], replicated=True)
+        redis = connect_redis(server)
+        log = AsyncLog(redis)
+        await log.open([stream])
+
+        async def publish(incarnation: int, first: int, text: bytes) -> None:
+            for offset in range(first, 10):
+                entry = encode_message(Row("a", text))
+                clock[0] += 1.0
+                await log.append(Append(stream, f"~{incarnation}", incarnation, offset - first, entry))
+
+        await publish(1, 0, b"lost")
+        found = await first_run(redis, stream, 2**60)
+        server.fail_over(5000)
+        (state,) = (await log.states([stream])).values()
+        assert 0 < state.next < 10
+        await publish(2, state.next, b"instead")
+        assert found.run is not None
+        run, fields = merged(stream, found.run, found.versions)
+        await replace(redis, stream, run, found.mark, fields)
+        (batch,) = await log.read(stream, 0)
+        texts = [b"lost"] * state.next + [b"instead"] * (10 - state.next)
+        assert batch.column("payload").to_pylist() == texts
+        await redis.aclose()
+
+    with mock.patch.object(merging, "ENOUGH_ROWS", 10):
+        asyncio.run(course())
+
+
 COURSES = {
     "a_cut_is_read_again_whoever_has_its_streams": (
         queries.test_a_cut_is_read_in_part_once_its_loss_cannot_be_lost
@@ -199,6 +241,7 @@ COURSES = {
     ),
     "a_message_on_a_line_leaves_the_turn_to_others": what_comes_behind_a_message_alone_follows_it,
     "a_message_without_an_answer_is_sent_anew": a_message_alone_is_written_once,
+    "a_run_is_replaced_without_its_mark": what_a_failover_lost_is_not_merged_into_what_came_instead,
     "no_fence_around_the_journal": a_deposed_leader_writes_nothing,
 }
 """What finds the planted bugs that no seed finds."""

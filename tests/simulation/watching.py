@@ -21,7 +21,7 @@ from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower import leases
 from streamlease.borrower.book import Held
-from streamlease.hosts import renewing
+from streamlease.hosts import compactor, renewing
 from streamlease.hosts.candidates import Candidates
 from streamlease.leader import journal
 from streamlease.leader.core import events as e
@@ -45,6 +45,7 @@ from streamlease.registry.leadership import LeaderWatch
 from streamlease.registry.mail.postbox import Postbox
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.query.borrowing import SessionEvents
+from streamlease.streams.log import compacting, merging
 from tests.simulation import poison
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ SAID = (
 KEPT = 20
 SNAPSHOT_EVERY = 25
 TELL_INTERVAL = 1000
+RUN_ROWS = 4
 
 
 @contextmanager
@@ -77,6 +79,9 @@ def watched(world: World) -> Iterator[None]:
         enter(mock.patch.object(leases, "TELL_INTERVAL", TELL_INTERVAL))
         if world.kernel.seed % 3:
             enter(mock.patch.object(leader_leases, "MANY", 2))
+        enter(mock.patch.object(merging, "ENOUGH_ROWS", RUN_ROWS))
+        enter(mock.patch.object(compacting, "LEAST_ENTRIES", 2))
+        enter(mock.patch.object(compactor, "INTERVAL_SECONDS", 0.7 if world.compacts else 5.0))
         if world.kernel.seed % 2:
             enter(mock.patch.object(renewing, "FEW", 0))
         _watch_leaders(world, enter)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,6 +86,8 @@ class World:
         self.queries = self.random.choice((0.0, 0.0, 0.5, 1.0, 1.0))
         """The share of queries among the consumers."""
         self.judge.only_queries = self.queries == 1.0
+        self.compacts = random.Random(f"compaction {seed}").random() < 0.4
+        """Whether small entries are merged; drawn apart, so that seeds keep what they are known for."""
         self.poison = Poison(self.random)
         self.judge.options = self.poison.options
         self.skewed = False
@@ -238,6 +241,7 @@ class World:
         while self.acts.drop_spent():  # as people do when all is quiet
             self._becomes_well(generations=self.acts.generations - 1)
         self.healed_at = self.timeline.now
+        self.sometimes["small entries are merged"] += self.store.merged
         self.judge.bounded(self.machines[self.store.record.term])
 
     def _becomes_well(self, generations: int | None = None) -> None:

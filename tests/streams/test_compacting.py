@@ -103,7 +103,7 @@ async def test_a_stream_of_large_entries_is_left_alone(
 async def test_young_entries_stay_in_the_log(redis: AsyncRedis, log: AsyncLog, stream: StreamId) -> None:
     appended = await fill(log, [1] * 30)
     waits = await compact(redis, stream, appended[9][1])
-    assert isinstance(waits, FirstRun) and waits.run is None and waits.missing == 1
+    assert isinstance(waits, FirstRun) and waits.run is None and waits.end == 10
     assert await compact(redis, stream, appended[10][1]) == Compacted(stream, 10, 10)
     assert isinstance(await compact(redis, stream, appended[10][1]), FirstRun)
 
@@ -151,7 +151,7 @@ async def test_a_run_that_is_not_there_any_more_is_not_replaced(
     assert offsets(read(blocking, 2, 30)) == list(range(2, 30))
     await redis.delete(stream_meta(stream))
     assert await replace(redis, stream, run, again.mark, fields) is None, "the stream is gone"
-    assert await first_run(redis, stream, EVER) == again._replace(run=None, missing=0, mark=ANY)
+    assert await first_run(redis, stream, EVER) == again._replace(run=None, end=0, mark=ANY)
 
 
 class _Failover:

@@ -106,7 +106,7 @@ def ten_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_is_whole_when_it_is_worth_an_entry() -> None:
     log = entries(singles(12))
     assert ids(begin(log).run) == [b"%d-1" % n for n in range(10)]
-    assert (begin(log[:7]).run, begin(log[:7]).missing) == (None, 3)
+    assert (begin(log[:7]).run, begin(log[:7]).wanted_end) == (None, 10)
     assert ids(begin(entries([*singles(3), encode_rows([Row("t", b"")] * 9)])).run) == [
         b"0-1", b"1-1", b"2-1", b"11-9",
     ]  # fmt: skip
@@ -115,7 +115,7 @@ def test_a_run_is_whole_when_it_is_worth_an_entry() -> None:
 def test_a_run_is_whole_when_it_has_enough_bytes() -> None:
     large = entries([encode_rows([Row("t", bytes(300_000))]) for _ in range(6)])
     assert len(ids(begin(large).run)) == 4
-    assert 0 < begin(large[:2]).missing < 5
+    assert 2 < begin(large[:2]).wanted_end < 5
 
 
 @pytest.mark.usefixtures("ten_rows")

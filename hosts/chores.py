@@ -1,0 +1,73 @@
+"""What one of the leader hosts does for all of them, besides leading: inboxes, retention, compaction.
+
+Each is a loop of the host. What goes wrong with one is told in the log and tried again; the leaders and the
+other chores do not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from streamlease.hosts import compactor
+from streamlease.hosts.compactor import Compactor
+from streamlease.hosts.hand_out import UNANSWERED
+from streamlease.hosts.trimming import Retainer
+from streamlease.protocol.errors import StreamleaseError
+from streamlease.streams.clock import milliseconds as now_ms
+from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
+from streamlease.streams.redis.connection import AsyncRedis
+
+log = logging.getLogger(__name__)
+
+
+class Chores:
+    """Those of one host.
+
+    Args:
+        retention_interval: seconds between two looks at what retention has to remove.
+    """
+
+    def __init__(self, redis: AsyncRedis, host: str, retention_interval: float) -> None:
+        self._retention_interval = retention_interval
+        self._inboxes = InboxMover(redis, host)
+        self._retainer = Retainer(redis, host, now_ms, interval=retention_interval)
+        self._compactor = Compactor(redis, host, now_ms)
+
+    @property
+    def works(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """The turns of the loops, by their names."""
+        return {"retention": self._retain, "inboxes": self._move_inboxes, "compaction": self._compact}
+
+    async def close(self) -> None:
+        """Let other hosts do it at once."""
+        for chore in (self._retainer, self._compactor):
+            with contextlib.suppress(*UNANSWERED):
+                # The claim expires by itself.
+                await chore.close()
+
+    async def _move_inboxes(self) -> None:
+        try:
+            if not await self._inboxes.wait():
+                return
+            await self._inboxes.round()
+        except StreamleaseError as error:
+            log.warning("inboxes: %s", error)
+        await asyncio.sleep(LOOK_SECONDS)
+
+    async def _retain(self) -> None:
+        try:
+            await self._retainer.round()
+        except StreamleaseError as error:
+            log.warning("retention: %s", error)
+        await asyncio.sleep(self._retention_interval)
+
+    async def _compact(self) -> None:
+        try:
+            if await self._compactor.round():
+                return  # there may be more
+        except StreamleaseError as error:
+            log.warning("compaction: %s", error)
+        await asyncio.sleep(compactor.INTERVAL_SECONDS)
