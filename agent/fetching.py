@@ -302,6 +302,7 @@ class Fetching:
                 schema=self._schema,
                 columns=ALL_COLUMNS,
                 count=one.held.entries or (FIRST_COUNT if one.end - one.start <= FEW else FIRST_ENTRIES),
+                merged=one.held.merged,
             )
             for one in reading
         ]
@@ -310,8 +311,9 @@ class Fetching:
             read_each(self._redis, readers, worth=worth, together=True, lines=self._lines)
         ) as outcomes:
             async for place, outcome in outcomes:
-                reading[place].held.entries = readers[place].entries_for(self._max_batch)
-                yield reading[place], outcome, readers[place].bytes
+                held, reader = reading[place].held, readers[place]
+                held.entries, held.merged = reader.entries_for(self._max_batch), reader.in_merged
+                yield reading[place], outcome, reader.bytes
 
     def _missing(self, one: News, hole: MissingOffsets) -> None:
         """Redis has lost messages: what stands before them is read first, and then what comes behind them."""

@@ -89,6 +89,8 @@ class Held:
     """Rises when messages that were handed out are to be handed out again."""
     entries: int | None = None
     """How many entries the next read asks for at first; None: as many as any."""
+    merged: bool = False
+    """Whether it asks for merged entries first."""
 
     @classmethod
     def begin(
