@@ -31,12 +31,12 @@ def xreadgroup(client: redis.Redis, count: int) -> None:
             left -= len(entries)
 
 
-async def subscription(url: str, count: int) -> None:
+async def subscription(url: str, count: int, group: str = "bench") -> None:
     """A shared subscription, from finding its leader on; each batch committed."""
     left = count
     async with (
         connect(url) as client,
-        client.subscribe(f"$shared/bench/{SPACE}/#", start="earliest", max_batch=10_000) as batches,
+        client.subscribe(f"$shared/{group}/{SPACE}/#", start="earliest", max_batch=10_000) as batches,
     ):
         async for batch in batches:
             left -= batch.to_arrow().num_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import redis
 
+from bench.backlog import merge_all
 from bench.frame import Frame, Table
 from bench.messages import PAYLOAD_BYTES, Messages
 from bench.sparks import ROWS, fill, once, session, write_parquet
@@ -34,6 +36,9 @@ def measure(frame: Frame) -> Iterator[Table]:
     with frame.server() as url, session(1) as spark, TemporaryDirectory() as folder:
         fill(url, "large", frame.messages, STREAMS, ROWS)
         fill(url, "small", frame.messages, STREAMS, SMALL_ROWS)
+        for space in ("single", "merged"):
+            fill(url, space, few, STREAMS, 1)
+        asyncio.run(merge_all(url, "merged"))
         files = Path(folder) / "parquet"
         write_parquet(spark, url, "large", files)
         with redis.Redis.from_url(url) as plain:
@@ -50,13 +55,18 @@ def measure(frame: Frame) -> Iterator[Table]:
 
         for turn in range(frame.runs + 1):
             for label, chosen in COLUMNS.items():
-                size = {"rows": str(frame.messages), "batch": str(6 * ROWS)}
-                run(f"{label}: memory", "memory_source", frame.messages, **size, **chosen)
+                given = {"rows": str(frame.messages), "batch": str(6 * ROWS)}
+                run(f"{label}: memory", "memory_source", frame.messages, **given, **chosen)
                 run(f"{label}: Parquet", "parquet", frame.messages, path=str(files), **chosen)
-                for space, entries in (("large", ROWS), ("small", SMALL_ROWS)):
+                for space, entries, size in (
+                    ("large", f"entries of {ROWS:,}", frame.messages),
+                    ("small", f"entries of {SMALL_ROWS:,}", frame.messages),
+                    ("single", "entries of 1", few),
+                    ("merged", "entries of 1, merged", few),
+                ):
                     group = {"redis": url, "subscribe": f"$shared/g{number}/{space}/#", "slots": "1"}
                     run(
-                        f"{label}: Streamlease, entries of {entries:,}", "streamlease", frame.messages,
+                        f"{label}: Streamlease, {entries}", "streamlease", size,
                         startingOffsets="earliest", **group, **chosen,
                     )  # fmt: skip
                 run(f"{label}: one per entry", "entries_source", few, redis=url, rows="1", **chosen)
