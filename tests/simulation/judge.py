@@ -71,6 +71,9 @@ class Violation(AssertionError):
 class Judge:
     """Watches one world."""
 
+    lost_writes = False
+    """Whether a failover has lost any."""
+
     def __init__(self, kernel: Kernel, store: Observed, sometimes: Counter[str]) -> None:
         self.kernel = kernel
         self.store = store
@@ -265,6 +268,7 @@ class Judge:
         """Writes may be lost; what the journal says now is the truth from here on."""
         self.sometimes["a failover"] += 1
         if lost:
+            self.lost_writes = True
             self.sometimes["a failover that loses writes"] += 1
             state = self.store.replay()
             self.beside = self.store.beside()
@@ -425,6 +429,10 @@ class Judge:
         for offset in range(start, end):
             if offset not in seen or seen[offset][0] == "nobody":
                 seen[offset] = ("nobody", lease_epoch)
+
+    def missing(self, stream: str, start: int, end: int) -> None:
+        """[5] A consumer found nothing at these offsets: only a failover can have lost them."""
+        self.demand(self.lost_writes, stream, "misses offsets", start, "to", end, "though Redis lost nothing")
 
     def cut_read(self, session: str, cut: CutOffset, ranges: Ranges) -> None:
         """[8] A cut is read: the same rows as ever, without those that others took over."""

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from streamlease.agent.fetching import Fetching
+from streamlease.agent.fetching import Fetching, News
 from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower import leases
@@ -46,6 +46,7 @@ from streamlease.registry.mail.postbox import Postbox
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.query.borrowing import SessionEvents
 from streamlease.streams.log import compacting, merging
+from streamlease.streams.log.ranges import MissingOffsets
 from tests.simulation import poison
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _session(reader: SharedReader) -> str:
 def _watch_readers(world: World, enter: Any) -> None:
     judge, sometimes = world.judge, world.sometimes
     granted, acknowledged = SharedReader.granted, Settling.acknowledged
-    skip, give_up_lost = Fetching._skip, SharedReader._give_up_lost
+    skip, missing, give_up_lost = Fetching._skip, Fetching._missing, SharedReader._give_up_lost
 
     def on_grant(reader: SharedReader, slot: int, grant: Any) -> None:
         session = _session(reader)
@@ -202,6 +203,10 @@ def _watch_readers(world: World, enter: Any) -> None:
         sometimes["messages of other topics are passed over"] += 1
         skip(fetching, held, start, end)
 
+    def on_missing(fetching: Fetching, one: News, hole: MissingOffsets) -> None:
+        judge.missing(str(one.stream), one.start, hole.oldest)
+        missing(fetching, one, hole)
+
     def on_look(reader: SharedReader, now: float) -> None:
         before = dict(reader.book.streams)
         give_up_lost(reader, now)
@@ -217,6 +222,7 @@ def _watch_readers(world: World, enter: Any) -> None:
         enter(mock.patch.object(SharedReader, name, act))
     enter(mock.patch.object(Settling, "acknowledged", on_acknowledged))
     enter(mock.patch.object(Fetching, "_skip", on_skip))
+    enter(mock.patch.object(Fetching, "_missing", on_missing))
 
 
 def _watch_queries(world: World, enter: Any) -> None:
