@@ -278,7 +278,7 @@ async def test_a_group_that_returns_while_it_expires_is_told_what_is_gone(
         # It comes back after the host has let it go, and reads the floors before they are raised.
         assert await rig.consume(1) == [2]
         await self.close()
-        assert await self._claim()
+        assert await self._claim.get()
         return await real(self, *args)
 
     monkeypatch.setattr(Retainer, "_trim", late)
