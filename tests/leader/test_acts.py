@@ -125,7 +125,12 @@ def test_the_leader_may_die_after_any_record_of_an_act(act: str) -> None:
         ("reset", {"offsets": {"s.0.7": 1}}, "group g/a has no stream s.0.7; nearest: s.0."),
         ("reset", {}, "the reset names no stream"),
         ("expire", {}, "group g/a has 2 borrowers, such as n-b1: stop them first"),
-        ("delete", {}, "group g/a has 2 borrowers, such as n-b1: stop them first"),
+        (
+            "delete",
+            {},
+            "group g/a has 2 borrowers, such as n-b1: "
+            "stop them first, or delete it with --force if they are gone",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason_and_recorded(

@@ -91,10 +91,11 @@ class Decisions:
             case a.ResetProgress():
                 return self._decide_reset(act)
             case a.ExpireGroup():
-                self._may_end(force=False)
+                self._may_end("stop them first")
                 return o.HoldsNothing()
             case a.DeleteGroup():
-                self._may_end(force=act.force)
+                if not act.force:
+                    self._may_end("stop them first, or delete it with --force if they are gone")
                 return o.Deleted()
             case _:
                 assert_never(act)
@@ -186,11 +187,11 @@ class Decisions:
             behind=generations.behind(self.durable, listing, back),
         )
 
-    def _may_end(self, *, force: bool) -> None:
+    def _may_end(self, remedy: str) -> None:
         connected = sorted(peer.name for peer in self.peers.values())
-        if connected and not force:
+        if connected:
             raise Refused(
-                f"group {self.group} has {len(connected)} borrowers, such as {connected[0]}: stop them first"
+                f"group {self.group} has {len(connected)} borrowers, such as {connected[0]}: {remedy}"
             )
 
     def _stream(self, stream: str) -> str:
