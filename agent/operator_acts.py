@@ -7,7 +7,7 @@ from typing import Any, TypeVar, assert_never
 
 from pydantic import BaseModel, ValidationError
 
-from streamlease.protocol.acts import Act
+from streamlease.protocol.acts import Act, unacceptable
 from streamlease.protocol.errors import ActRefused, InvalidOption, NotLeader
 from streamlease.protocol.ids import random_token
 from streamlease.protocol.messages import (
@@ -98,11 +98,7 @@ def _checked(kind: type[M], fields: dict[str, Any]) -> M:
         message = kind.model_validate(fields)
         message.model_dump_json()
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidOption(
-            f"{ascii(where)[1:-1][:80]} is {ascii(first.get('input'))[:80]}: {first['msg'][:200]}"
-        ) from None
+        raise unacceptable(error) from None
     except ValueError:
         raise InvalidOption(
             "a text of the act cannot be encoded as UTF-8 (lone surrogate): remove that character"

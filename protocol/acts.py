@@ -172,11 +172,16 @@ def made(kind: type[A], **fields: Any) -> A:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidOption(
-            f"{ascii(where)[1:-1][:80]} is {ascii(first.get('input'))[:80]}: {first['msg'][:200]}"
-        ) from None
+        raise unacceptable(error) from None
+
+
+def unacceptable(error: ValidationError) -> InvalidOption:
+    """What is wrong with the first field that is not acceptable, in one line."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return InvalidOption(
+        f"{ascii(where)[1:-1][:80]} is {ascii(first.get('input'))[:80]}: {first['msg'][:200]}"
+    )
 
 
 def parse(name: str, **fields: Any) -> Act:

@@ -33,13 +33,15 @@ def few_messages_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacting, "MOST_COUNT", 4)
 
 
-async def _compact_until_it_breaks(url: str, done: list[Compacted]) -> None:
+async def _compact_until_it_breaks(url: str, done: list[Compacted]) -> bool:
+    """Whether it was cut off by a server that went away."""
     client = connect(url)
     try:
         while isinstance(one := await compact(client, STREAM, EVER), Compacted):
             done.append(one)
+        return False
     except (StoreUnavailable, Indefinite):
-        pass
+        return True
     finally:
         await client.aclose()
 
@@ -62,7 +64,8 @@ async def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing
         if kill_at:
             await until(lambda seen=done, most=kill_at: len(seen) >= most)  # type: ignore[misc]
             await asyncio.to_thread(server.restart)
-        await asyncio.gather(*both)
+        cut_off = await asyncio.gather(*both)
+        assert kill_at or not any(cut_off), "nobody killed the server in the last round"
         found = [*read_range(blocking, STREAM, 0, MESSAGES)]
         assert offsets(found) == list(range(MESSAGES))
         assert payloads(found) == payloads(whole)
