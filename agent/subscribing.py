@@ -13,6 +13,7 @@ from streamlease.borrower.life import BorrowerConfig
 from streamlease.protocol.errors import InvalidOption, InvalidTopic, UnknownGroup
 from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import check_name, random_token
+from streamlease.protocol.quantities import parse_count
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription
 from streamlease.registry.groups import Groups
 from streamlease.registry.starts import Start, check_start
@@ -62,17 +63,18 @@ class Subscribing:
         shared = SharedSubscription.parse(subscription)
         if name is not None:
             check_name("static name", name)
-        if (max_batch is not None and max_batch < 1) or buffered_batches < 1:
-            raise InvalidOption(
-                f"max_batch is {max_batch} and buffered_batches {buffered_batches}: both must be at least 1"
-            )
+        if max_batch is not None:
+            parse_count("max_batch", max_batch)
+        parse_count("buffered_batches", buffered_batches)
         if not isinstance(auto_commit, bool):
             raise InvalidOption(f"auto_commit is {ascii(auto_commit)[:80]}: give True or False")
         check_start(start)
         known = None if options is None else _known(check_options(options))
         columns = None if schema is None else Schema.of(schema)
-        if not 0.1 <= session_timeout <= 86_400:
-            raise InvalidOption(f"session_timeout is {session_timeout}: give 0.1 to 86400 seconds")
+        if not isinstance(session_timeout, int | float) or not 0.1 <= session_timeout <= 86_400:
+            raise InvalidOption(
+                f"session_timeout is {ascii(session_timeout)[:80]}: give 0.1 to 86400 seconds"
+            )
         timers = BorrowerConfig(session_timeout=round(session_timeout * 1000))
         return cls(shared, start, name, max_batch, buffered_batches, auto_commit, timers, columns, known)
 

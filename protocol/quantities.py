@@ -66,13 +66,15 @@ def parse_size(what: str, text: str) -> int:
     return _checked(what, text, Decimal(match.group(1)) * _UNITS_BYTES[unit], "1B")
 
 
-def parse_count(what: str, value: int) -> int:
-    """`value`, if it is a number of things that can be kept.
+def parse_count(what: str, value: object, least: int = 1) -> int:
+    """`value`, if it is a whole number from `least` to `MOST`.
 
     Raises:
-        InvalidOption: below 1, or too large.
+        InvalidOption: it is not.
     """
-    return _checked(what, str(value), Decimal(value), "1")
+    if type(value) is not int or not least <= value <= MOST:
+        raise _out_of_range(what, str(value), str(least))
+    return value
 
 
 def format_duration(milliseconds: int) -> str:
@@ -98,5 +100,9 @@ def format_size(size: int) -> str:
 def _checked(what: str, text: str, value: Decimal | int, least: str) -> int:
     whole = int(value)
     if whole != value or not 1 <= whole <= MOST:
-        raise InvalidOption(f"{what} {ascii(text)[:80]} is out of range: give a whole number from {least} up")
+        raise _out_of_range(what, text, least)
     return whole
+
+
+def _out_of_range(what: str, text: str, least: str) -> InvalidOption:
+    return InvalidOption(f"{what} {ascii(text)[:80]} is out of range: give a whole number from {least} up")

@@ -69,7 +69,9 @@ def unpack(path: Path) -> bool:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     except (OSError, zipfile.BadZipFile) as error:
-        raise Unsupported(f"{path} cannot be unpacked: {error}") from None
+        raise Unsupported(
+            f"{path} cannot be unpacked ({error}): name the pyspark.zip of a Spark that you may change"
+        ) from None
     return True
 
 
@@ -85,7 +87,7 @@ def main() -> None:
         path = given.zip or default_zip()
         done = unpack(path)
     except Unsupported as error:
-        sys.exit(str(error))
+        sys.exit(f"error: {error}")
     sys.stdout.write(f"{path} is a folder now\n" if done else f"{path} is a folder already\n")
 
 

@@ -285,10 +285,14 @@ def check_compact_after(age_ms: int | None) -> None:
     """Whether entries may be merged at that age.
 
     Raises:
-        InvalidOption: they would be too young.
+        InvalidOption: it is no whole number, or they would be too young.
     """
-    if age_ms is not None and not LEAST_COMPACT_AFTER_MS <= age_ms <= MOST:
-        raise InvalidOption(f"entries cannot be merged after {age_ms} ms: give a second or more, such as 1m")
+    if age_ms is None:
+        return
+    if type(age_ms) is not int or not LEAST_COMPACT_AFTER_MS <= age_ms <= MOST:
+        raise InvalidOption(
+            f"entries cannot be merged after {ascii(age_ms)[:80]} ms: give a second or more, such as 1m"
+        )
 
 
 def _same_schema(existing: Space, typed: tuple[Schema, ...]) -> Space:

@@ -192,8 +192,15 @@ async def test_bad_subscriptions_are_refused_at_once(client: Client) -> None:
             client.subscribe(text)
     with pytest.raises(InvalidOption, match="session_timeout"):
         client.subscribe(SUB, session_timeout=0.5)
-    with pytest.raises(InvalidOption, match="max_batch"):
-        client.subscribe(SUB, max_batch=0)
+    with pytest.raises(InvalidOption, match=r"session_timeout is 'long': give 0\.1 to 86400 seconds"):
+        client.subscribe(SUB, session_timeout="long")  # type: ignore[arg-type]
+    for bad in (0, "x", 1.5, True):
+        with pytest.raises(
+            InvalidOption, match=f"^max_batch '{bad}' is out of range: give a whole number from 1 up"
+        ):
+            client.subscribe(SUB, max_batch=bad)  # type: ignore[arg-type]
+        with pytest.raises(InvalidOption, match=f"^buffered_batches '{bad}' is out of range: give a whole"):
+            client.subscribe(SUB, buffered_batches=bad)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="auto_commit is 'no': give True or False"):
         client.subscribe(SUB, auto_commit="no")  # type: ignore[arg-type]
 

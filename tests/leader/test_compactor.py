@@ -203,6 +203,9 @@ async def test_a_host_compacts_while_a_group_consumes(rig: Rig, monkeypatch: pyt
 
 
 async def test_the_age_is_a_second_at_least_and_part_of_the_definition(rig: Rig) -> None:
+    for bad in ("60000", 1500.5, True):
+        with pytest.raises(InvalidOption, match=f"after {bad!r} ms: give a second or more"):
+            await rig.client.create_space("s", ["a/#"], compact_after_ms=bad)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="999 ms: give a second or more"):
         await rig.client.create_space("s", ["a/#"], compact_after_ms=999)
     await rig.client.create_space("s", ["a/#"], compact_after_ms=1000)

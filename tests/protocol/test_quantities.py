@@ -75,7 +75,7 @@ def test_what_is_no_size_is_refused_by_its_name(text: str) -> None:
 
 def test_counts_begin_at_one() -> None:
     assert parse_count("n", 1) == 1
-    for value in (0, -1, MOST + 1):
+    for value in (0, -1, MOST + 1, True, 1.5, "7", None):
         with pytest.raises(InvalidOption, match="n "):
             parse_count("n", value)
 
