@@ -51,7 +51,7 @@ from streamlease.streams.log.ranges import (
 )
 from streamlease.streams.log.tails import Watch
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.redis.direct_lines import DirectLines
+from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.rows.few_reading import StreamRows
 from streamlease.streams.tasks import Supervisor

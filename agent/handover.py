@@ -33,8 +33,8 @@ from streamlease.streams.log.stencils import appended_at
 from streamlease.streams.publish.publisher import Payload, Placed
 from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
 from streamlease.streams.publish.sending.singles import Alone
-from streamlease.streams.redis.blocking_line import BlockingLine
 from streamlease.streams.redis.connection import connect_blocking
+from streamlease.streams.redis.lines.blocking_line import BlockingLine
 from streamlease.streams.redis.wire import BlockingServer
 from streamlease.streams.tasks import Supervisor
 

@@ -42,7 +42,7 @@ from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish import traces
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.redis.direct_lines import DirectLines
+from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from streamlease.protocol.errors import NotDurable
 from streamlease.registry import keys
 from streamlease.streams.redis.connection import AsyncRedis, ask
-from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.durability import Durability
 from streamlease.streams.redis.durable import run_durably
+from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.redis.scripts import Call, load_script
 
 _COMMIT = load_script("streamlease.registry", "commit")

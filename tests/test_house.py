@@ -150,6 +150,7 @@ STOREYS = [
     "protocol",
     "streams",
     "streams.redis",
+    "streams.redis.lines",
     "streams.entries",
     "streams.rows",
     "streams.log",

@@ -23,7 +23,7 @@ from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailab
 from streamlease.protocol.ids import random_token
 from streamlease.streams import clock
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.redis.direct_lines import DirectLines
+from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)

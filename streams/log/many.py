@@ -27,7 +27,7 @@ from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Taken
 from streamlease.streams.log.segments import History, Segment
 from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, exchange_behind, good, silent
-from streamlease.streams.redis.direct_lines import DirectLines
+from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.rows.few_reading import FewMessages, StreamRows
 from streamlease.streams.rows.shared_rows import Rows

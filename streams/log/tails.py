@@ -38,8 +38,8 @@ from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.poll_order import PollOrder
 from streamlease.streams.redis.connection import AsyncRedis, is_cluster
+from streamlease.streams.redis.lines.push_line import PushLine, open_push_line
 from streamlease.streams.redis.per_server import PerServer
-from streamlease.streams.redis.push_line import PushLine, open_push_line
 from streamlease.streams.tasks import Supervisor, first_of, task_failed
 
 POLL_SECONDS = 1.0

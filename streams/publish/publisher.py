@@ -48,7 +48,7 @@ from streamlease.streams.publish.sending.sender import LEAST_ATTEMPT, Sender
 from streamlease.streams.publish.sending.singles import Singles
 from streamlease.streams.publish.turns import Turns
 from streamlease.streams.redis.connection import ANSWER_SECONDS, AsyncRedis, is_cluster
-from streamlease.streams.redis.direct_lines import DirectLines
+from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.spaces.spaces import SpaceStore
 
 __all__ = ["Payload", "Placed", "PlacedRange", "Publisher", "Receipt"]

@@ -14,8 +14,8 @@ from streamlease.registry import commits, keys, leadership
 from streamlease.registry.commits import MOST, GroupCommits, StreamCommit, committed
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
-from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.durability import Durability
+from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.tasks import Supervisor
 from tests.agent.helpers import until
 from tests.conftest import MakeServer

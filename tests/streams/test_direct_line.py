@@ -18,8 +18,8 @@ from streamlease.streams.log.stencils import Stencil
 from streamlease.streams.publish.buffer import ROW_BYTES
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, connect
-from streamlease.streams.redis.direct_line import open_direct_line
-from streamlease.streams.redis.direct_lines import DirectLines
+from streamlease.streams.redis.lines.direct_line import open_direct_line
+from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.spaces.spaces import SpaceStore
 from streamlease.streams.tasks import Supervisor
 from tests.conftest import MakeServer

@@ -16,7 +16,7 @@ from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.cluster import AsyncCluster
 from streamlease.streams.redis.cluster_slots import Address
 from streamlease.streams.redis.connection import AsyncRedis, connect, exchange
-from streamlease.streams.redis.push_line import PushLine
+from streamlease.streams.redis.lines.push_line import PushLine
 from tests.conftest import MakeServer
 from tests.streams.helpers import append, cluster_of, rows, until
 

@@ -13,7 +13,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import to_messages
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.publisher import Publisher
-from streamlease.streams.redis.direct_line import open_direct_line
+from streamlease.streams.redis.lines.direct_line import open_direct_line
 from streamlease.streams.spaces.spaces import SpaceStore
 from streamlease.testing.memory_connection import connect_redis
 from streamlease.testing.memory_server import MemoryServer

@@ -32,8 +32,8 @@ from streamlease.streams.publish.parts import AnyFuture, Part, Placed
 from streamlease.streams.publish.sending.duty import Duty, Who
 from streamlease.streams.publish.sending.endings import Endings, no_answer
 from streamlease.streams.publish.sending.ready_lanes import ReadyLanes
-from streamlease.streams.redis.direct_lines import DirectLines
 from streamlease.streams.redis.durability import MEMORY
+from streamlease.streams.redis.lines.direct_lines import DirectLines
 
 MOST_AT_ONCE = 16 * 1024
 """Bytes of a message that may be sent in the turn of its caller."""

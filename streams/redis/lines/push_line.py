@@ -3,7 +3,7 @@
 redis-py takes a task's turn, a timer and some twenty calls for each message that is pushed, which is more
 than a reader does with it. Here all messages that came with one read of the socket are handed over together.
 
-redis-py makes the connection, as for a `DirectLine`. It ends with an error reply, or when the server closes
+It ends with an error reply, or when the server closes
 it; whoever waits for the end learns why.
 """
 
@@ -13,31 +13,24 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from hiredis import HiredisError, Reader, pack_command
-from redis.exceptions import ResponseError
+from hiredis import HiredisError, pack_command
 
 from streamlease.streams.redis.cluster import AsyncCluster
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.lines.taken import TakenConnection
 from streamlease.streams.redis.wire import Command, connected
 
 Heard = Callable[[list[Any]], None]
 """Told the replies that came together, in order."""
 
 
-class PushLine(asyncio.Protocol):
+class PushLine(TakenConnection):
     """One connection; made by :func:`open_push_line`."""
 
     def __init__(self, pool: Any, connection: Any, heard: Heard) -> None:
-        self._pool = pool
-        self._connection = connection
+        super().__init__(pool, connection)
         self._heard = heard
-        self._replies = Reader(replyError=ResponseError)
         self._over: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        # A connection without sockets has a transport of its own.
-        writer = connection._writer
-        self._transport: asyncio.Transport = (connection if writer is None else writer).transport
-        self._behind: Any = self._transport.get_protocol()
-        self._transport.set_protocol(self)
 
     def send(self, command: Command) -> None:
         """Write `command`; what comes of it is heard, unless the connection ends."""
@@ -53,14 +46,6 @@ class PushLine(asyncio.Protocol):
             await asyncio.wait([self._over], timeout=seconds)
         if self._over.done():
             raise self._over.result()
-
-    async def close(self) -> None:
-        """End it, and give the connection back."""
-        self._end(ConnectionError("it is closed"))
-        await self._connection.disconnect(nowait=True)
-        await self._pool.release(self._connection)
-
-    # ------------------------------------------------------------ what the transport calls
 
     def data_received(self, data: bytes) -> None:
         """Something was read."""
@@ -78,25 +63,6 @@ class PushLine(asyncio.Protocol):
             self._heard(came)
         except Exception as error:  # whoever waits for the end learns it, not the transport
             self._end(error)
-
-    def pause_writing(self) -> None:
-        """Much waits to be written: channels are asked for now and then, and bounded by what is watched."""
-        self._behind.pause_writing()
-
-    def resume_writing(self) -> None:
-        """It was written."""
-        self._behind.resume_writing()
-
-    def eof_received(self) -> bool | None:
-        """The server closes the connection."""
-        closes: bool | None = self._behind.eof_received()
-        self._end(ConnectionError("the server closed it"))
-        return closes
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The connection is closed; whoever waits for that in redis-py is told as well."""
-        self._behind.connection_lost(error)
-        self._end(error or ConnectionError("it was closed"))
 
     def _end(self, why: Exception) -> None:
         if not self._over.done():

@@ -14,7 +14,7 @@ from typing import Any
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.redis.cluster import AsyncCluster
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.redis.direct_line import DirectLine, open_direct_line
+from streamlease.streams.redis.lines.direct_line import DirectLine, open_direct_line
 from streamlease.streams.redis.wire import AsyncServer, Command
 from streamlease.streams.tasks import Supervisor
 

@@ -4,29 +4,30 @@ An exchange through a pool of redis-py has several turns of the event loop, and 
 small one costs. A line writes at once, and hands the reply to a callback as soon as that is read, or the
 replies to several commands together. One timer watches over all replies.
 
-redis-py makes the connection, so TLS, login, database and the primary of Sentinels are as with every other
-one; after that, the line takes the place of redis-py's reader behind the transport. In any doubt the line
-ends, and what was asked on it remains open: it was done, or it was not. It also ends with an error reply,
-because some servers close such a connection, and when Sentinels have named another primary. Nothing is
-repeated here.
+In any doubt the line ends, and what was asked on it remains open: it was done, or it was not. It also ends
+with an error reply, because some servers close such a connection, and when Sentinels have named another
+primary. Nothing is repeated here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hiredis import HiredisError, Reader, pack_command
-from redis.exceptions import ResponseError
+from hiredis import HiredisError, pack_command
 
+from streamlease.streams.redis.lines.taken import TakenConnection
 from streamlease.streams.redis.wire import AsyncServer, Command, connected
+
+_logger = logging.getLogger(__name__)
 
 Answered = Callable[[Any], None]
 """Told the reply, an error reply as an exception, or None: no reply will come."""
 
 
-class DirectLine(asyncio.Protocol):
+class DirectLine(TakenConnection):
     """One connection; made by :func:`open_direct_line`.
 
     Args:
@@ -34,13 +35,11 @@ class DirectLine(asyncio.Protocol):
     """
 
     def __init__(self, pool: Any, connection: Any, seconds: float) -> None:
-        self._pool = pool
-        self._connection = connection
+        super().__init__(pool, connection)
         self._seconds = seconds
         self._primary = primary_of(pool)
         self._has_sentinels = hasattr(pool, "master_address")
         self._loop = asyncio.get_running_loop()
-        self._replies = Reader(replyError=ResponseError)
         self._answered: Answered | None = None
         self._several: list[Any] | None = None
         """The replies to several commands that have come so far; None while one was asked."""
@@ -50,11 +49,6 @@ class DirectLine(asyncio.Protocol):
         """When something was asked; of several commands, when something came of them last."""
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
-        # A connection without sockets has a transport of its own.
-        writer = connection._writer
-        self._transport: asyncio.Transport = (connection if writer is None else writer).transport
-        self._behind: Any = self._transport.get_protocol()
-        self._transport.set_protocol(self)
 
     @property
     def is_open(self) -> bool:
@@ -87,14 +81,6 @@ class DirectLine(asyncio.Protocol):
             self._alarm = self._loop.call_later(self._seconds, self._look)
         self._transport.write(command)
 
-    async def close(self) -> None:
-        """End it, and give the connection back. What is under way is told that no reply comes."""
-        self._end()
-        await self._connection.disconnect(nowait=True)
-        await self._pool.release(self._connection)
-
-    # ------------------------------------------------------------ what the transport calls
-
     def data_received(self, data: bytes) -> None:
         """Something was read."""
         try:
@@ -105,13 +91,13 @@ class DirectLine(asyncio.Protocol):
             if reply is False:
                 return
             more = self._replies.has_data()
-        except HiredisError:
-            self._end()
+        except HiredisError as error:
+            self._end(ConnectionError(f"no reply of Redis: {error}"))
             return
         answered, self._answered = self._answered, None
         replies = [reply] if self._several is None else reply
         if more or answered is None or any(isinstance(one, Exception) for one in replies):
-            self._end()
+            self._end(ConnectionError("a reply that is an error, or that nobody asked for"))
         if answered is not None:
             answered(reply)
 
@@ -124,27 +110,6 @@ class DirectLine(asyncio.Protocol):
             reply = self._replies.gets()
         self._asked_at = self._loop.time()  # large replies may take long, as long as they come
         return False
-
-    def pause_writing(self) -> None:
-        """Much waits to be written; nothing more is asked before there is a reply."""
-        self._behind.pause_writing()
-
-    def resume_writing(self) -> None:
-        """It was written."""
-        self._behind.resume_writing()
-
-    def eof_received(self) -> bool | None:
-        """The server closes the connection."""
-        closes: bool | None = self._behind.eof_received()
-        self._end()
-        return closes
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The connection is closed; whoever waits for that in redis-py is told as well."""
-        self._behind.connection_lost(error)
-        self._end()
-
-    # ------------------------------------------------------------ inside
 
     @property
     def _is_of_another_primary(self) -> bool:
@@ -159,9 +124,11 @@ class DirectLine(asyncio.Protocol):
         if left > 0:
             self._alarm = self._loop.call_later(left, self._look)
         else:
-            self._end()
+            self._end(TimeoutError(f"no reply for {self._seconds:g} seconds"))
 
-    def _end(self) -> None:
+    def _end(self, why: Exception) -> None:
+        if not self._ended:
+            _logger.debug("a line to Redis ends: %s", why)
         self._ended = True
         self._transport.abort()
         if self._alarm is not None:

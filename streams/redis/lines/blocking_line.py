@@ -12,8 +12,8 @@ from typing import Any
 from hiredis import HiredisError, Reader
 from redis.exceptions import ResponseError
 
-from streamlease.streams.redis.direct_line import primary_of
 from streamlease.streams.redis.exchange_failures import not_connected
+from streamlease.streams.redis.lines.direct_line import primary_of
 from streamlease.streams.redis.wire import BlockingServer, address
 
 _READ_BYTES = 64 * 1024
