@@ -138,6 +138,9 @@ class Client:
         durability: str = "memory",
         schema: SchemaLike | None = None,
         compact_after_ms: int | None = None,
+        epochs: int = 0,
+        epochs_timeout: float | None = None,
+        epochs_on_loss: str | None = None,
     ) -> Space:
         """Create a space, or return it if it exists with the same definition; see `SpaceStore.create`."""
         return await self.spaces.create(
@@ -149,6 +152,9 @@ class Client:
             durability=durability,
             schema=schema,
             compact_after_ms=compact_after_ms,
+            epochs=epochs,
+            epochs_timeout=epochs_timeout,
+            epochs_on_loss=epochs_on_loss,
         )
 
     async def next_offsets(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:

@@ -12,6 +12,7 @@ from streamlease.admin.output import iso_microseconds
 from streamlease.hosts.trimming import expiry_of
 from streamlease.registry.group_needs import GroupProgress, Hold, Holds, needs
 from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.spaces.epoch_settings import OnLoss
 from streamlease.streams.spaces.retention import Kept, Retention, kept
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ class SpaceRow(FactRow):
     ended: bool
     compact_after_ms: Count | None
     """At what age small entries are merged; null: never."""
+    epochs: Count
+    """Of how many dimensions its epochs are; 0: it has none."""
+    epochs_timeout_ms: Count
+    epochs_on_loss: OnLoss
     generations: list[GenerationRow]
     schema_: SchemaRow | None = Field(alias="schema")
 
@@ -89,6 +94,9 @@ class SpaceRow(FactRow):
             durability=space.durability,
             ended=space.ended,
             compact_after_ms=space.compact_after_ms,
+            epochs=space.epochs,
+            epochs_timeout_ms=space.epochs_timeout_ms,
+            epochs_on_loss=space.epochs_on_loss,
             generations=[GenerationRow(**one.model_dump()) for one in space.generations],
             schema=None if schema is None else SchemaRow.of(schema, len(space.schemas)),
             **more,
@@ -137,6 +145,9 @@ class SpaceShown(FactRow):
     durability: str
     ended: bool
     compact_after_ms: Count | None
+    epochs: Count
+    epochs_timeout_ms: Count
+    epochs_on_loss: OnLoss
     generations: list[GenerationRow]
     schema_: SchemaRow | None = Field(alias="schema")
     groups: list[SpaceGroup]

@@ -74,11 +74,13 @@ class _Changes:
 
     def _redefined(self, space: Space) -> Space:
         from streamlease.streams.spaces.definitions import check_compact_after
+        from streamlease.streams.spaces.epoch_settings import check_not_merged
 
         update: dict[str, Any] = {"retention": self.retention.changed(space.retention)}
         if self.compact_after is not None:
             update["compact_after_ms"] = parse_compact_after(self.compact_after)
             check_compact_after(update["compact_after_ms"])
+            check_not_merged(space.name, space.epochs, update["compact_after_ms"])
         changed = space.model_copy(update=update)
         return changed if self.columns is None else changed.with_schema(self.columns)
 

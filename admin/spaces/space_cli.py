@@ -15,6 +15,7 @@ from streamlease.admin.output import document, line, printable
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces import schema_option, space_alter, space_view
 from streamlease.admin.spaces.compaction_option import CompactAfter, parse_compact_after
+from streamlease.admin.spaces.epoch_options import Epochs, EpochsOnLoss, EpochsTimeout, epoch_options
 from streamlease.admin.spaces.retention_options import (
     Age,
     Bytes,
@@ -57,6 +58,9 @@ def create(
     ] = "memory",
     schema: SchemaFile = None,
     compact_after: CompactAfter = None,
+    epochs: Epochs = None,
+    epochs_timeout: EpochsTimeout = None,
+    epochs_on_loss: EpochsOnLoss = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,6 +82,7 @@ def create(
             durability=durability,
             schema=columns,
             compact_after_ms=parse_compact_after(compact_after),
+            **epoch_options(epochs, epochs_timeout, epochs_on_loss),
         ),
     )
     if as_json:

@@ -30,6 +30,10 @@ def draw(seen: SpaceShown) -> None:
     line(retention_options.sentence(seen.retention.retention))
     if seen.compact_after_ms is not None:
         line(f"small entries are merged when they are older than {format_duration(seen.compact_after_ms)}")
+    if seen.epochs:
+        from streamlease.streams.spaces.epoch_settings import epochs_of
+
+        line(epochs_of(seen))
     if seen.schema_ is not None:
         schema_option.show(seen.schema_)
     if len(seen.generations) > 1 or seen.ended:

@@ -32,6 +32,7 @@ from streamlease.streams.spaces.definitions import (
     follows,
     streams_of,
 )
+from streamlease.streams.spaces.epoch_settings import check_keeps_streams
 from streamlease.streams.spaces.table import ATTEMPTS, DefinitionTable, too_busy
 
 
@@ -59,7 +60,7 @@ class Generations:
             InvalidOption: the number is out of range.
             UnknownSpace: there is no such space.
             StreamSealed: the space was sealed for good.
-            SpaceConflict: somebody else altered it otherwise meanwhile.
+            SpaceConflict: somebody else altered it otherwise meanwhile; or it has epochs.
             NotDurable: it is done, but less durably than the space asks; safe to repeat.
             StoreUnavailable, StoreRefused, Indefinite: safe to repeat; a rotation with `expected`.
         """
@@ -71,6 +72,7 @@ class Generations:
             space = seen.known.get(name)
             if space.ended:
                 raise StreamSealed(f"space {name} is sealed and takes no more messages: create another space")
+            check_keeps_streams(space)
             newest, wanted = space.newest, streams or space.newest.streams
             expected = newest.number if expected is None else expected
             if newest.number != expected:

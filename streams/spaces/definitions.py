@@ -14,6 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from streamlease.protocol.epochs.order import MOST_DIMENSIONS
 from streamlease.protocol.errors import (
     InvalidInput,
     InvalidOption,
@@ -28,6 +29,7 @@ from streamlease.protocol.quantities import MOST, format_duration
 from streamlease.protocol.topics import check_filter, intersect, matches
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.redis.durability import Durability
+from streamlease.streams.spaces.epoch_settings import LEAST_TIMEOUT_MS, TIMEOUT_MS, EpochSettings, OnLoss
 from streamlease.streams.spaces.retention import Retention
 
 MAX_STREAMS = 4096
@@ -71,6 +73,11 @@ class Space(BaseModel):
     """Generations that do not belong to the space any more, whose keys may still be there."""
     born: int = 0
     """The first generation: tells a space from an earlier one of the same name."""
+    epochs: int = 0
+    """Of how many dimensions its epochs are; 0: it has none."""
+    epochs_timeout_ms: int = TIMEOUT_MS
+    """An epoch publisher that is silent for so long is lost."""
+    epochs_on_loss: OnLoss = "abort"
 
     @field_validator("durability")
     @classmethod
@@ -83,6 +90,20 @@ class Space(BaseModel):
         if age is not None and not LEAST_COMPACT_AFTER_MS <= age <= MOST:
             raise ValueError(f"compact_after_ms is {age}, it must be at least {LEAST_COMPACT_AFTER_MS}")
         return age
+
+    @field_validator("epochs")
+    @classmethod
+    def _some_dimensions(cls, dimensions: int) -> int:
+        if not 0 <= dimensions <= MOST_DIMENSIONS:
+            raise ValueError(f"epochs have {dimensions} dimensions, and at most {MOST_DIMENSIONS} may be")
+        return dimensions
+
+    @field_validator("epochs_timeout_ms")
+    @classmethod
+    def _some_silence(cls, silence: int) -> int:
+        if not LEAST_TIMEOUT_MS <= silence <= MOST:
+            raise ValueError(f"epochs_timeout_ms is {silence}, it must be at least {LEAST_TIMEOUT_MS}")
+        return silence
 
     @property
     def promised(self) -> Durability:
@@ -251,7 +272,9 @@ def check_same(
     durability: Durability,
     typed: tuple[Schema, ...],
     compact_after_ms: int | None,
+    epochs: EpochSettings,
 ) -> Space:
+    epochs.check_same(existing)
     if compact_after_ms not in (None, existing.compact_after_ms):
         raise SpaceConflict(
             f"space {existing.name} exists and {compaction_of(existing)}: "

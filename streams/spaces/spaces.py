@@ -36,6 +36,7 @@ from streamlease.streams.spaces.definitions import (
     check_streams,
     streams_of,
 )
+from streamlease.streams.spaces.epoch_settings import TIMEOUT_MS, EpochSettings, check_not_merged
 from streamlease.streams.spaces.known import Known
 from streamlease.streams.spaces.retention import Retention
 from streamlease.streams.spaces.table import ATTEMPTS, DefinitionTable, too_busy
@@ -71,6 +72,9 @@ class SpaceStore:
         durability: str = "memory",
         schema: SchemaLike | None = None,
         compact_after_ms: int | None = None,
+        epochs: int = 0,
+        epochs_timeout: float | None = None,
+        epochs_on_loss: str | None = None,
     ) -> Space:
         """Create a space; if it exists with this same definition, that one.
 
@@ -83,6 +87,11 @@ class SpaceStore:
             compact_after_ms: small entries are merged when they are so old; None merges none, and takes any
                 age of a space that exists.
             durability: ``memory``, ``fsync`` or ``replicated:K``; see ``streams.redis.durability``.
+            epochs: of how many dimensions its epochs are, 1 to 8; 0: messages have no epochs. It stays so.
+            epochs_timeout: seconds of silence after which an epoch publisher is lost; None: 30, or what a
+                space that exists has.
+            epochs_on_loss: what becomes then of the epochs that it had open: ``abort`` drops what it sent in
+                them, ``wait`` waits for an operator; None: ``abort``, or what a space that exists has.
 
         Raises:
             InvalidInput: a name, filter, number or schema is not acceptable.
@@ -99,6 +108,8 @@ class SpaceStore:
         if shard_by not in ("topic", "key"):
             raise InvalidOption(f"shard_by {shard_by!r} is unknown: use 'topic' or 'key'")
         check_compact_after(compact_after_ms)
+        time = EpochSettings.checked(name, epochs, epochs_timeout, epochs_on_loss)
+        check_not_merged(name, time.dimensions, compact_after_ms)
         promised = Durability.parse(durability)
         await check_durability(self._redis, promised)
         typed = () if schema is None else (Schema.of(schema),)
@@ -107,7 +118,7 @@ class SpaceStore:
             existing = seen.spaces.get(name)
             if existing is not None:
                 same = check_same(
-                    existing, filters, streams, shard_by, retention, promised, typed, compact_after_ms
+                    existing, filters, streams, shard_by, retention, promised, typed, compact_after_ms, time
                 )
                 await self._table.make_durable(same)
                 return same
@@ -125,6 +136,9 @@ class SpaceStore:
                 schemas=typed,
                 compact_after_ms=compact_after_ms,
                 born=generation.number,
+                epochs=time.dimensions,
+                epochs_timeout_ms=time.timeout_ms or TIMEOUT_MS,
+                epochs_on_loss=time.on_loss or "abort",
             )
             await self._log.open(space.streams())
             if await self._table.write(seen, name, space.model_dump_json(), generation.number):
