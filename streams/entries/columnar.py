@@ -23,6 +23,7 @@ from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams.entries import expanding
 from streamlease.streams.entries.append_times import times_of
 from streamlease.streams.entries.arrays import integer, integers, repeated, spread, texts
+from streamlease.streams.entries.epoch_fields import epoch_column, epoch_of
 from streamlease.streams.entries.layout import layout_of
 from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA, TIMESTAMP, whole_headers
 from streamlease.streams.entries.schemas import Schema, Versions
@@ -187,6 +188,8 @@ def _common(
         base = integer(least[0], pa.int64()) if len(least) == 1 else spread(least, lengths, pa.int64())
         moments = pc.add(column["timestamp"].cast(pa.int64()), base).view(TIMESTAMP)
         return pc.coalesce(moments, _appended(neighbours, lengths)) if moments.null_count else moments
+    if name == "epoch":
+        return epoch_column([epoch_of(one.fields) for one in neighbours], lengths)
     if name in column and (name != "payload" or b"s" not in neighbours[0].fields):
         return whole_headers(column[name]) if name == "headers" else column[name]
     return pa.nulls(sum(lengths), MESSAGE_SCHEMA.field(name).type)

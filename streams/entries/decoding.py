@@ -6,12 +6,13 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange, entry_id, parse_entry_id
@@ -26,8 +27,9 @@ from streamlease.streams.entries.columnar import (
     stored_columns,
     topics_of,
 )
+from streamlease.streams.entries.epoch_fields import epoch_column, epoch_of
 from streamlease.streams.entries.layout import Encoded
-from streamlease.streams.entries.message_rows import EPOCH, MESSAGE_SCHEMA, TIMESTAMP, Headers, header_lists
+from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA, TIMESTAMP, Headers, header_lists
 from streamlease.streams.entries.schemas import Schema, Versions
 
 DAMAGE = (
@@ -248,6 +250,7 @@ class Single(NamedTuple):
     offset: int
     timestamp: int
     appended: int
+    epoch: Epoch | None = None
 
 
 def single_of(offsets: OffsetRange, fields: dict[bytes, bytes]) -> Single:
@@ -268,6 +271,7 @@ def single_of(offsets: OffsetRange, fields: dict[bytes, bytes]) -> Single:
         offsets.start,
         appended if event is None else int(event),
         appended,
+        epoch_of(fields),
     )
 
 
@@ -309,8 +313,9 @@ def decode_singles(
         ValueError, and all of `DAMAGE`: a message has a value which no column takes.
     """
     lengths = [*map(len, runs)]
-    topics, keys, payloads, headers, offsets, times, appended = zip(*chain.from_iterable(runs), strict=True)
-    rows = len(topics)
+    topics, keys, payloads, headers, offsets, times, appended, epochs = zip(
+        *chain.from_iterable(runs), strict=True
+    )
     make: dict[str, Callable[[], pa.Array]] = {
         "topic": lambda: texts(topics),
         "key": lambda: blobs(keys),
@@ -320,7 +325,7 @@ def decode_singles(
         "offset": lambda: integers(offsets, pa.int64()),
         "timestamp": lambda: integers(times, TIMESTAMP),
         "append_timestamp": lambda: integers(appended, TIMESTAMP),
-        "epoch": lambda: pa.nulls(rows, EPOCH),
+        "epoch": lambda: epoch_column(epochs, repeat(1, len(epochs))),
     }
     fixed = fixed_columns(columns)
     arrays = [make[name]() for name in fixed.names]

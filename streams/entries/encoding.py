@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.streams.entries.decoding import reopened
+from streamlease.streams.entries.epoch_fields import same_epoch
 from streamlease.streams.entries.few import encode_few, is_few
 from streamlease.streams.entries.layout import (
     INT32_MAX,
@@ -164,7 +165,7 @@ def raised(entry: Encoded, versions: Versions, codec: Codec = "zstd") -> Encoded
         )
     if version == versions.newest:
         return entry
-    return encode_batch(reopened(entry, version), codec, versions.newest)
+    return same_epoch(encode_batch(reopened(entry, version), codec, versions.newest), entry)
 
 
 def _unless_null(column: pa.Array | None) -> pa.Array | None:

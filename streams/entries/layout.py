@@ -16,6 +16,7 @@ field single message                 record batch
       absent: the append time        has one of its own
 ``c`` --                             which columns ``b`` has, one letter each, see below
 ``b`` --                             one encapsulated Arrow IPC record batch, zstd, lz4 or plain
+``x`` epoch; absent if it has none   the same, of all messages; see ``epoch_fields``, also for ``w``
 ===== ============================== =====================================================
 
 Headers of a single message are JSON: a list of pairs of the name and the base64 of the value. The

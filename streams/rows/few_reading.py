@@ -20,6 +20,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange, parse_entry_id
 from streamlease.streams.entries.decoding import DAMAGE, Entry, Single, decode_singles, single_of
 from streamlease.streams.entries.delivered import Message, Messages
+from streamlease.streams.entries.epoch_fields import EPOCH_FIELD, WRITER_FIELD, epoch_of
 from streamlease.streams.entries.expanding import AS_IT_IS
 from streamlease.streams.entries.few import INTEGERS, MOST_BYTES, MOST_ROWS, Metadata, codec_of, metadata_of
 from streamlease.streams.entries.layout import CODECS, Codec
@@ -33,7 +34,7 @@ _MOST_EXPANDED = 8 * MOST_BYTES
 _MOST_TOPICS = 65_536
 """Bytes of the topics of an entry."""
 
-_FIELDS = frozenset({b"a", b"t", b"p", b"k", b"e", b"c", b"b"})
+_FIELDS = frozenset({b"a", b"t", b"p", b"k", b"e", b"c", b"b", EPOCH_FIELD, WRITER_FIELD})
 """Others mean that there is more to an entry; see ``layout``."""
 
 _ORDER = "ikpdD"
@@ -68,6 +69,7 @@ class FewMessages:
                     one.offset,
                     one.timestamp_us,
                     one.append_timestamp_us,
+                    one.epoch,
                 )
                 for one in self._messages
             ]
@@ -137,7 +139,16 @@ def read_few(stream: StreamId, entries: Sequence[Entry], start: int, end: int) -
                 if not (_LEAST <= one.timestamp < _MOST and _LEAST <= one.appended < _MOST):
                     return None
                 messages.append(
-                    Message(one.topic, one.key, one.payload, name, one.offset, one.timestamp, one.appended)
+                    Message(
+                        one.topic,
+                        one.key,
+                        one.payload,
+                        name,
+                        one.offset,
+                        one.timestamp,
+                        one.appended,
+                        epoch=one.epoch,
+                    )
                 )
             position = offsets.end
     except (struct.error, *DAMAGE):
@@ -263,8 +274,9 @@ def _messages(
     times = columns["d"]
     if not (_LEAST <= appended < _MOST and min(times) >= _LEAST and max(times) < _MOST):
         return None
+    epoch = epoch_of(fields)
     return [
-        Message(topic, key, payload, stream, offset, time, appended)
+        Message(topic, key, payload, stream, offset, time, appended, (), epoch)
         for topic, key, payload, offset, time in zip(
             topics, columns["k"], columns["p"], range(*offsets), times, strict=True
         )

@@ -14,6 +14,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import message_fields, stream_columns
 from streamlease.streams.entries.entries import Row, encode_rows
+from streamlease.streams.entries.epoch_fields import with_epoch
 from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA
 from streamlease.streams.log.log import Append, AsyncLog
 from streamlease.streams.log.segments import read_range
@@ -69,17 +70,19 @@ async def test_what_is_read_fits_the_schema(chosen: SourceOptions, embedded_redi
             Row("t/b", b""),
         ]
         run_blocking(log.append(Append(stream, "~p", 1, 0, encode_rows(rows))))
-        batches = list(read_range(blocking, stream, 0, 2))
+        run_blocking(log.append(Append(stream, "~p", 1, 1, with_epoch(encode_rows(rows[:1]), (4, 5)))))
+        batches = list(read_range(blocking, stream, 0, 3))
     finally:
         blocking.close()
     columns = stream_columns(chosen)
     (batch,) = [columns.shape(batch, {"cut": "s.0.0@0-2"}) for batch in batches]
     assert batch.schema == columns.arrow
     batch.validate(full=True)
-    first, second = batch.to_pylist()
+    first, second, third = batch.to_pylist()
     assert (first["topic"], first["key"], first["payload"]) == ("t/a", b"k", b"first")
     assert (first["stream"], first["offset"], first["timestamp"]) == ("s.0.0", 0, when)
     assert (second["key"], second["payload"], second["offset"], second["epoch"]) == (None, b"", 1, None)
+    assert (third["payload"], third["offset"], third["epoch"]) == (b"first", 2, [4, 5])
     assert second["timestamp"] == second["append_timestamp"]
     if chosen.include_headers:
         assert first["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}]
