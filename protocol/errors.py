@@ -19,6 +19,7 @@
     |   +-- SpaceEnded          the whole space takes no more (``streams.imports.transfer``)
     +-- HistoryTruncated        retention already removed what was asked for
     |   +-- MissingOffsets      acknowledged messages are not there: Redis lost them (``streams.log.ranges``)
+    +-- EpochsTruncated         retention already removed the boundaries between epochs that were asked for
     +-- SchemaMismatch          the data is not of the schema that the space or the reader has
     +-- Fenced                  somebody with a higher fencing token took over; this one must stop
     |   +-- OutOfSequence       two publishers use one id, or Redis lost writes (``streams.log.appends``)
@@ -124,6 +125,10 @@ class HistoryTruncated(StreamleaseError):
 
     def _usual_remedy(self) -> str:
         return "start from 'earliest' or from an offset that is still there"
+
+
+class EpochsTruncated(StreamleaseError):
+    """Retention already removed the boundaries that were asked for, and with them what lies between them."""
 
 
 class SchemaMismatch(StreamleaseError):

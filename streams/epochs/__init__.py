@@ -1,0 +1,13 @@
+"""Epochs over the streams of a space: staged data, lines, the keeper's fold, boundaries.
+
+The algebra of epochs stands in `protocol/epochs/`; what stands in Redis and who writes it in
+`docs/decisions/0268-epochs-are-staged-and-kept.md`.
+
+================ =====================================================================
+``keys``         names of the keys
+``core/``        pure: lines and boundaries, what the lines come to, who is silent
+``writing``      writing a line: entering, advancing, leaving, signs of life
+``stored``       reading lines and boundaries, and the fold of all lines
+``keeping``      the acts of a keeper: decide, move, drop, record
+================ =====================================================================
+"""

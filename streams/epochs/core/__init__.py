@@ -1,0 +1,9 @@
+"""Epochs of a space as far as they are pure: what is written down, and what it comes to.
+
+============== =======================================================================
+``lines``      what publishers and keepers write down, in one order
+``fold``       what the lines come to: who holds which epochs, and what is complete
+``boundaries`` up to where the streams have whole epochs
+``silence``    which publishers are silent
+============== =======================================================================
+"""

@@ -1,0 +1,99 @@
+"""Boundaries: up to where the streams of a space have whole epochs, each with the frontier behind it. Pure.
+
+Boundary 0 is the beginning: nothing is completed, and all streams are empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from streamlease.protocol.epochs.antichains import Antichain
+from streamlease.protocol.epochs.order import Epoch
+from streamlease.protocol.errors import InvalidInput, Unsupported
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.epochs.core.lines import epoch_of, frontier_of
+
+
+class MovedPart(NamedTuple):
+    """How many messages of one publisher and one epoch a stream got at a boundary, in this order."""
+
+    epoch: Epoch
+    name: str
+    inc: int
+    stream: StreamId
+    rows: int
+    lost: int = 0
+    """So many more were staged, and Redis lost them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """One boundary of a space."""
+
+    number: int
+    upto: int
+    """The line up to which it folds."""
+    term: int
+    """That of the keeper which recorded it."""
+    lower: Antichain
+    """What is not at or above an element of it is completed, and whole in the streams; empty: everything."""
+    upper: Antichain
+    """The maximal epochs of which something was given up so far."""
+    ends: Mapping[StreamId, int] = field(default_factory=dict)
+    """The ends of the streams that changed: the offset behind the last message of the boundary."""
+    moved: tuple[MovedPart, ...] = ()
+    dropped: tuple[tuple[str, int], ...] = ()
+    """Name and incarnation of publishers that were given up, and whose open epochs were dropped."""
+
+    @property
+    def lost(self) -> int:
+        """How many messages of completed epochs Redis lost."""
+        return sum(one.lost for one in self.moved)
+
+    def dump(self) -> str:
+        """The document of the boundary."""
+        return json.dumps(
+            {
+                "upto": self.upto,
+                "term": self.term,
+                "lower": self.lower,
+                "upper": self.upper,
+                "ends": {str(stream): end for stream, end in self.ends.items()},
+                "parts": [[*one[:3], str(one.stream), *one[4:]] for one in self.moved],
+                "dropped": self.dropped,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def parse(cls, number: int, text: bytes | str) -> Boundary:
+        """The boundary that a document says.
+
+        Raises:
+            Unsupported: it is damaged, or of another version.
+        """
+        try:
+            it = json.loads(text)
+            return cls(
+                number,
+                int(it["upto"]),
+                int(it["term"]),
+                frontier_of(it["lower"]),
+                frontier_of(it["upper"]),
+                {StreamId.parse(stream): int(end) for stream, end in it["ends"].items()},
+                tuple(
+                    MovedPart(
+                        epoch_of(epoch), str(name), int(inc), StreamId.parse(stream), int(rows), int(lost)
+                    )
+                    for epoch, name, inc, stream, rows, lost in it["parts"]
+                ),
+                tuple((str(name), int(inc)) for name, inc in it["dropped"]),
+            )
+        except (KeyError, TypeError, ValueError, InvalidInput) as error:
+            raise Unsupported(
+                f"boundary {number} cannot be read ({type(error).__name__}): "
+                f"all processes must run the same version"
+            ) from None

@@ -1,0 +1,388 @@
+"""The acts of a keeper of one space, under one term: fold, decide, move, drop, record.
+
+::
+
+    lines --fold--> due? --decide n--> move what is complete, stream by stream --> drop --> record n
+
+Each step may be repeated: what was decided holds, a move that was done says so, and what is recorded is. So a
+turn that failed in the middle is gone on with by the next turn, or by the next keeper, which finds what is
+pending. Whoever has a higher term fences this one at the next decision or record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from streamlease.protocol.epochs.order import Epoch
+from streamlease.protocol.errors import Fenced, NotDurable, StoreRefused, StreamleaseError, Unsupported
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.epochs import keys
+from streamlease.streams.epochs.core.boundaries import Boundary, MovedPart
+from streamlease.streams.epochs.core.fold import Dropped, Fold, Owned
+from streamlease.streams.epochs.core.silence import Sign, Silences
+from streamlease.streams.epochs.stored import (
+    Numbered,
+    lines_command,
+    parse_lines,
+    parse_state,
+    read_bounds,
+    state_command,
+)
+from streamlease.streams.epochs.writing import lose
+from streamlease.streams.log.appends import refused_append
+from streamlease.streams.log.keys import append_keys, stream_news
+from streamlease.streams.redis.connection import Argument, AsyncRedis, ask, refusal
+from streamlease.streams.redis.durability import Durability
+from streamlease.streams.redis.durable import run_settled
+from streamlease.streams.redis.scripts import Call, load_script, run_many
+
+_ROOM = "streamlease.streams.epochs"
+
+PIECE_ROWS = 4096
+"""Messages in one piece of a move at most: with `MOVE_ENTRIES`, how long one script may take."""
+
+MOVE_ENTRIES = 256
+"""After so many entries a move leaves the rest to the next call."""
+
+DROP_ENTRIES = 512
+"""So many staged entries are looked at by one call."""
+
+STREAMS_AT_ONCE = 250
+"""Staged logs that one exchange looks at."""
+
+LINES_AT_ONCE = 1000
+"""A boundary folds so many lines at most."""
+
+SNAPSHOT_LINES = 2000
+"""So many lines stand behind a snapshot before there is a new one."""
+
+INCARNATIONS = 1 << 20
+"""Incarnation I of a name appends to staged logs under the incarnations from I times so many on."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A boundary between its decision and its record."""
+
+    number: int
+    upto: int
+    complete: list[Owned]
+    dropped: list[Dropped]
+    moved: list[MovedPart] | None = None
+    ends: dict[StreamId, int] = field(default_factory=dict)
+
+
+class Keeper:
+    """Keeps one space. `begin` first; then `turn` whenever there may be lines.
+
+    Args:
+        streams: all streams of the space.
+        term: that of the claim under which it keeps.
+        clock: this process' own clock, in milliseconds.
+        timeout: milliseconds after which a silent publisher is given up; None: never.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        space: str,
+        dimensions: int,
+        streams: Sequence[StreamId],
+        term: int,
+        clock: Callable[[], int],
+        *,
+        durability: Durability,
+        timeout: int | None,
+    ) -> None:
+        self.space = space
+        self._redis = redis
+        self._streams = streams
+        self._term = term
+        self._clock = clock
+        self._durability = durability
+        self._silences = Silences(timeout) if timeout is not None else None
+        self._fold = Fold(dimensions)
+        self._open: _Open | None = None
+        self._kept_line = 0
+        """The last line in the newest snapshot."""
+
+    @property
+    def boundary(self) -> int:
+        """The number of the newest boundary that it knows of."""
+        return self._fold.boundary - (self._open is not None)
+
+    async def begin(self) -> None:
+        """Take over from whoever kept the space before.
+
+        Raises:
+            Fenced: another keeper has a higher term.
+            Unsupported: what is there cannot be read.
+            StoreUnavailable, StoreRefused, Indefinite: try again.
+        """
+        _expect(await self._script("take_over", [keys.state(self.space)], [self._term]), b"taken")
+        (reply,) = await ask(self._redis, [state_command(self.space)])
+        stored = parse_state(reply)
+        fold = self._fold
+        if stored.snapshot:
+            fold = Fold.load(fold.dimensions, stored.snapshot)
+        self._fold, self._open, self._kept_line = fold, None, fold.line
+        while fold.boundary < stored.boundary:
+            bounds = await read_bounds(self._redis, self.space, fold.boundary)
+            if not bounds:
+                raise self._hole(f"boundary {fold.boundary + 1}")
+            for bound in bounds:
+                await self._fold_upto(bound.upto)
+                fold.take_completed(bound.number)
+        if stored.pending is not None:
+            number, upto = stored.pending
+            await self._fold_upto(upto)
+            self._take(number, upto)
+
+    async def turn(self) -> bool:
+        """Fold what there is, and complete what is complete; whether a boundary was recorded.
+
+        Raises:
+            Fenced: another keeper has a higher term.
+            Unsupported, StreamleaseError: something cannot be read, or a stream takes nothing.
+            StoreUnavailable, StoreRefused, Indefinite, NotDurable: try again.
+        """
+        if self._open is None:
+            self._apply(await self._lines())
+            if not self._fold.due:
+                await self._keep()
+                return False
+            await self._decide()
+        opened = self._open
+        assert opened is not None
+        if opened.moved is None:
+            opened.moved = await self._move(opened)
+            await self._drop(opened.dropped)
+        await self._record(opened, opened.moved)
+        self._open = None
+        await self._keep()
+        return True
+
+    async def look(self) -> list[Sign]:
+        """Give up the publishers that are silent; which.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: try again.
+        """
+        if self._silences is None:
+            return []
+        records, time = await ask(self._redis, [("HGETALL", keys.writers(self.space)), ("TIME",)])
+        signs = _signs(dict(zip(records[::2], records[1::2], strict=True)))
+        now = int(time[0]) * 1000 + int(time[1]) // 1000
+        silent = self._silences.look(signs, now, self._clock())
+        return [
+            sign
+            for sign in silent
+            if await lose(self._redis, self.space, sign.name, sign.inc, "silent", str(sign.seen))
+        ]
+
+    # ------------------------------------------------------------ inside
+
+    async def _lines(self) -> list[Numbered]:
+        (reply,) = await ask(self._redis, [lines_command(self.space, self._fold.line, LINES_AT_ONCE)])
+        return parse_lines(reply)
+
+    async def _fold_upto(self, upto: int) -> None:
+        """Fold the lines up to `upto`, and none behind it."""
+        while self._fold.line < upto:
+            lines = await self._lines()
+            if not lines:
+                raise self._hole(f"line {self._fold.line + 1}")
+            self._apply(one for one in lines if one.number <= upto)
+
+    def _apply(self, lines: Iterable[Numbered]) -> None:
+        for number, line in lines:
+            if number != self._fold.line + 1:
+                raise self._hole(f"line {self._fold.line + 1}")
+            self._fold.apply(number, line)
+
+    def _take(self, number: int, upto: int) -> None:
+        dropped = self._fold.dropped
+        self._open = _Open(number, upto, self._fold.take_completed(number), dropped)
+
+    async def _decide(self) -> None:
+        number, upto = self._fold.boundary + 1, self._fold.line
+        args: list[Argument] = [self._term, number, upto]
+        reply = await self._script("decide", [keys.state(self.space)], args)
+        if _expect(reply, b"decided") != upto:
+            raise self._hole(f"the decision about boundary {number}")
+        self._take(number, upto)
+
+    async def _move(self, opened: _Open) -> list[MovedPart]:
+        """Have what is complete in its streams; how many messages of each publisher, in order."""
+        pieces: dict[StreamId, list[tuple[Owned, int, int]]] = {}
+        for owned in opened.complete:
+            for first, to in owned.staged.ranges:
+                for begin in range(first, to, PIECE_ROWS):
+                    pieces.setdefault(owned.staged.stream, []).append(
+                        (owned, begin, min(to, begin + PIECE_ROWS))
+                    )
+        calls = {
+            stream: _move_call(stream, opened.number, opened.upto, wanted)
+            for stream, wanted in pieces.items()
+        }
+        rows: dict[tuple[Owned, StreamId], int] = {}
+        while calls:
+            answers, waits = await run_settled(self._redis, [*calls.values()], [self._durability])
+            for (stream, wanted), answer in zip([(one, pieces[one]) for one in calls], answers, strict=True):
+                reply = self._moved(stream, answer.reply)
+                why = waits.failure(self._durability, answer.waited)
+                if why:
+                    raise NotDurable(f"what was moved into stream {stream} is not durable yet: {why}")
+                done = int(reply[1])
+                if done < len(wanted):
+                    continue
+                del calls[stream]
+                opened.ends[stream] = int(reply[2 + done])
+                for (owned, _, _), moved in zip(wanted, reply[2 : 2 + done], strict=True):
+                    rows[owned, stream] = rows.get((owned, stream), 0) + int(moved)
+        return [
+            MovedPart(
+                staged.epoch,
+                owned.name,
+                owned.inc,
+                staged.stream,
+                rows[owned, staged.stream],
+                staged.rows - rows[owned, staged.stream],
+            )
+            for owned in opened.complete
+            if (staged := owned.staged).rows
+        ]
+
+    def _moved(self, stream: StreamId, reply: Any) -> Sequence[Any]:
+        if isinstance(reply, ResponseError):
+            raise refused_append(stream, reply)
+        if isinstance(reply, StreamleaseError):
+            raise reply
+        if reply[0] == b"moved":
+            return list(reply)
+        if reply[0] == b"past":
+            raise Unsupported(
+                f"stream {stream} has boundary {reply[1]} of space {self.space}, which Redis lost elsewhere: "
+                f"look at the servers of the cluster; streamlease doctor says more"
+            )
+        raise StoreRefused(f"nothing can be moved into stream {stream}: {reply!r}")
+
+    async def _drop(self, dropped: Sequence[Dropped]) -> None:
+        """Fence incarnations in all staged logs, and remove what they had not given up."""
+        waiting = {(one.staged.epoch, one.name, one.inc) for one in self._fold.waiting} if dropped else set()
+        script = load_script(_ROOM, "drop")
+        for gone, begin in product(dropped, range(0, len(self._streams), STREAMS_AT_ONCE)):
+            streams = self._streams[begin : begin + STREAMS_AT_ONCE]
+            fields = await ask(self._redis, [("HKEYS", keys.staged_epochs(stream)) for stream in streams])
+            wanted = {
+                stream: [one for one in found if _is_dropped(one, gone, waiting)]
+                for stream, found in zip(streams, fields, strict=True)
+            }
+            behind: dict[StreamId, Argument] = dict.fromkeys(streams, "-")
+            fence = (gone.inc + 1) * INCARNATIONS - 1
+            while behind:
+                calls = [
+                    script.call(
+                        [keys.staged_publishers(stream), keys.staged_log(stream), keys.staged_epochs(stream)],
+                        [gone.name, fence, after, DROP_ENTRIES, *wanted[stream]],
+                    )
+                    for stream, after in behind.items()
+                ]
+                replies = await run_many(self._redis, calls)
+                for reply in replies:
+                    if isinstance(reply, ResponseError):
+                        raise refusal(reply)
+                behind = {stream: reply[2] for stream, reply in zip(behind, replies, strict=True) if reply[2]}
+
+    async def _record(self, opened: _Open, moved: Sequence[MovedPart]) -> None:
+        fold = self._fold
+        boundary = Boundary(
+            opened.number,
+            opened.upto,
+            self._term,
+            fold.lower,
+            fold.upper,
+            opened.ends,
+            (*moved,),
+            tuple((one.name, one.inc) for one in opened.dropped),
+        )
+        args: list[Argument] = [self._term, opened.number, boundary.dump(), keys.news(self.space)]
+        for stream, end in opened.ends.items():
+            args += (str(stream), end)
+        names = [keys.state(self.space), keys.bounds(self.space), keys.ends(self.space)]
+        reply = await self._script("record", names, args)
+        _expect(reply, b"recorded")
+
+    async def _keep(self) -> None:
+        """Have a new snapshot, if there are many lines behind the last one. Nothing is due now."""
+        fold = self._fold
+        if fold.line - self._kept_line < SNAPSHOT_LINES:
+            return
+        args: list[Argument] = [self._term, fold.line, fold.dump()]
+        reply = await self._script("snapshot", [keys.state(self.space), keys.lines(self.space)], args)
+        _expect(reply, b"kept")
+        self._kept_line = fold.line
+
+    async def _script(self, name: str, names: Sequence[str], args: Sequence[Argument]) -> Any:
+        call = load_script(_ROOM, name).call(names, args)
+        answers, waits = await run_settled(self._redis, [call], [self._durability])
+        reply = answers[0].reply
+        if isinstance(reply, ResponseError):
+            raise refusal(reply)
+        if isinstance(reply, StreamleaseError):
+            raise reply
+        why = waits.failure(self._durability, answers[0].waited)
+        if why:
+            raise NotDurable(f"what the keeper of space {self.space} wrote is not durable yet: {why}")
+        return reply
+
+    def _hole(self, what: str) -> StoreRefused:
+        return StoreRefused(
+            f"{what} of the epochs of space {self.space} is not what its keeper knows: Redis lost writes, or "
+            f"another keeper is there; it begins again"
+        )
+
+
+def _expect(reply: Any, good: bytes) -> int:
+    """The number behind a good reply.
+
+    Raises:
+        Fenced: another keeper has a higher term.
+        StoreRefused: it is none.
+    """
+    if reply[0] == good:
+        return int(reply[1]) if len(reply) > 1 else 0
+    if reply[0] == b"fenced":
+        raise Fenced(f"a keeper of term {int(reply[1])} is there: this one ends")
+    raise StoreRefused(f"the keeper is answered {reply!r}: Redis lost writes, or another keeper is there")
+
+
+def _is_dropped(staged: bytes, gone: Dropped, waiting: Container[tuple[Epoch, str, int]]) -> bool:
+    epoch, name, inc = keys.parse_staged_field(staged)
+    return name == gone.name and inc <= gone.inc and (epoch, name, inc) not in waiting
+
+
+def _move_call(stream: StreamId, number: int, upto: int, pieces: Sequence[tuple[Owned, int, int]]) -> Call:
+    meta, publishers, log = append_keys(stream)
+    args: list[Argument] = [keys.MOVER, number, upto, MOVE_ENTRIES, stream_news(stream)]
+    for owned, first, to in pieces:
+        args += (keys.staged_field(owned.staged.epoch, owned.name, owned.inc), first, to)
+    names = [meta, publishers, log, keys.staged_log(stream), keys.staged_epochs(stream)]
+    return load_script(_ROOM, "move").call(names, args)
+
+
+def _signs(records: Mapping[bytes, bytes]) -> list[Sign]:
+    """The publishers that are there, of the hash of writers."""
+    found = []
+    for name, record in records.items():
+        if name.startswith(b"!"):
+            continue
+        inc, _, _, _, seen, state = record.split(b" ")
+        if state == b"here":
+            found.append(Sign(name.decode(), int(inc), int(seen)))
+    return found

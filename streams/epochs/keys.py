@@ -1,0 +1,89 @@
+"""Names of the keys of a space with epochs.
+
+What belongs to one stream shares the stream's hash tag, so that one script moves what is staged into it;
+what belongs to the space as a whole shares another one. The table is in decision 268.
+"""
+
+from __future__ import annotations
+
+from streamlease.protocol.epochs.order import Epoch
+from streamlease.protocol.ids import StreamId
+
+MOVER = "!epochs"
+"""Under this publisher id a stream remembers the last boundary that was moved into it; no name begins so."""
+
+
+def staged_meta(stream: StreamId) -> str:
+    """The hash with next offset and state of the staged log."""
+    return f"sl:{{{stream}}}:open:meta"
+
+
+def staged_publishers(stream: StreamId) -> str:
+    """The hash with the last append of each publisher to the staged log."""
+    return f"sl:{{{stream}}}:open:pubs"
+
+
+def staged_log(stream: StreamId) -> str:
+    """The Redis stream with what is staged."""
+    return f"sl:{{{stream}}}:open:log"
+
+
+def staged_news(stream: StreamId) -> str:
+    """The channel on which what was staged is announced."""
+    return f"sl:{{{stream}}}:open:news"
+
+
+def staged_epochs(stream: StreamId) -> str:
+    """The hash ``EPOCH NAME INCARNATION`` -> messages that are staged."""
+    return f"sl:{{{stream}}}:open:epochs"
+
+
+def epoch_text(epoch: Epoch) -> str:
+    """An epoch as it stands in keys, fields and entries: ``4``, or ``4,5``."""
+    return ",".join(map(str, epoch))
+
+
+def writer_text(name: str, inc: int) -> str:
+    """Who staged something: the field ``w`` of a staged entry. `inc` is the incarnation of the lines."""
+    return f"{name} {inc}"
+
+
+def staged_field(epoch: Epoch, name: str, inc: int) -> str:
+    """The field of `staged_epochs`."""
+    return f"{epoch_text(epoch)} {writer_text(name, inc)}"
+
+
+def parse_staged_field(field: bytes) -> tuple[Epoch, str, int]:
+    """Epoch, name and incarnation of a field of `staged_epochs`."""
+    epoch, name, inc = field.decode().split(" ")
+    return tuple(map(int, epoch.split(","))), name, int(inc)
+
+
+def lines(space: str) -> str:
+    """The Redis stream with the lines of a space."""
+    return f"sl:{{epochs:{space}}}:lines"
+
+
+def writers(space: str) -> str:
+    """The hash with the newest line of each publisher."""
+    return f"sl:{{epochs:{space}}}:writers"
+
+
+def state(space: str) -> str:
+    """The hash with the keeper's term, the newest boundary, the pending one, and a snapshot."""
+    return f"sl:{{epochs:{space}}}:state"
+
+
+def ends(space: str) -> str:
+    """The hash with the ends of the streams at the newest boundary."""
+    return f"sl:{{epochs:{space}}}:ends"
+
+
+def bounds(space: str) -> str:
+    """The Redis stream with the boundaries of a space."""
+    return f"sl:{{epochs:{space}}}:bounds"
+
+
+def news(space: str) -> str:
+    """The channel on which lines and boundaries are announced: ``line N``, ``boundary N``."""
+    return f"sl:{{epochs:{space}}}:news"

@@ -1,0 +1,36 @@
+-- Record a boundary that was decided, and whose messages are in their streams.
+--
+-- KEYS  1 state (hash)  2 bounds (stream)  3 ends (hash)
+-- ARGV  1 term of the keeper
+--       2 number of the boundary
+--       3 the boundary as JSON
+--       4 news channel
+--       5... stream, end   of the streams that changed
+--
+-- Replies
+--   {'recorded'}             by this call, or before
+--   {'fenced', term}         another keeper has a higher term
+--   {'other', boundary}      it was not decided, or Redis lost that; the newest boundary is this
+
+local it = redis.call('HMGET', KEYS[1], 'term', 'boundary', 'pending')
+local term = tonumber(it[1] or 0)
+if term > tonumber(ARGV[1]) then
+  return {'fenced', term}
+end
+local newest = tonumber(it[2] or 0)
+if newest == tonumber(ARGV[2]) then
+  -- A write, so that WAIT or WAITAOF behind a repetition covers the first call.
+  redis.call('HSET', KEYS[1], 'boundary', ARGV[2])
+  return {'recorded'}
+end
+if not it[3] or string.match(it[3], '^%d+') ~= ARGV[2] then
+  return {'other', newest}
+end
+redis.call('XADD', KEYS[2], ARGV[2] .. '-0', 'b', ARGV[3])
+for i = 5, #ARGV, 2 do
+  redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1])
+end
+redis.call('HSET', KEYS[1], 'boundary', ARGV[2])
+redis.call('HDEL', KEYS[1], 'pending')
+redis.call('PUBLISH', ARGV[4], 'boundary ' .. ARGV[2])
+return {'recorded'}

@@ -1,0 +1,167 @@
+"""Reading what stands of a space's epochs: lines, boundaries, ends, and the fold of all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from streamlease.protocol.errors import EpochsTruncated, StoreRefused
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.epochs import keys
+from streamlease.streams.epochs.core.boundaries import Boundary
+from streamlease.streams.epochs.core.fold import Fold
+from streamlease.streams.epochs.core.lines import Line, parse_line
+from streamlease.streams.redis.connection import Command, Redis, ask
+
+PAGE = 1000
+"""Lines or boundaries in one reply."""
+
+READS = 5
+"""So often a fold begins anew because a keeper trimmed the lines under it."""
+
+
+class Numbered(NamedTuple):
+    """A line with its number."""
+
+    number: int
+    line: Line
+
+
+class Stored(NamedTuple):
+    """What the keeper has written down of itself."""
+
+    term: int
+    boundary: int
+    """The number of the newest boundary; 0 for none."""
+    pending: tuple[int, int] | None
+    """A boundary that was decided and not recorded: its number, and the line up to which it folds."""
+    folded: int
+    """The last line in the snapshot."""
+    snapshot: bytes | None
+
+
+def state_command(space: str) -> Command:
+    """Asks for what `parse_state` takes."""
+    return ("HMGET", keys.state(space), "term", "boundary", "pending", "folded", "snapshot")
+
+
+def parse_state(reply: Sequence[bytes | None]) -> Stored:
+    """What the reply to `state_command` says."""
+    term, boundary, pending, folded, snapshot = reply
+    number, _, upto = (pending or b"").partition(b" ")
+    return Stored(
+        int(term or 0),
+        int(boundary or 0),
+        (int(number), int(upto)) if pending else None,
+        int(folded or 0),
+        snapshot,
+    )
+
+
+def lines_command(space: str, after: int, count: int = PAGE) -> Command:
+    """Asks for the lines behind number `after`."""
+    return ("XRANGE", keys.lines(space), f"{after + 1}-0", "+", "COUNT", count)
+
+
+def parse_lines(reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Numbered]:
+    """What the reply to `lines_command` says.
+
+    Raises:
+        Unsupported: one cannot be read.
+    """
+    return [Numbered(int(id.partition(b"-")[0]), parse_line(fields[1])) for id, fields in reply]
+
+
+def bounds_command(space: str, after: int, count: int = PAGE) -> Command:
+    """Asks for the boundaries behind number `after`."""
+    return ("XRANGE", keys.bounds(space), f"{after + 1}-0", "+", "COUNT", count)
+
+
+def parse_bounds(reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Boundary]:
+    """What the reply to `bounds_command` says.
+
+    Raises:
+        Unsupported: one cannot be read.
+    """
+    return [Boundary.parse(int(id.partition(b"-")[0]), fields[1]) for id, fields in reply]
+
+
+async def read_bounds(redis: Redis, space: str, after: int, count: int = PAGE) -> list[Boundary]:
+    """The next boundaries behind number `after`, at most `count`.
+
+    Raises:
+        EpochsTruncated: those right behind it are not there any more.
+        StoreUnavailable, StoreRefused.
+    """
+    (reply,) = await ask(redis, [bounds_command(space, after, count)])
+    found = parse_bounds(reply)
+    if found and found[0].number != after + 1:
+        raise EpochsTruncated(
+            f"the boundaries {after + 1} to {found[0].number - 1} of space {space} are not there any more: "
+            f"retention removed them; read from the earliest"
+        )
+    return found
+
+
+class Joined(NamedTuple):
+    """Where somebody begins who wants all that comes behind a boundary."""
+
+    boundary: int
+    ends: dict[StreamId, int]
+    """Where each stream that has messages of epochs ends at that boundary; others are empty."""
+
+
+def joined_commands(space: str) -> list[Command]:
+    """Asks for what `parse_joined` takes. All in one transaction, or in one script."""
+    return [("HGET", keys.state(space), "boundary"), ("HGETALL", keys.ends(space))]
+
+
+async def read_joined(redis: Redis, space: str) -> Joined:
+    """The newest boundary, with the ends of all streams at it.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    while True:
+        # The ends change only with the boundary: the same number before and behind them vouches for them.
+        boundary, ends, again = await ask(redis, [*joined_commands(space), joined_commands(space)[0]])
+        if boundary == again:
+            found = zip(ends[::2], ends[1::2], strict=True)
+            return Joined(int(boundary or 0), {StreamId.parse(one.decode()): int(end) for one, end in found})
+
+
+async def read_fold(redis: Redis, space: str, dimensions: int, least: int = 0) -> Fold:
+    """What all lines come to; boundaries are not taken.
+
+    What was moved since the snapshot still waits in it, and what was dropped since is still to be dropped.
+
+    Args:
+        least: the number of a line that was written: it is in what is returned.
+
+    Raises:
+        Unsupported: something cannot be read.
+        StoreUnavailable, StoreRefused: try again; also if that line is not there.
+    """
+    fold = Fold(dimensions)
+    for _ in range(READS):
+        (reply,) = await ask(redis, [state_command(space)])
+        stored = parse_state(reply)
+        fold = Fold.load(dimensions, stored.snapshot) if stored.snapshot else Fold(dimensions)
+        if await catch_up(redis, space, fold) and fold.line >= least:
+            return fold
+    raise StoreRefused(
+        f"the lines of the epochs of space {space} end at {fold.line}, and line {least} was written: "
+        f"Redis lost some, or a keeper trims them right now; try again"
+    )
+
+
+async def catch_up(redis: Redis, space: str, fold: Fold) -> bool:
+    """Fold the lines behind those that it has; False if the next one is gone: there is a newer snapshot."""
+    while True:
+        (reply,) = await ask(redis, [lines_command(space, fold.line)])
+        if not reply:
+            return True
+        for number, line in parse_lines(reply):
+            if number != fold.line + 1:
+                return False
+            fold.apply(number, line)

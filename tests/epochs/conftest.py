@@ -1,0 +1,19 @@
+"""An empty server on which the streams of a space are open."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from tests.epochs.staging import STREAMS
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[AsyncRedis]:
+    client = connect(redis_url)
+    await AsyncLog(client).open(STREAMS)
+    yield client
+    await client.aclose()

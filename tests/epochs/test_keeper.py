@@ -1,0 +1,255 @@
+"""A keeper's acts on every kind of server, and what the next one makes of a crash at each point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from streamlease.protocol.errors import Fenced, StreamleaseError
+from streamlease.streams.epochs import keeping, keys
+from streamlease.streams.epochs.keeping import Keeper
+from streamlease.streams.epochs.writing import LineWriter
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from tests.epochs.staging import (
+    SPACE,
+    STREAMS,
+    boundaries,
+    contents,
+    keeper_of,
+    make_keeper,
+    stage,
+    staged_fields,
+)
+
+
+async def entered(redis: AsyncRedis, name: str = "a") -> LineWriter:
+    writer = LineWriter(redis, SPACE, name)
+    await writer.enter()
+    return writer
+
+
+async def test_what_is_complete_is_moved_and_recorded(redis: AsyncRedis) -> None:
+    a = await entered(redis)
+    keeper = await keeper_of(redis)
+    assert not await keeper.turn()
+    parts = [await stage(redis, 0, (0,), ["x", "y"]), await stage(redis, 2, (0,), ["z"])]
+    assert await contents(redis, 0) == []
+    await a.advance(((3,),), parts)
+    assert await keeper.turn()
+    assert not await keeper.turn()
+    assert await contents(redis, 0) == ["x", "y"]
+    assert await contents(redis, 2) == ["z"]
+    (bound,) = await boundaries(redis)
+    assert (bound.number, bound.lower, bound.upper) == (1, ((3,),), ((0,),))
+    assert bound.ends == {STREAMS[0]: 2, STREAMS[2]: 1}
+    assert [(one.epoch, one.name, one.stream.shard, one.rows, one.lost) for one in bound.moved] == [
+        ((0,), "a", 0, 2, 0),
+        ((0,), "a", 2, 1, 0),
+    ]
+    assert await staged_fields(redis, 0) == {}
+    (left,) = await ask(redis, [("XLEN", keys.staged_log(STREAMS[0]))])
+    assert left == 0
+
+
+async def test_epochs_stand_in_their_order_then_by_publisher(redis: AsyncRedis) -> None:
+    b, a = await entered(redis, "b"), await entered(redis, "a")
+    keeper = await keeper_of(redis)
+    late = await stage(redis, 0, (1,), ["b1"], "b")
+    early = await stage(redis, 0, (0,), ["b0"], "b")
+    other = await stage(redis, 0, (0,), ["a0"], "a")
+    await b.advance(((2,),), [late, early])
+    assert not await keeper.turn()
+    await a.advance(((2,),), [other])
+    assert await keeper.turn()
+    assert await contents(redis, 0) == ["a0", "b0", "b1"]
+
+
+async def test_a_skipped_epoch_moves_the_frontier_without_data(redis: AsyncRedis) -> None:
+    a = await entered(redis)
+    keeper = await keeper_of(redis)
+    await a.advance(((9,),), [])
+    assert await keeper.turn()
+    (bound,) = await boundaries(redis)
+    assert (bound.lower, bound.ends, bound.moved) == (((9,),), {}, ())
+
+
+async def test_what_an_incarnation_had_not_given_up_is_dropped(redis: AsyncRedis) -> None:
+    old = await entered(redis)
+    keeper = await keeper_of(redis)
+    kept = await stage(redis, 0, (0,), ["kept"])
+    await stage(redis, 0, (1,), ["dropped", "too"])
+    await old.advance(((1,),), [kept])
+    new = await entered(redis)
+    again = await stage(redis, 0, (1,), ["sent again"], inc=new.inc)
+    assert await keeper.turn()
+    assert await contents(redis, 0) == ["kept"]
+    assert await staged_fields(redis, 0) == {b"1 a 2": 1}
+    (fence,) = await ask(redis, [("HGET", keys.staged_publishers(STREAMS[1]), "a")])
+    assert int(fence.split()[0]) == 2 * keeping.INCARNATIONS - 1, "the older one is fenced everywhere"
+    await new.advance(((2,),), [again])
+    assert await keeper.turn()
+    assert await contents(redis, 0) == ["kept", "sent again"]
+
+
+async def test_a_silent_publisher_is_given_up_by_both_clocks(redis: AsyncRedis) -> None:
+    now = 0
+    writer, other = await entered(redis, "a"), await entered(redis, "b")
+    keeper = make_keeper(redis, timeout=1000, clock=lambda: now)
+    await keeper.begin()
+    await stage(redis, 0, (0,), ["never seen"], "a")
+    kept = await stage(redis, 0, (0,), ["seen"], "b")
+    await other.advance(((1,),), [kept])
+    assert await keeper.look() == []
+    now = 5000
+    assert await keeper.look() == [], "silent by its own clock, and by Redis' clock it just lived"
+    (record,) = await ask(redis, [("HGET", keys.writers(SPACE), "a")])
+    words = record.split()
+    words[4] = b"%d" % (int(words[4]) - 2000)
+    await ask(redis, [("HSET", keys.writers(SPACE), "a", b" ".join(words))])
+    assert await keeper.look() == [], "a new sign: its own clock begins anew"
+    now = 6500
+    assert [sign.name for sign in await keeper.look()] == ["a"]
+    assert await keeper.turn()
+    assert await contents(redis, 0) == ["seen"]
+    with pytest.raises(Fenced):
+        await writer.advance(((1,),), [])
+    (bound,) = await boundaries(redis)
+    assert bound.dropped == (("a", 1),)
+    assert bound.lower == ((1,),)
+
+
+async def test_two_keepers_record_nothing_twice(redis: AsyncRedis) -> None:
+    a = await entered(redis)
+    old = await keeper_of(redis, 1)
+    await a.advance(((1,),), [await stage(redis, 0, (0,), ["x"])])
+    new = await keeper_of(redis, 2)
+    with pytest.raises(Fenced, match="term 2"):
+        await old.turn()
+    assert await new.turn()
+    with pytest.raises(Fenced):
+        await make_keeper(redis, 1).begin()
+    assert await contents(redis, 0) == ["x"]
+    assert [one.term for one in await boundaries(redis)] == [2]
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+ACTS = ("decide", "move", "drop", "record")
+
+
+@pytest.fixture
+def crash(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """`{"before": act}` or `{"after": act}`: a keeper ends there, once."""
+    plan: dict[str, str] = {}
+    for act in ACTS:
+        real = getattr(Keeper, f"_{act}")
+
+        async def acted(self: Keeper, *args: Any, act: str = act, real: Any = real) -> Any:
+            if plan.get("before") == act:
+                plan.clear()
+                raise Crash
+            done = await real(self, *args)
+            if plan.get("after") == act:
+                plan.clear()
+                raise Crash
+            return done
+
+        monkeypatch.setattr(Keeper, f"_{act}", acted)
+    yield plan
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_the_next_keeper_goes_on_wherever_one_ends(
+    redis: AsyncRedis, crash: dict[str, str], act: str, when: str
+) -> None:
+    a, b = await entered(redis, "a"), await entered(redis, "b")
+    keeper = await keeper_of(redis, 1)
+    await a.advance(((1,),), [await stage(redis, 0, (0,), ["a0"]), await stage(redis, 1, (0,), ["a0"])])
+    await stage(redis, 0, (1,), ["dropped"], "a")
+    await b.advance(
+        ((2,),), [await stage(redis, 0, (0,), ["b0"], "b"), await stage(redis, 0, (1,), ["b1"], "b")]
+    )
+    await entered(redis, "a")
+    crash[when] = act
+    with pytest.raises(Crash):
+        await keeper.turn()
+    # More is written before the next keeper comes: the boundary that was decided stays as it is.
+    await b.advance(((4,),), [await stage(redis, 1, (2,), ["b2"], "b")])
+    following = await keeper_of(redis, 2)
+    while await following.turn():
+        pass
+    found = await boundaries(redis)
+    assert [one.number for one in found] == list(range(1, len(found) + 1))
+    assert found[-1].lower == ((1,),)
+    assert await contents(redis, 0) == ["a0", "b0"]
+    assert await contents(redis, 1) == ["a0"]
+    assert await staged_fields(redis, 0) == {b"1 b 1": 1}
+    ends = {}
+    for one in found:
+        ends |= one.ends
+    assert ends == {STREAMS[0]: 2, STREAMS[1]: 1}
+    # A turn that failed is gone on with by the same keeper, too.
+    assert sum(one.rows for bound in found for one in bound.moved) == 3
+
+
+async def test_a_large_epoch_is_moved_in_several_calls(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "PIECE_ROWS", 3)
+    monkeypatch.setattr(keeping, "MOVE_ENTRIES", 2)
+    a = await entered(redis)
+    keeper = await keeper_of(redis)
+    part = await stage(redis, 0, (0,), [str(number) for number in range(20)])
+    await a.advance(((1,),), [part])
+    assert await keeper.turn()
+    assert await contents(redis, 0) == [str(number) for number in range(20)]
+    (bound,) = await boundaries(redis)
+    assert bound.moved[0].rows == 20
+    assert bound.ends == {STREAMS[0]: 20}
+
+
+async def test_what_redis_lost_of_an_epoch_is_told(redis: AsyncRedis) -> None:
+    a = await entered(redis)
+    keeper = await keeper_of(redis)
+    part = await stage(redis, 0, (0,), ["x", "y", "z"])
+    await ask(redis, [("XDEL", keys.staged_log(STREAMS[0]), "2-1")])
+    await a.advance(((1,),), [part])
+    assert await keeper.turn()
+    (bound,) = await boundaries(redis)
+    assert bound.lost == 1
+    assert await contents(redis, 0) == ["x", "y"]
+
+
+async def test_a_snapshot_replaces_lines(redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "SNAPSHOT_LINES", 3)
+    a, b = await entered(redis, "a"), await entered(redis, "b")
+    keeper = await keeper_of(redis)
+    parts = [await stage(redis, 0, (epoch,), [f"a{epoch}"]) for epoch in range(6)]
+    for epoch, part in enumerate(parts):
+        await a.advance(((epoch + 1,),), [part])
+        await keeper.turn()
+    (lines,) = await ask(redis, [("XLEN", keys.lines(SPACE))])
+    assert lines < 3
+    following = await keeper_of(redis, 2)
+    await b.advance(((4,),), [])
+    assert await following.turn()
+    assert await contents(redis, 0) == ["a0", "a1", "a2", "a3"]
+    await b.leave((), [])
+    assert await following.turn()
+    assert await contents(redis, 0) == [f"a{epoch}" for epoch in range(6)]
+
+
+async def test_a_line_that_is_missing_is_no_reason_to_go_on(redis: AsyncRedis) -> None:
+    a = await entered(redis)
+    keeper = await keeper_of(redis)
+    await a.advance(((1,),), [])
+    await a.advance(((2,),), [])
+    await ask(redis, [("XDEL", keys.lines(SPACE), "2-0")])
+    with pytest.raises(StreamleaseError, match=r"line 2 .* is not what its keeper knows"):
+        await keeper.turn()
+    assert await boundaries(redis) == []
