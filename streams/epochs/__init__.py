@@ -6,6 +6,7 @@ The algebra of epochs stands in `protocol/epochs/`; what stands in Redis and who
 ================ =====================================================================
 ``keys``         names of the keys
 ``core/``        pure: lines and boundaries, what the lines come to, who is silent
+``staged_log``   appending to the staged logs of streams
 ``writing``      writing a line: entering, advancing, leaving, signs of life
 ``stored``       reading lines and boundaries, and the fold of all lines
 ``keeping``      the acts of a keeper: decide, move, drop, record

@@ -6,8 +6,12 @@ what belongs to the space as a whole shares another one. The table is in decisio
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.epoch_fields import epoch_text
+from streamlease.streams.log.keys import stream_meta
 
 MOVER = "!epochs"
 """Under this publisher id a stream remembers the last boundary that was moved into it; no name begins so."""
@@ -38,9 +42,16 @@ def staged_epochs(stream: StreamId) -> str:
     return f"sl:{{{stream}}}:open:epochs"
 
 
-def epoch_text(epoch: Epoch) -> str:
-    """An epoch as it stands in keys, fields and entries: ``4``, or ``4,5``."""
-    return ",".join(map(str, epoch))
+@lru_cache(maxsize=32_768)
+def stage_keys(stream: StreamId) -> tuple[str, str, str, str, str]:
+    """The keys that a staged append needs: of its stream the meta, and what there is of its staged log."""
+    return (
+        stream_meta(stream),
+        staged_meta(stream),
+        staged_publishers(stream),
+        staged_log(stream),
+        staged_epochs(stream),
+    )
 
 
 def writer_text(name: str, inc: int) -> str:

@@ -98,18 +98,22 @@ class Append(NamedTuple):
     def call(self) -> Call:
         """The script call that does it."""
         return load_script(_ROOM, "append").call(
-            append_keys(self.stream), [self.publisher, *self._numbers, *self.entry.fields]
+            append_keys(self.stream),
+            [self.publisher, *self.numbers(stream_news(self.stream)), *self.entry.fields],
         )
 
-    @property
-    def _numbers(self) -> tuple[Argument, ...]:
-        """What the script takes from the incarnation on to the fields."""
+    def numbers(self, news: str) -> tuple[Argument, ...]:
+        """What the script takes from the incarnation on to the fields.
+
+        Args:
+            news: the channel that hears of it.
+        """
         return (
             self.incarnation,
             self.sequence,
             self.entry.rows,
             self.expected,
-            stream_news(self.stream),
+            news,
             self.known,
         )
 
@@ -248,7 +252,7 @@ def call_of(group: Sequence[Append]) -> Call:
     for append in group:
         fields = append.entry.fields
         keys += append_keys(append.stream)
-        args += (len(fields), *append._numbers, *fields)
+        args += (len(fields), *append.numbers(stream_news(append.stream)), *fields)
     return load_script(_ROOM, "append_many").call(keys, args)
 
 

@@ -18,30 +18,19 @@ from typing import Any, Literal
 import pyarrow as pa
 from redis.exceptions import ResponseError
 
-from streamlease.protocol.errors import (
-    Indefinite,
-    NotDurable,
-    StoreUnavailable,
-    StreamleaseError,
-)
+from streamlease.protocol.errors import NotDurable, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.schemas import Schema, Versions
+from streamlease.streams.log.append_rounds import write_appends
 from streamlease.streams.log.appends import (
     ANYTHING,
-    TOGETHER,
     Append,
     Appended,
     OutOfSequence,
     Position,
     ProgressMoved,
     StreamPending,
-    answers_of,
-    behind,
     call_of,
-    grouped,
-    newer,
-    outcome_of,
-    versions_command,
 )
 from streamlease.streams.log.keys import stream_meta, stream_news, stream_publishers
 from streamlease.streams.log.many import READ_BYTES, read_all
@@ -54,7 +43,6 @@ from streamlease.streams.redis.connection import (
     Command,
     Redis,
     ask,
-    is_cluster,
     refusal,
 )
 from streamlease.streams.redis.durability import MEMORY, WAIT_SECONDS, Durability
@@ -237,42 +225,7 @@ class AsyncLog:
             StoreUnavailable: nothing was written.
             Indefinite: each may have been written, or not.
         """
-        # The keys of two streams of a cluster lie in two slots.
-        together = 1 if is_cluster(self._redis) else TOGETHER
-        outcomes = await self._outcomes(appends, wait_seconds, together)
-        late = [place for place, one in enumerate(appends) if evolve and behind(one, outcomes[place])]
-        if late:
-            replies = await ask(self._redis, [versions_command(appends[place]) for place in late])
-            again = newer({place: appends[place] for place in late}, replies)
-            if again:
-                repeated = await self.append_many([*again.values()], wait_seconds=wait_seconds)
-                for place, outcome in zip(again, repeated, strict=True):
-                    outcomes[place] = outcome
-        return outcomes
-
-    async def _outcomes(
-        self, appends: Sequence[Append], seconds: float, together: int
-    ) -> list[Appended | StreamleaseError]:
-        """Append in one write, with at most `together` appends in one call."""
-        groups = [*grouped(appends, together)]
-        choices = {append.durability for append in appends}
-        answers, waits = await run_settled(self._redis, [*map(call_of, groups)], [*choices], seconds)
-        outcomes: dict[StreamId, Appended | StreamleaseError] = {}
-        alone: list[Append] = []
-        for group, answer in zip(groups, answers, strict=True):
-            each = answers_of(group, answer)
-            if each is None:
-                alone += group
-            else:
-                for append, own in zip(group, each, strict=True):
-                    outcomes[append.stream] = outcome_of(append, waits, own)
-        if alone:
-            try:
-                repeated = await self._outcomes(alone, seconds, 1)
-            except (StoreUnavailable, Indefinite) as error:
-                repeated = [error] * len(alone)
-            outcomes.update((append.stream, one) for append, one in zip(alone, repeated, strict=True))
-        return [outcomes[append.stream] for append in appends]
+        return await write_appends(self._redis, appends, call_of, wait_seconds=wait_seconds, evolve=evolve)
 
     async def never_again(self, stream: StreamId, position: int) -> int | None:
         """See to it that no offset below `position`, which a reader has seen, is given out again.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Row, encode_message, to_messages
+from streamlease.streams.entries.epoch_fields import epoch_text
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.core.lines import StagedPart
@@ -49,7 +50,7 @@ async def stage(
     first = end = int(known or 0)
     for payload in payloads:
         fields = encode_message(Row("t", payload.encode())).fields
-        text, who = keys.epoch_text(epoch), keys.writer_text(name, inc)
+        text, who = epoch_text(epoch), keys.writer_text(name, inc)
         await ask(
             redis,
             [

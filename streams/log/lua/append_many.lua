@@ -12,20 +12,8 @@
 
 -- include: streamlease.streams.log/log_end
 -- include: streamlease.streams.log/one_append
+-- include: streamlease.streams.log/each_append
 
-local clock = redis.call('TIME')
-local replies = {}
-local at = 3
-for key = 1, #KEYS, 3 do
-  local to = at + 5 + tonumber(ARGV[at - 1])
-  local done, reply = pcall(one_append, KEYS[key], KEYS[key + 1], KEYS[key + 2], ARGV[1], at, to, clock)
-  if not done then
-    reply = type(reply) == 'table' and reply or {err = tostring(reply)}
-  end
-  if reply.err then
-    reply = {'error', reply.err}
-  end
-  replies[#replies + 1] = reply
-  at = to + 2
-end
-return replies
+return each_append(3, function(key, at, to, clock)
+  return one_append(KEYS[key], KEYS[key + 1], KEYS[key + 2], ARGV[1], at, to, clock)
+end)
