@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -36,6 +37,17 @@ def with_epoch(entry: Encoded, epoch: Epoch, writer: str = "") -> Encoded:
     if writer:
         fields += [WRITER_FIELD, writer.encode()]
     return Encoded(entry.rows, fields)
+
+
+class Stamp(NamedTuple):
+    """The epoch of messages on their way in, and who stages them."""
+
+    epoch: Epoch
+    writer: str
+
+    def on(self, entry: Encoded) -> Encoded:
+        """`entry` with both."""
+        return with_epoch(entry, self.epoch, self.writer)
 
 
 def same_epoch(entry: Encoded, before: Encoded) -> Encoded:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamlease.protocol.errors import NotDurable, StoreRefused, StreamSealed, UnknownSpace
+from streamlease.protocol.errors import InvalidInput, NotDurable, StoreRefused, StreamSealed, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.schemas import Versions
 from streamlease.streams.entries.splitting import split
@@ -56,15 +56,17 @@ class Following:
         for name in {lane.stream.space: None for lane in held}:
             try:
                 space = await self._spaces.get(name)
+                self._routes.check(space)
                 stuck = [one for one in held if one.stream.space == name and _is_stuck(one, space)]
                 if stuck or not space.settled:
                     space = await self._spaces.generations.settle(name, again=bool(stuck))
             except NotDurable as error:
                 raise StoreRefused(f"the streams of space {name} are not changed yet: {error}") from None
-            except UnknownSpace:
+            except (UnknownSpace, InvalidInput) as error:
                 self._routes.current.pop(name, None)
                 for lane in [one for one in held if one.stream.space == name]:
-                    self._held.fail_all(lane, lane.refusal or no_stream(lane.stream))
+                    why = error if isinstance(error, InvalidInput) else lane.refusal
+                    self._held.fail_all(lane, why or no_stream(lane.stream))
                 continue
             self._go_over(space)
 

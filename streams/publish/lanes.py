@@ -21,6 +21,7 @@ import pyarrow as pa
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Codec, Row
+from streamlease.streams.entries.epoch_fields import Stamp
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import Append
@@ -127,6 +128,7 @@ class Lanes:
         clock: seconds on the event loop.
         max_messages, max_bytes: where a part is full.
         lingers: a part that is not full waits for more messages, unless it was handed over as columns.
+        incarnation: the first one of each lane.
     """
 
     def __init__(
@@ -138,12 +140,15 @@ class Lanes:
         max_bytes: int,
         codec: Codec,
         lingers: bool,
+        incarnation: int = 1,
     ) -> None:
         self._offer = offer
         self._clock = clock
         self.max_messages = max_messages
         self._codec: Codec = codec
         self._lingers = lingers
+        self._incarnation = incarnation
+        self._stamp: Stamp | None = None
         self.max_bytes = max_bytes
         self.by_stream: dict[StreamId, Lane] = {}
         self.left: set[StreamId] = set()
@@ -153,9 +158,15 @@ class Lanes:
         """The lane of a stream of `space`."""
         lane = self.by_stream.get(stream)
         if lane is None:
-            lane = self.by_stream[stream] = Lane(stream, 1)
+            lane = self.by_stream[stream] = Lane(stream, self._incarnation)
         lane.durability = space.promised
         return lane
+
+    def stamp(self, stamp: Stamp) -> None:
+        """Messages that come from now on are of another epoch: no part that is there takes any of them."""
+        self._stamp = stamp
+        for lane in self.by_stream.values():
+            lane.open = None
 
     def leave(self, lane: Lane) -> None:
         """`lane` is of a former generation, and empty."""
@@ -175,6 +186,7 @@ class Lanes:
     def begin(self, lane: Lane, schema: Schema | None = None) -> Part:
         """A new part at the end of `lane`, which takes messages under `schema`."""
         part = Part(self._clock(), schema, self._codec, self.max_bytes)
+        part.stamp = self._stamp
         lane.put(part, open=True)
         self._offer(lane)
         return part
@@ -202,6 +214,7 @@ class Lanes:
             or size > part.room
         ):
             part = Part(self._clock(), None, self._codec, max(size, self.max_bytes))
+            part.stamp = self._stamp
             lane.put(part, open=True)
             self._offer(lane)
         if self._lingers:
@@ -211,6 +224,7 @@ class Lanes:
     def add_batch(self, lane: Lane, batch: pa.RecordBatch, size: int, schema: Schema | None) -> Part:
         """Put a piece of a record batch, which counts as `size` bytes, at the end of `lane`; its part."""
         part = Part.of_batch(batch, size, self._clock(), schema, self._codec)
+        part.stamp = self._stamp
         lane.put(part, open=False)
         self._offer(lane)
         return part

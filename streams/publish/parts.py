@@ -34,6 +34,7 @@ from streamlease.streams.entries.entries import (
     reopened,
     topics_in,
 )
+from streamlease.streams.entries.epoch_fields import Stamp
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.entries.typed import normalized_typed
 
@@ -81,6 +82,7 @@ class Part:
         "rows",
         "schema",
         "sent",
+        "stamp",
         "watched_batch",
         "whole",
     )
@@ -107,6 +109,8 @@ class Part:
         self.error: StreamleaseError | None = None
         self.entry: Encoded | None = None
         self.ended = False
+        self.stamp: Stamp | None = None
+        """The epoch of its messages, in a space that has some."""
         self.origins: tuple[Any, ...] = ()
         """Span contexts in which its messages were published, where the program traces."""
         self._stream: StreamId | None = None
@@ -187,6 +191,8 @@ class Part:
                 self.entry = encode_columns(
                     topics, contents, keys, times, self.headers, codec=self.codec, schema=self.schema
                 )
+            if self.stamp is not None:
+                self.entry = self.stamp.on(self.entry)
             self.batch, self.rows, self.headers = None, [], {}
         return self.entry
 

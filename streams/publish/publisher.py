@@ -25,20 +25,22 @@ from types import TracebackType
 import pyarrow as pa
 
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.protocol.ids import StreamId, Token, random_token
+from streamlease.protocol.ids import Token, random_token
 from streamlease.streams.entries.entries import MAX_MESSAGE_BYTES, Codec, HeadersInput
+from streamlease.streams.entries.epoch_fields import Stamp
 from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish import traces
 from streamlease.streams.publish.buffer import ROW_BYTES, Buffer
 from streamlease.streams.publish.columns import Columns
 from streamlease.streams.publish.entering import Entering
+from streamlease.streams.publish.epoch_staging import EpochStaging, check_plain
 from streamlease.streams.publish.following import Following
 from streamlease.streams.publish.gate import Gate
 from streamlease.streams.publish.inputs import Payload, check_batching, check_positive
-from streamlease.streams.publish.lanes import Lane, Lanes
-from streamlease.streams.publish.parts import Part, Placed, PlacedRange
-from streamlease.streams.publish.receipts import Receipt
+from streamlease.streams.publish.lanes import Lanes
+from streamlease.streams.publish.parts import Placed, PlacedRange
+from streamlease.streams.publish.receipts import Receipt, all_places
 from streamlease.streams.publish.routes import Routes
 from streamlease.streams.publish.sending.converting import converting
 from streamlease.streams.publish.sending.duty import Duty
@@ -70,6 +72,7 @@ class Publisher:
             part waits only while one is in flight before it.
         compression: ``zstd``, ``lz4`` or ``none``; readers need not know it.
         token: gives the random id of this publisher.
+        staging: how an epoch publisher stages what it is given; None for any other.
 
     Raises:
         InvalidOption: a limit is not positive, or the compression unknown.
@@ -87,6 +90,7 @@ class Publisher:
         linger_ms: float = 0.0,
         compression: Codec = "zstd",
         token: Token = random_token,
+        staging: EpochStaging | None = None,
     ) -> None:
         check_positive(
             max_buffer_bytes=max_buffer_bytes,
@@ -95,12 +99,13 @@ class Publisher:
             delivery_timeout=delivery_timeout,
         )
         check_batching(linger_ms, max_batch_bytes, compression)
-        self.id = f"~{token()}"
-        self.lends = linger_ms == 0 and not is_cluster(redis)
+        self.id = f"~{token()}" if staging is None else staging.publisher
+        self.lends = linger_ms == 0 and not is_cluster(redis) and staging is None
         """Whether a thread may be lent the sending of single messages."""
         self.answer_seconds = min(ANSWER_SECONDS, max(LEAST_ATTEMPT, delivery_timeout))
         """How long the reply to a single message may take."""
         self._log = AsyncLog(redis)
+        self._staging = staging
         self._spaces = spaces or SpaceStore(redis)
         self._max_messages = max_batch_messages
         self._buffer = Buffer(max_buffer_bytes)
@@ -109,20 +114,26 @@ class Publisher:
         self._busy = self._turns.queues
         self._loop = asyncio.get_running_loop()
         self._traces = traces.active()
-        self._endings = Endings(self._buffer, self._traces, self._misplaced)
+        # The lambdas name what is made below.
+        self._endings = Endings(
+            self._buffer,
+            self._traces,
+            lambda: self._routes.forget_definitions(),  # noqa: PLW0108
+            staging,
+        )
         duty = Duty()
         self._ready = ReadyLanes(
             duty, self._loop.time, linger=linger_ms / 1000, round_bytes=self._buffer.round_bytes
         )
         self._sender = Sender(
-            self._log,
+            self._log if staging is None else staging.log,
             self.id,
             duty,
             self._ready,
             self._endings,
             delivery_timeout=delivery_timeout,
-            follow=self._follow,
-            mend=self._mend,
+            follow=lambda held: self._following.follow(held),  # noqa: PLW0108
+            mend=lambda stream, part: self._following.mend(stream, part),  # noqa: PLW0108
         )
         self._gate = Gate(self._buffer, self._ready, self._sender)
         self._lanes = Lanes(
@@ -132,8 +143,10 @@ class Publisher:
             max_bytes=min(max_batch_bytes, MAX_MESSAGE_BYTES, self._buffer.round_bytes),
             codec=compression,
             lingers=linger_ms > 0,
+            incarnation=1 if staging is None else staging.incarnation,
         )
-        self._routes = Routes(self._spaces, self._lanes)
+        check = check_plain if staging is None else staging.check
+        self._routes = Routes(self._spaces, self._lanes, check)
         self._entering = Entering(
             self._gate, self._turns, self._routes, self._lanes, self._buffer, self._traces, self._timeout
         )
@@ -151,7 +164,7 @@ class Publisher:
             busy=self._busy,
             resume=self._sender.resume,
             codec=compression,
-            lingers=linger_ms > 0,
+            lingers=linger_ms > 0 or staging is not None,
         )
         """Sends the messages that are awaited one by one."""
         self._following = Following(
@@ -189,6 +202,10 @@ class Publisher:
         """
         route = self._routes.known(topic)
         return self._traces is None and route is not None and route.space.newest_schema is None
+
+    def stamp(self, stamp: Stamp) -> None:
+        """What comes in from now on is of an epoch; once a former call has put its messages into parts."""
+        self._lanes.stamp(stamp)
 
     # ------------------------------------------------------------------------------------- submitting
 
@@ -296,7 +313,9 @@ class Publisher:
             As ``send``, for the first piece that failed; others may have been written.
         """
         await converting.ready()
-        return await _all(await self._columns.take_many(topics, payloads, keys, headers, timestamps, True))
+        return await all_places(
+            await self._columns.take_many(topics, payloads, keys, headers, timestamps, True)
+        )
 
     async def submit_many(
         self,
@@ -328,7 +347,7 @@ class Publisher:
         Raises:
             As ``send``, for the first piece that failed; others may have been written.
         """
-        return await _all(await self._columns.take_batch(topic, batch, True))
+        return await all_places(await self._columns.take_batch(topic, batch, True))
 
     async def submit_batch(
         self, topic: str, batch: pa.RecordBatch
@@ -338,17 +357,6 @@ class Publisher:
         Each future gives one place, or several if the space got a new generation meanwhile.
         """
         return await self._columns.take_batch(topic, batch, False)
-
-    # ------------------------------------------------------------------------- what the sender calls back
-
-    def _misplaced(self) -> None:
-        self._routes.forget_definitions()
-
-    async def _follow(self, held: Sequence[Lane]) -> None:
-        await self._following.follow(held)
-
-    async def _mend(self, stream: StreamId, part: Part) -> bool:
-        return await self._following.mend(stream, part)
 
     # --------------------------------------------------------------------------------------- finishing
 
@@ -386,14 +394,6 @@ class Publisher:
         finally:
             await self._sender.close()
             await self.singles.close()
-        with contextlib.suppress(StreamleaseError):  # the server forgets by itself, only later
-            await self._log.forget(self.id, self._lanes.left.union(self._lanes.by_stream))
-
-
-async def _all(futures: Sequence[asyncio.Future[list[PlacedRange]]]) -> list[PlacedRange]:
-    places: list[PlacedRange] = []
-    for result in await asyncio.gather(*futures, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
-        places += result
-    return places
+        if self._staging is None:  # whose name would be taken for a new one, and its fence with it
+            with contextlib.suppress(StreamleaseError):  # the server forgets by itself, only later
+                await self._log.forget(self.id, self._lanes.left.union(self._lanes.by_stream))

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.streams.publish.parts import Part, Placed
+from streamlease.streams.publish.parts import Part, Placed, PlacedRange
+
+
+async def all_places(futures: Sequence[asyncio.Future[list[PlacedRange]]]) -> list[PlacedRange]:
+    """What all of them give, in order, once all are done.
+
+    Raises:
+        StreamleaseError: the first error among them.
+    """
+    places: list[PlacedRange] = []
+    for result in await asyncio.gather(*futures, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        places += result
+    return places
 
 
 class Receipt:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, StreamSealed
@@ -30,7 +31,9 @@ class Route(NamedTuple):
 class Routes:
     """What a publisher knows of topics; forgotten when a definition changes."""
 
-    def __init__(self, spaces: SpaceStore, lanes: Lanes) -> None:
+    def __init__(self, spaces: SpaceStore, lanes: Lanes, check: Callable[[Space], None]) -> None:
+        self.check = check
+        """Raises ``InvalidInput`` if nothing may be sent to a space."""
         self._spaces = spaces
         self._lanes = lanes
         self._found: dict[str, Route] = {}
@@ -60,6 +63,7 @@ class Routes:
 
         Raises:
             InvalidTopic: `topic` is malformed.
+            InvalidInput: nothing may be sent to its space.
         """
         space = self._spaces.at_hand(topic) if topic not in self._found else None
         if space is None or space.ended:
@@ -75,6 +79,7 @@ class Routes:
 
         Raises:
             InvalidTopic, UnknownSpace: there is none.
+            InvalidInput: nothing may be sent to its space.
             StreamSealed: its space takes no more messages.
             StoreUnavailable, StoreRefused: Redis did not say.
         """
@@ -124,6 +129,7 @@ class Routes:
         return self._enter(topic, space)
 
     def _enter(self, topic: str, space: Space) -> Route:
+        self.check(space)
         # What waits in the streams of a former generation must not be overtaken: see `Following`.
         current = self.current.get(space.name)
         if current is not None and current.newest.number != space.newest.number and current.covers(topic):

@@ -21,6 +21,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.publish import metrics
 from streamlease.streams.publish.buffer import Buffer
+from streamlease.streams.publish.epoch_staging import EpochStaging
 from streamlease.streams.publish.lanes import Lane
 from streamlease.streams.publish.parts import Part
 from streamlease.streams.publish.traces import Traces
@@ -31,9 +32,17 @@ class Endings:
 
     Args:
         misplaced: called when a message was refused because its topic belongs elsewhere now.
+        staging: is told of each part that is staged.
     """
 
-    def __init__(self, buffer: Buffer, traces: Traces | None, misplaced: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        buffer: Buffer,
+        traces: Traces | None,
+        misplaced: Callable[[], None],
+        staging: EpochStaging | None = None,
+    ) -> None:
+        self._staging = staging
         self._buffer = buffer
         self._traces = traces
         self._misplaced = misplaced
@@ -43,6 +52,8 @@ class Endings:
     def appended(self, lane: Lane, part: Part, stream: StreamId, first: int) -> None:
         """`part`, which was in flight, is written from offset `first` on."""
         lane.appended(first + part.count)
+        if self._staging is not None and part.stamp is not None:
+            self._staging.appended(part.stamp, stream, first, part.count)
         part.succeed(stream, first)
         self._buffer.release(part.size)
         seconds = self._loop.time() - part.born

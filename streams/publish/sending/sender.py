@@ -33,7 +33,8 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.log.log import Appended, AsyncLog, OutOfSequence, StreamPending
+from streamlease.streams.log.log import Appended, OutOfSequence, StreamPending
+from streamlease.streams.publish.epoch_staging import Appends
 from streamlease.streams.publish.lanes import Lane
 from streamlease.streams.publish.parts import Part
 from streamlease.streams.publish.sending.converting import converting
@@ -63,7 +64,7 @@ class Sender:
 
     def __init__(
         self,
-        log: AsyncLog,
+        log: Appends,
         publisher: str,
         duty: Duty,
         ready: ReadyLanes,

@@ -1,0 +1,58 @@
+"""What makes a publisher stage what it is given, for a space with epochs, in place of appending it.
+
+All else is as with any publisher: lanes, parts, rounds, retries, the buffer. An ordinary one refuses spaces
+with epochs: what it appended would stand between whole epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamlease.protocol.errors import InvalidInput, StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.epoch_fields import Stamp
+from streamlease.streams.log.log import Append, Appended
+from streamlease.streams.spaces.spaces import Space
+
+
+class Appends(Protocol):
+    """Where parts are appended: the streams, or their staged logs."""
+
+    async def append_many(
+        self, appends: Sequence[Append], *, wait_seconds: float, evolve: bool
+    ) -> list[Appended | StreamleaseError]:
+        """See ``AsyncLog.append_many``."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStaging:
+    """How the parts of an epoch publisher are staged.
+
+    Args:
+        publisher: its id in the staged logs: its name.
+        incarnation: the first one of its lanes.
+        log: the staged logs.
+        check: whether it may send to a space; raises ``InvalidInput`` if not.
+        appended: told of each part that is staged: where from, and how many messages.
+    """
+
+    publisher: str
+    incarnation: int
+    log: Appends
+    check: Callable[[Space], None]
+    appended: Callable[[Stamp, StreamId, int, int], None]
+
+
+def check_plain(space: Space) -> None:
+    """Whether messages may be appended to `space` as they come.
+
+    Raises:
+        InvalidInput: it has epochs.
+    """
+    if space.epochs:
+        raise InvalidInput(
+            f"space {space.name} has epochs, so its messages come from publishers with a name: use "
+            f"client.epoch_publisher({space.name!r}, NAME), or streamlease publish --publisher NAME"
+        )
