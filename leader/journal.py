@@ -302,7 +302,14 @@ def _arguments(moved: MirrorChange) -> tuple[str | int, ...]:
     found: list[str | int] = [len(moved.gone), *moved.gone, len(moved.fields)]
     for name, value in moved.fields.items():
         found += (name, value)
+    asked: list[str | int] = []
+    others: list[str | int] = []
     for stream, one in moved.streams.items():
         over = "" if one.leased else "-"
-        found += (stream, one.committed, f"{one.lease_epoch}{over}", one.reset_by, int(one.asked))
+        reset = f"/{one.reset_by}" if one.reset_by else ""
+        wanted = asked if one.asked else others
+        wanted += (stream, one.committed, f"{one.lease_epoch}{over}{reset}")
+    found.append(len(asked) // 3)
+    found += asked
+    found += others
     return tuple(found)

@@ -8,9 +8,9 @@
 -- ARGV[7] how durable commits must be: names as of a space's durability, with spaces between; empty: in memory
 -- ARGV[8] how many fields are to leave both hashes  ARGV[9...] their names;
 -- then how many fields with their values are to be in the progress as they are, and these;
--- then five for each stream: its name, what is committed, its lease (a lease epoch, with "-" behind it if the
--- lease is over), the lease epoch of its newest reset, and 1 to be told if more is committed. Between two
--- resets what is committed never goes back, whatever the leader knows.
+-- then of how many of the streams that follow, the first ones, is to be told if more is committed; then three
+-- for each stream: its name, what is committed, and its lease as it is to stand in the hash. Between two resets
+-- what is committed never goes back, whatever the leader knows.
 -- Replies: {1, entry id, stream, committed, ...} appended, now or by an attempt before, and of which streams
 --          more is committed than the leader knows; {0, term} another term or host: stop;
 --          {2, entry id} the journal ends here, with an entry that the leader did not write last: its tail was lost;
@@ -28,35 +28,45 @@ if type(info) == 'string' then
 end
 
 -- Lua unpacks some thousand values at once at most.
-local MOST, MOST_STREAMS = 2000, 5 * 1000
+local MOST, MOST_STREAMS = 2000, 3 * 1000
 -- Where the parts of ARGV begin.
 local plain = 10 + tonumber(ARGV[8])
-local streams = plain + 2 * tonumber(ARGV[plain - 1])
+local streams = plain + 2 * tonumber(ARGV[plain - 1]) + 1
+local told = streams + 3 * tonumber(ARGV[streams - 1])
+
+-- The lease epoch of the newest reset that a lease in the hash names.
+local function reset_of(lease)
+  return tonumber(string.match(lease or '', '/(%d+)$') or 0)
+end
 
 -- What the hashes are to hold of the streams from ARGV[first] to ARGV[last]; adds to `further` what is told.
 local function compared(first, last, further)
   local names, progress, leases = {}, {}, {}
-  for i = first, last, 5 do
+  for i = first, last, 3 do
     names[#names + 1] = ARGV[i]
   end
   local known = redis.call('HMGET', KEYS[3], unpack(names))
   local granted = redis.call('HMGET', KEYS[4], unpack(names))
+  -- At the beginning of a term all of it is compared, and mostly stands there already.
   for n, name in ipairs(names) do
-    local i = first + 5 * (n - 1)
-    local reset = tonumber(ARGV[i + 3])
-    local since = tonumber(string.match(granted[n] or '', '/(%d+)$') or 0)
-    local committed = tonumber(known[n] or '')
-    if committed and committed > tonumber(ARGV[i + 1]) and reset <= since then
-      if ARGV[i + 4] == '1' then
-        further[#further + 1] = name
-        further[#further + 1] = known[n]
+    local i = first + 3 * (n - 1)
+    local at, lease, there = ARGV[i + 1], ARGV[i + 2], known[n]
+    if there ~= at then
+      local further_on = (tonumber(there or '') or -1) > tonumber(at)
+      if further_on and reset_of(lease) <= reset_of(granted[n]) then
+        if i < told then
+          further[#further + 1] = name
+          further[#further + 1] = there
+        end
+      else
+        progress[#progress + 1] = name
+        progress[#progress + 1] = at
       end
-    else
-      progress[#progress + 1] = name
-      progress[#progress + 1] = ARGV[i + 1]
     end
-    leases[#leases + 1] = name
-    leases[#leases + 1] = ARGV[i + 2] .. (reset > 0 and '/' .. ARGV[i + 3] or '')
+    if granted[n] ~= lease then
+      leases[#leases + 1] = name
+      leases[#leases + 1] = lease
+    end
   end
   return progress, leases
 end
@@ -80,8 +90,8 @@ else
     redis.call('HDEL', KEYS[3], unpack(ARGV, i, last))
     redis.call('HDEL', KEYS[4], unpack(ARGV, i, last))
   end
-  for i = plain, streams - 1, MOST do
-    redis.call('HSET', KEYS[3], unpack(ARGV, i, math.min(i + MOST - 1, streams - 1)))
+  for i = plain, streams - 2, MOST do
+    redis.call('HSET', KEYS[3], unpack(ARGV, i, math.min(i + MOST - 1, streams - 2)))
   end
   local time = redis.call('TIME')
   redis.call('HSET', KEYS[3], '@active', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)))
@@ -96,7 +106,9 @@ for i = streams, #ARGV, MOST_STREAMS do
     if #progress > 0 then
       redis.call('HSET', KEYS[3], unpack(progress))
     end
-    redis.call('HSET', KEYS[4], unpack(leases))
+    if #leases > 0 then
+      redis.call('HSET', KEYS[4], unpack(leases))
+    end
   end
 end
 return reply
