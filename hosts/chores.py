@@ -1,4 +1,4 @@
-"""What one of the leader hosts does for all of them, besides leading: inboxes, retention, compaction.
+"""What one of the leader hosts does for all of them, besides leading: inboxes, retention, compaction, epochs.
 
 Each is a loop of the host. What goes wrong with one is told in the log and tried again; the leaders and the
 other chores do not wait for it.
@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from streamlease.hosts import compactor
 from streamlease.hosts.compactor import Compactor
 from streamlease.hosts.hand_out import UNANSWERED
+from streamlease.hosts.keepers import ROUND_SECONDS, Keepers
 from streamlease.hosts.trimming import Retainer
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.clock import milliseconds as now_ms
@@ -35,15 +36,21 @@ class Chores:
         self._inboxes = InboxMover(redis, host)
         self._retainer = Retainer(redis, host, now_ms, interval=retention_interval)
         self._compactor = Compactor(redis, host, now_ms)
+        self.keepers = Keepers(redis, host, now_ms)
 
     @property
     def works(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """The turns of the loops, by their names."""
-        return {"retention": self._retain, "inboxes": self._move_inboxes, "compaction": self._compact}
+        return {
+            "retention": self._retain,
+            "inboxes": self._move_inboxes,
+            "compaction": self._compact,
+            "epochs": self._keep_epochs,
+        }
 
     async def close(self) -> None:
         """Let other hosts do it at once."""
-        for chore in (self._retainer, self._compactor):
+        for chore in (self._retainer, self._compactor, self.keepers):
             with contextlib.suppress(*UNANSWERED):
                 # The claim expires by itself.
                 await chore.close()
@@ -71,3 +78,10 @@ class Chores:
         except StreamleaseError as error:
             log.warning("compaction: %s", error)
         await asyncio.sleep(compactor.INTERVAL_SECONDS)
+
+    async def _keep_epochs(self) -> None:
+        try:
+            await self.keepers.round()
+        except StreamleaseError as error:
+            log.warning("epochs: %s", error)
+        await asyncio.sleep(ROUND_SECONDS)

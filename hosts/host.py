@@ -142,6 +142,11 @@ class LeaderHost:
         """Identities of the groups that this host leads."""
         return sorted(self._runners)
 
+    @property
+    def keeps(self) -> list[str]:
+        """The spaces with epochs that this host keeps."""
+        return self._chores.keepers.spaces
+
     async def facts(self) -> metrics.HostFacts:
         """What metrics show; lags are unknown while Redis does not answer, or a stream is damaged."""
         led = [found for runner in self._runners.values() if (found := runner.facts()) is not None]

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 RETRY_SECONDS = 0.2
+KEEPERS_SECONDS = 2.0
+"""How often it is looked for a host where spaces with epochs need keepers."""
 
 ANSWER_SECONDS = 5.0
 """How long Redis may take to answer on a line, if the client does not say less."""
@@ -56,6 +58,7 @@ class Agent:
             redis, self.id, self.mail, self._search_failed, self._sessions.values, embedded=embedded
         )
         self.commands = Commands(redis, self.mail, self.leaders)
+        self._needs_keepers = asyncio.Event()
         self._tickers: dict[Callable[[int], None], None] = {}
         """In the order in which they came."""
 
@@ -72,6 +75,7 @@ class Agent:
             "keep alive": self.mail.keep_alive,
             "tick": self._tick,
             "look out": self.leaders.lookout,
+            "keepers": self._see_to_keepers,
         }
         for name, work in works.items():
             # Whatever the program was about when it connected, these are not.
@@ -100,6 +104,10 @@ class Agent:
         """Stop calling `tick`."""
         self._tickers.pop(tick, None)
 
+    def need_keepers(self) -> None:
+        """From now on, see that some host works, so that spaces with epochs have keepers."""
+        self._needs_keepers.set()
+
     def add_session(self, group: str, end: End) -> None:
         """Call `end(why)` if the agent can do nothing more for the sessions of `group`."""
         self._sessions[end] = group
@@ -117,6 +125,11 @@ class Agent:
     def _search_failed(self, group: str, error: StreamleaseError) -> None:
         for end in [end for end, of in self._sessions.items() if of == group]:
             end(error)
+
+    async def _see_to_keepers(self) -> None:
+        await self._needs_keepers.wait()
+        await self.leaders.have_host()
+        await asyncio.sleep(KEEPERS_SECONDS)
 
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_SECONDS)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from streamlease.agent.membership.mail import Mail
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.registry import leadership, spawn
+from streamlease.registry import hosts, leadership, spawn
 from streamlease.registry.leadership import LeaderRecord, LeadershipConfig, LeaderWatch
 from streamlease.registry.lookout import Lookout
 from streamlease.streams import clock
@@ -193,6 +193,15 @@ class LeaderSearch:
         except StreamleaseError as error:
             log.warning("wanting a leader for %s: %s", group, error)
             self._not_found[group] = str(error)
+
+    async def have_host(self) -> None:
+        """See that some host works: a leader host, or the one of this process, if it may lead.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: try again.
+        """
+        if self._embedded and not await hosts.alive(self._redis):
+            await self._working_host()
 
     async def _working_host(self) -> LeaderHost:
         """The host of this process; a new one if there is none, or if it failed.

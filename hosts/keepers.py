@@ -1,0 +1,157 @@
+"""The keepers of a leader host: one for each space with epochs that this host has the claim of.
+
+::
+
+    spaces with epochs --claim of each--> keeper --turn, whenever there is a line--> boundaries
+                                             `-- look, now and then --> silent publishers are given up
+
+The claim saves work and elects; what protects the boundaries is its term, which every decision and record of
+a keeper compares (`streams/epochs/keeping.py`). A keeper that meets an error it does not understand begins
+again from what stands in Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streamlease.hosts.claim import Claim
+from streamlease.hosts.hand_out import UNANSWERED
+from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
+from streamlease.streams.epochs.keeping import Keeper
+from streamlease.streams.epochs.news import EpochNews
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.spaces import Space, SpaceStore
+from streamlease.streams.tasks import Supervisor
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 1.0
+"""How often claims are renewed, and spaces looked for."""
+
+LOOK_SECONDS = 0.25
+"""After so long a keeper looks for lines that were not pushed."""
+
+AGAIN_SECONDS = 0.2
+FAULTY_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Kept:
+    space: Space
+    claim: Claim
+    task: asyncio.Task[None] | None = None
+
+
+class Keepers:
+    """Those of one host. `round` again and again; then `close`.
+
+    Args:
+        clock: this process' own clock, in milliseconds.
+    """
+
+    def __init__(self, redis: AsyncRedis, host: str, clock: Callable[[], int]) -> None:
+        self._redis = redis
+        self._host = host
+        self._clock = clock
+        self._spaces = SpaceStore(redis)
+        self._tasks = Supervisor(f"host {host}, keepers", _told)
+        self._news = EpochNews(redis, self._tasks)
+        self._kept: dict[str, _Kept] = {}
+        """By the name of the space; also those of which other hosts have the claim."""
+
+    @property
+    def spaces(self) -> list[str]:
+        """The spaces that this host keeps."""
+        return sorted(name for name, kept in self._kept.items() if kept.task is not None)
+
+    async def round(self) -> None:
+        """Renew the claims, and begin or end keepers.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: try again.
+        """
+        found = {one.name: one for one in (await self._spaces.recent()).listed if one.epochs}
+        for name in [*self._kept]:
+            if name not in found or found[name] != self._kept[name].space:
+                await self._stop(self._kept.pop(name))
+        for name, space in found.items():
+            if name not in self._kept:
+                claim = Claim(self._redis, f"!epochs-{name}", self._host, self._clock, ROUND_SECONDS)
+                self._kept[name] = _Kept(space, claim)
+            kept = self._kept[name]
+            if not await kept.claim.get():
+                await self._stop(kept)
+            elif kept.task is None or kept.task.done():
+                kept.task = self._tasks.start(f"keeper of {name}", self._keep(space, kept.claim))
+
+    async def close(self) -> None:
+        """End all keepers, and let other hosts have them at once.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: the claims expire by themselves.
+        """
+        await self._tasks.close()
+        for kept in self._kept.values():
+            await kept.claim.give_up()
+
+    async def _stop(self, kept: _Kept) -> None:
+        task, kept.task = kept.task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _keep(self, space: Space, claim: Claim) -> None:
+        """Keep one space as long as this host has its claim."""
+        bell = self._news.watch(space.name)
+        try:
+            while claim.term is not None:
+                try:
+                    await self._keep_under(space, claim, claim.term, bell)
+                except Fenced as error:
+                    log.warning("keeper of space %s: %s", space.name, error)
+                    return
+                except (*UNANSWERED, NotDurable) as error:
+                    log.warning("keeper of space %s: %s", space.name, error)
+                    await asyncio.sleep(AGAIN_SECONDS)
+                except StreamleaseError as error:
+                    log.error("keeper of space %s: %s", space.name, error)
+                    await asyncio.sleep(FAULTY_SECONDS)
+        finally:
+            self._news.forget(space.name, bell)
+
+    async def _keep_under(self, space: Space, claim: Claim, term: int, bell: asyncio.Event) -> None:
+        keeper = Keeper(
+            self._redis,
+            space.name,
+            space.epochs,
+            space.streams(),
+            term,
+            self._clock,
+            durability=space.promised,
+            timeout=space.epochs_timeout_ms if space.epochs_on_loss == "abort" else None,
+        )
+        await keeper.begin()
+        looked_at = self._clock()
+        while claim.term == term:
+            bell.clear()
+            while await keeper.turn():
+                pass
+            if self._clock() - looked_at >= space.epochs_timeout_ms / 10:
+                looked_at = self._clock()
+                for gone in await keeper.look():
+                    log.warning(
+                        "space %s: publisher %s was silent for too long; what it had not given up is dropped",
+                        space.name,
+                        gone.name,
+                    )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await bell.wait()
+
+
+def _told(name: str, error: StreamleaseError) -> None:
+    """The supervisor has told the log; the next round begins another keeper."""

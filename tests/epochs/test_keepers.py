@@ -1,0 +1,60 @@
+"""Hosts keep the spaces with epochs: one at a time, another one when it ends, none where nobody leads."""
+
+from __future__ import annotations
+
+import asyncio
+
+import streamlease
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.streams.epochs.stored import read_bounds
+from streamlease.streams.epochs.writing import LineWriter
+from streamlease.streams.redis.connection import AsyncRedis, connect
+from tests.streams.helpers import until
+
+
+async def boundary(redis: AsyncRedis, number: int) -> None:
+    """Wait until there is boundary `number`."""
+    async with asyncio.timeout(20):
+        while not [one for one in await read_bounds(redis, "space", 0) if one.number >= number]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def host_of(redis: AsyncRedis, name: str) -> LeaderHost:
+    host = LeaderHost(redis, HostConfig(name=name))
+    await host.start()
+    return host
+
+
+async def test_one_host_keeps_a_space_and_another_one_follows(redis_url: str) -> None:
+    async with streamlease.connect(redis_url, embedded=False) as client:
+        await client.create_space("space", topics=["t/#"], streams=2, epochs=1)
+        await client.create_space("plain", topics=["p/#"], streams=2)
+        first, second = connect(redis_url), connect(redis_url)
+        one, two = await host_of(first, "one"), await host_of(second, "two")
+        hosts = [one, two]
+        await until(lambda: any(host.keeps for host in hosts))
+        writer = LineWriter(client.redis, "space", "a")
+        await writer.enter()
+        await writer.advance(((1,),), [])
+        await boundary(client.redis, 1)
+        assert sorted(host.keeps for host in hosts) == [[], ["space"]]
+        hosts.sort(key=lambda host: host.keeps)
+        await hosts.pop().close()
+        await writer.advance(((2,),), [])
+        await boundary(client.redis, 2)
+        await until(lambda: hosts[0].keeps == ["space"])
+        await client.spaces.delete("space")
+        await until(lambda: hosts[0].keeps == [])
+        await hosts[0].close()
+        await first.aclose()
+        await second.aclose()
+
+
+async def test_a_process_keeps_by_itself_where_there_are_no_hosts(redis_url: str) -> None:
+    async with streamlease.connect(redis_url) as client:
+        await client.create_space("space", topics=["t/#"], streams=2, epochs=1)
+        writer = LineWriter(client.redis, "space", "a")
+        await writer.enter()
+        await writer.advance(((1,),), [])
+        (await client.agent()).need_keepers()
+        await boundary(client.redis, 1)
