@@ -35,6 +35,7 @@ ROUND_SECONDS = 1.0
 LOOK_SECONDS = 0.25
 """After so long a keeper looks for lines that were not pushed."""
 
+TIDY_SECONDS = 60.0
 AGAIN_SECONDS = 0.2
 FAULTY_SECONDS = 1.0
 
@@ -135,7 +136,7 @@ class Keepers:
             timeout=space.epochs_timeout_ms if space.epochs_on_loss == "abort" else None,
         )
         await keeper.begin()
-        looked_at = self._clock()
+        looked_at = tidied_at = self._clock()
         while claim.term == term:
             bell.clear()
             while await keeper.turn():
@@ -148,6 +149,9 @@ class Keepers:
                         space.name,
                         gone.name,
                     )
+            if self._clock() - tidied_at >= TIDY_SECONDS * 1000:
+                await keeper.tidy()
+                tidied_at = self._clock()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await bell.wait()

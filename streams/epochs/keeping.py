@@ -31,8 +31,10 @@ from streamlease.streams.epochs.stored import (
     parse_lines,
     parse_state,
     read_bounds,
+    read_writers,
     state_command,
 )
+from streamlease.streams.epochs.tidying import STREAMS_AT_ONCE, forgettable, orphans
 from streamlease.streams.epochs.writing import lose
 from streamlease.streams.log.appends import refused_append
 from streamlease.streams.log.keys import append_keys, stream_news
@@ -51,9 +53,6 @@ MOVE_ENTRIES = 256
 
 DROP_ENTRIES = 512
 """So many staged entries are looked at by one call."""
-
-STREAMS_AT_ONCE = 250
-"""Staged logs that one exchange looks at."""
 
 LINES_AT_ONCE = 1000
 """A boundary folds so many lines at most."""
@@ -110,6 +109,8 @@ class Keeper:
         self._open: _Open | None = None
         self._kept_line = 0
         """The last line in the newest snapshot."""
+        self._kept_boundary = 0
+        """The last boundary in it: those behind it are needed to go on from it."""
 
     @property
     def boundary(self) -> int:
@@ -131,6 +132,7 @@ class Keeper:
         if stored.snapshot:
             fold = Fold.load(fold.dimensions, stored.snapshot)
         self._fold, self._open, self._kept_line = fold, None, fold.line
+        self._kept_boundary = fold.boundary
         while fold.boundary < stored.boundary:
             bounds = await read_bounds(self._redis, self.space, fold.boundary)
             if not bounds:
@@ -175,15 +177,34 @@ class Keeper:
         """
         if self._silences is None:
             return []
-        records, time = await ask(self._redis, [("HGETALL", keys.writers(self.space)), ("TIME",)])
-        signs = _signs(dict(zip(records[::2], records[1::2], strict=True)))
+        (time,) = await ask(self._redis, [("TIME",)])
         now = int(time[0]) * 1000 + int(time[1]) // 1000
+        writers = await read_writers(self._redis, self.space)
+        signs = [Sign(name, one.inc, one.seen) for name, one in writers.items() if one.is_here]
         silent = self._silences.look(signs, now, self._clock())
         return [
             sign
             for sign in silent
             if await lose(self._redis, self.space, sign.name, sign.inc, "silent", str(sign.seen))
         ]
+
+    async def tidy(self) -> None:
+        """Clear away what leads nowhere; right after a turn that found nothing to do.
+
+        Raises:
+            Fenced: another keeper has a higher term.
+            StoreUnavailable, StoreRefused, Indefinite, NotDurable: try again.
+        """
+        if self._open is not None:
+            return
+        await self._remove(await orphans(self._redis, self.space, self._fold, self._streams), "", -1)
+        old = await forgettable(self._redis, self.space, self._kept_boundary)
+        if old is not None:
+            args: list[Argument] = [self._term, old.first_kept]
+            for stream, end in old.ends.items():
+                args += (str(stream), end)
+            names = [keys.bounds(self.space), keys.base(self.space), keys.state(self.space)]
+            _expect(await self._script("forget", names, args), b"forgotten")
 
     # ------------------------------------------------------------ inside
 
@@ -275,7 +296,6 @@ class Keeper:
     async def _drop(self, dropped: Sequence[Dropped]) -> None:
         """Fence incarnations in all staged logs, and remove what they had not given up."""
         waiting = {(one.staged.epoch, one.name, one.inc) for one in self._fold.waiting} if dropped else set()
-        script = load_script(_ROOM, "drop")
         for gone, begin in product(dropped, range(0, len(self._streams), STREAMS_AT_ONCE)):
             streams = self._streams[begin : begin + STREAMS_AT_ONCE]
             fields = await ask(self._redis, [("HKEYS", keys.staged_epochs(stream)) for stream in streams])
@@ -283,21 +303,25 @@ class Keeper:
                 stream: [one for one in found if _is_dropped(one, gone, waiting)]
                 for stream, found in zip(streams, fields, strict=True)
             }
-            behind: dict[StreamId, Argument] = dict.fromkeys(streams, "-")
-            fence = (gone.inc + 1) * INCARNATIONS - 1
-            while behind:
-                calls = [
-                    script.call(
-                        [keys.staged_publishers(stream), keys.staged_log(stream), keys.staged_epochs(stream)],
-                        [gone.name, fence, after, DROP_ENTRIES, *wanted[stream]],
-                    )
-                    for stream, after in behind.items()
-                ]
-                replies = await run_many(self._redis, calls)
-                for reply in replies:
-                    if isinstance(reply, ResponseError):
-                        raise refusal(reply)
-                behind = {stream: reply[2] for stream, reply in zip(behind, replies, strict=True) if reply[2]}
+            await self._remove(wanted, gone.name, (gone.inc + 1) * INCARNATIONS - 1)
+
+    async def _remove(self, wanted: Mapping[StreamId, Sequence[bytes]], name: str, fence: int) -> None:
+        """Remove these fields of `keys.staged_epochs` with their messages; fence lower incarnations."""
+        script = load_script(_ROOM, "drop")
+        behind: dict[StreamId, Argument] = dict.fromkeys(wanted, "-")
+        while behind:
+            calls = [
+                script.call(
+                    [keys.staged_publishers(stream), keys.staged_log(stream), keys.staged_epochs(stream)],
+                    [name, fence, after, DROP_ENTRIES, *wanted[stream]],
+                )
+                for stream, after in behind.items()
+            ]
+            replies = await run_many(self._redis, calls)
+            for reply in replies:
+                if isinstance(reply, ResponseError):
+                    raise refusal(reply)
+            behind = {stream: reply[2] for stream, reply in zip(behind, replies, strict=True) if reply[2]}
 
     async def _record(self, opened: _Open, moved: Sequence[MovedPart]) -> None:
         fold = self._fold
@@ -326,7 +350,7 @@ class Keeper:
         args: list[Argument] = [self._term, fold.line, fold.dump()]
         reply = await self._script("snapshot", [keys.state(self.space), keys.lines(self.space)], args)
         _expect(reply, b"kept")
-        self._kept_line = fold.line
+        self._kept_line, self._kept_boundary = fold.line, fold.boundary
 
     async def _script(self, name: str, names: Sequence[str], args: Sequence[Argument]) -> Any:
         call = load_script(_ROOM, name).call(names, args)
@@ -374,15 +398,3 @@ def _move_call(stream: StreamId, number: int, upto: int, pieces: Sequence[tuple[
         args += (keys.staged_field(owned.staged.epoch, owned.name, owned.inc), first, to)
     names = [meta, publishers, log, keys.staged_log(stream), keys.staged_epochs(stream)]
     return load_script(_ROOM, "move").call(names, args)
-
-
-def _signs(records: Mapping[bytes, bytes]) -> list[Sign]:
-    """The publishers that are there, of the hash of writers."""
-    found = []
-    for name, record in records.items():
-        if name.startswith(b"!"):
-            continue
-        inc, _, _, _, seen, state = record.split(b" ")
-        if state == b"here":
-            found.append(Sign(name.decode(), int(inc), int(seen)))
-    return found

@@ -90,6 +90,11 @@ def ends(space: str) -> str:
     return f"sl:{{epochs:{space}}}:ends"
 
 
+def base(space: str) -> str:
+    """The hash with the ends of the streams at the last boundary that was forgotten."""
+    return f"sl:{{epochs:{space}}}:base"
+
+
 def bounds(space: str) -> str:
     """The Redis stream with the boundaries of a space."""
     return f"sl:{{epochs:{space}}}:bounds"

@@ -72,6 +72,39 @@ def parse_lines(reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Numbered
     return [Numbered(int(id.partition(b"-")[0]), parse_line(fields[1])) for id, fields in reply]
 
 
+class Writer(NamedTuple):
+    """What stands of the newest incarnation of a publisher's name."""
+
+    inc: int
+    sequence: int
+    line: int
+    """The number of its newest line."""
+    seen: int
+    """Its last sign of life, in milliseconds of the Redis clock."""
+    state: str
+    """``here``, ``left`` or ``lost``."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it neither left nor was given up."""
+        return self.state == "here"
+
+
+async def read_writers(redis: Redis, space: str) -> dict[str, Writer]:
+    """All publishers that a space ever had, by name.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    (reply,) = await ask(redis, [("HGETALL", keys.writers(space))])
+    found: dict[str, Writer] = {}
+    for name, record in zip(reply[::2], reply[1::2], strict=True):
+        if not name.startswith(b"!"):
+            inc, _, sequence, line, seen, state = record.decode().split(" ")
+            found[name.decode()] = Writer(int(inc), int(sequence), int(line), int(seen), state)
+    return found
+
+
 def bounds_command(space: str, after: int, count: int = PAGE) -> Command:
     """Asks for the boundaries behind number `after`."""
     return ("XRANGE", keys.bounds(space), f"{after + 1}-0", "+", "COUNT", count)
@@ -83,7 +116,10 @@ def parse_bounds(reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Boundar
     Raises:
         Unsupported: one cannot be read.
     """
-    return [Boundary.parse(int(id.partition(b"-")[0]), fields[1]) for id, fields in reply]
+    return [
+        Boundary.parse(int(id.partition(b"-")[0]), fields[1], int(fields[3]) if len(fields) > 3 else 0)
+        for id, fields in reply
+    ]
 
 
 async def read_bounds(redis: Redis, space: str, after: int, count: int = PAGE) -> list[Boundary]:
@@ -114,6 +150,16 @@ class Joined(NamedTuple):
 def joined_commands(space: str) -> list[Command]:
     """Asks for what `parse_joined` takes. All in one transaction, or in one script."""
     return [("HGET", keys.state(space), "boundary"), ("HGETALL", keys.ends(space))]
+
+
+async def read_base(redis: Redis, space: str) -> dict[StreamId, int]:
+    """Where streams ended at the last boundary that was forgotten; others were empty, or have all they had.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    (reply,) = await ask(redis, [("HGETALL", keys.base(space))])
+    return {StreamId.parse(one.decode()): int(end) for one, end in zip(reply[::2], reply[1::2], strict=True)}
 
 
 async def read_joined(redis: Redis, space: str) -> Joined:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from streamlease.protocol.errors import Fenced, StreamleaseError
-from streamlease.streams.epochs import keeping, keys
+from streamlease.protocol.errors import EpochsTruncated, Fenced, StreamleaseError
+from streamlease.streams.epochs import keeping, keys, tidying
 from streamlease.streams.epochs.keeping import Keeper
+from streamlease.streams.epochs.stored import read_base, read_bounds
 from streamlease.streams.epochs.writing import LineWriter
 from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.epochs.staging import (
     SPACE,
     STREAMS,
@@ -253,3 +255,60 @@ async def test_a_line_that_is_missing_is_no_reason_to_go_on(redis: AsyncRedis) -
     with pytest.raises(StreamleaseError, match=r"line 2 .* is not what its keeper knows"):
         await keeper.turn()
     assert await boundaries(redis) == []
+
+
+async def test_what_was_staged_for_nothing_is_cleared_away(redis: AsyncRedis) -> None:
+    a, b = await entered(redis, "a"), await entered(redis, "b")
+    keeper = await keeper_of(redis)
+    named = await stage(redis, 0, (0,), ["named"])
+    await stage(redis, 0, (0,), ["without an answer"])
+    await stage(redis, 1, (5,), ["open"])
+    await stage(redis, 2, (9,), ["open, of the other"], "b")
+    await a.advance(((1,),), [named])
+    assert not await keeper.turn()
+    await keeper.tidy()
+    assert await staged_fields(redis, 0) == {b"0 a 1": 2}, "named, and not complete: nothing of it is touched"
+    await b.advance(((1,),), [])
+    assert await keeper.turn()
+    assert await contents(redis, 0) == ["named"]
+    await keeper.tidy()
+    assert await staged_fields(redis, 0) == {}
+    (left,) = await ask(redis, [("XLEN", keys.staged_log(STREAMS[0]))])
+    assert left == 0
+    assert await staged_fields(redis, 1) == {b"5 a 1": 1}
+    # A newcomer whose line was not folded yet stages already; one that left stages nothing more.
+    await b.leave((), [])
+    new = await entered(redis, "b")
+    await stage(redis, 2, (9,), ["of the newcomer"], "b", new.inc)
+    await keeper.tidy()
+    assert await staged_fields(redis, 2) == {b"9 b 1": 1, b"9 b 2": 1}
+    await keeper.turn()
+    await keeper.tidy()
+    assert await staged_fields(redis, 2) == {b"9 b 2": 1}
+
+
+async def test_boundaries_that_lead_nowhere_are_forgotten(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "SNAPSHOT_LINES", 1)
+    a = await entered(redis)
+    keeper = await keeper_of(redis)
+    for epoch in range(6):
+        part = await stage(redis, epoch % 2, (epoch,), [f"e{epoch}"])
+        await a.advance(((epoch + 1,),), [part])
+        assert await keeper.turn()
+    await trim(redis, Trim(STREAMS[0], Retention(messages=1, force=True), None))
+    await trim(redis, Trim(STREAMS[1], Retention(messages=2, force=True), None))
+    await keeper.tidy()
+    assert [one.number for one in await boundaries(redis)] == [1, 2, 3, 4, 5, 6], "too young"
+    monkeypatch.setattr(tidying, "KEPT_MS", 0)
+    await keeper.tidy()
+    # Stream 0 has lost e0 and e2, stream 1 only e1: all before the boundary of e3 is gone.
+    assert [one.number for one in await read_bounds(redis, SPACE, 3)] == [4, 5, 6]
+    with pytest.raises(EpochsTruncated, match="boundaries 1 to 3 of space space are not there any more"):
+        await boundaries(redis)
+    assert await read_base(redis, SPACE) == {STREAMS[0]: 2, STREAMS[1]: 1}
+    following = await keeper_of(redis, 2)
+    await a.advance(((9,),), [])
+    assert await following.turn()
+    assert following.boundary == 7

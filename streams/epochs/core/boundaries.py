@@ -47,6 +47,8 @@ class Boundary:
     moved: tuple[MovedPart, ...] = ()
     dropped: tuple[tuple[str, int], ...] = ()
     """Name and incarnation of publishers that were given up, and whose open epochs were dropped."""
+    at: int = 0
+    """When it was recorded, in milliseconds of the Redis clock."""
 
     @property
     def lost(self) -> int:
@@ -69,7 +71,7 @@ class Boundary:
         )
 
     @classmethod
-    def parse(cls, number: int, text: bytes | str) -> Boundary:
+    def parse(cls, number: int, text: bytes | str, at: int = 0) -> Boundary:
         """The boundary that a document says.
 
         Raises:
@@ -91,6 +93,7 @@ class Boundary:
                     for epoch, name, inc, stream, rows, lost in it["parts"]
                 ),
                 tuple((str(name), int(inc)) for name, inc in it["dropped"]),
+                at,
             )
         except (KeyError, TypeError, ValueError, InvalidInput) as error:
             raise Unsupported(

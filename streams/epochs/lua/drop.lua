@@ -2,7 +2,7 @@
 --
 -- KEYS  1 publishers of the staged log (hash)  2 staged log (stream)  3 staged epochs (hash)
 -- ARGV  1 name
---       2 fence    incarnation of the staged log: appends of lower ones, and of this one, are refused
+--       2 fence    incarnation of the staged log: appends of lower ones, and of this one, are refused; -1: none
 --       3 after    the entry behind which to go on, '-' at first
 --       4 budget   entries that one call looks at, at most
 --       5... '<epoch> <name> <incarnation>'   what is dropped
@@ -12,7 +12,7 @@
 
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 local was = record and tonumber(string.match(record, '^%d+')) or -1
-if was < tonumber(ARGV[2]) then
+if tonumber(ARGV[2]) > was then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' 9007199254740991 0 0 ' .. redis.call('TIME')[1] .. '000000')
 end
 local wanted = {}

@@ -26,7 +26,8 @@ end
 if not it[3] or string.match(it[3], '^%d+') ~= ARGV[2] then
   return {'other', newest}
 end
-redis.call('XADD', KEYS[2], ARGV[2] .. '-0', 'b', ARGV[3])
+local time = redis.call('TIME')
+redis.call('XADD', KEYS[2], ARGV[2] .. '-0', 'b', ARGV[3], 't', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)))
 for i = 5, #ARGV, 2 do
   redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1])
 end

@@ -1,0 +1,19 @@
+-- Forget the oldest boundaries, and remember where the streams ended at the last one of them.
+--
+-- KEYS  1 bounds (stream)  2 base (hash)  3 state (hash)
+-- ARGV  1 term of the keeper
+--       2 number of the first boundary that stays
+--       3... stream, end   as they were at the boundary before that, of streams that the forgotten ones changed
+--
+-- Replies
+--   {'forgotten', boundaries}
+--   {'fenced', term}   another keeper has a higher term
+
+local term = tonumber(redis.call('HGET', KEYS[3], 'term') or 0)
+if term > tonumber(ARGV[1]) then
+  return {'fenced', term}
+end
+for i = 3, #ARGV, 2 do
+  redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
+end
+return {'forgotten', redis.call('XTRIM', KEYS[1], 'MINID', ARGV[2] .. '-0')}
