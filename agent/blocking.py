@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import datetime
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -30,8 +31,13 @@ from streamlease.agent.listening import PlainBatch
 from streamlease.agent.listening import PlainSubscription as AsyncPlainSubscription
 from streamlease.agent.loop import Bridge, LoopThread, ManagerBridge, at_once, opening, waiting
 from streamlease.agent.subscription import Subscription as AsyncSubscription
+from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import InvalidInput
 from streamlease.streams.entries.delivered import Messages
+from streamlease.streams.entries.message_rows import HeadersInput
+from streamlease.streams.epochs.epoch_publisher import EpochInput
+from streamlease.streams.epochs.epoch_publisher import EpochPublisher as AsyncEpochPublisher
+from streamlease.streams.publish.inputs import Payload
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -40,7 +46,7 @@ if TYPE_CHECKING:
     from streamlease.agent.subscription import SharedReader
     from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
 
-__all__ = ["Batch", "Client", "PlainSubscription", "Publisher", "Subscription", "connect"]
+__all__ = ["Batch", "Client", "EpochPublisher", "PlainSubscription", "Publisher", "Subscription", "connect"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -155,6 +161,35 @@ class PlainSubscription(ManagerBridge[AsyncPlainSubscription]):
         return self._inner.positions
 
 
+class EpochPublisher(ManagerBridge[AsyncEpochPublisher]):
+    """``client.epoch_publisher(...)``: a context manager."""
+
+    @property
+    def frontier(self) -> list[Epoch]:
+        """What it holds: it may send at each epoch that is at or above one of these."""
+        return self._inner.frontier
+
+    def submit(
+        self,
+        topic: str,
+        payload: Payload,
+        key: bytes | str | None = None,
+        headers: HeadersInput | None = None,
+        timestamp: datetime | int | None = None,
+        *,
+        epoch: EpochInput,
+    ) -> None:
+        """Hand over one message of `epoch`, as the asynchronous ``submit``; ``flush`` tells its error."""
+        self._loop.call(self._inner.submit(topic, payload, key, headers, timestamp, epoch=epoch))
+
+    send = waiting(AsyncEpochPublisher.send)
+    send_many = waiting(AsyncEpochPublisher.send_many)
+    send_batch = waiting(AsyncEpochPublisher.send_batch)
+    flush = waiting(AsyncEpochPublisher.flush)
+    advance = waiting(AsyncEpochPublisher.advance)
+    close = waiting(AsyncEpochPublisher.close)
+
+
 class Client(ManagerBridge[asynchronous.Client]):
     """The blocking twin of ``streamlease.agent.client.Client``."""
 
@@ -191,6 +226,7 @@ class Client(ManagerBridge[asynchronous.Client]):
 
         return Publisher(self._loop, self._loop.call(make()), self.url)
 
+    epoch_publisher = opening(asynchronous.Client.epoch_publisher, EpochPublisher)
     create_space = waiting(asynchronous.Client.create_space)
     listen = opening(asynchronous.Client.listen, PlainSubscription)
     history = opening(asynchronous.Client.history, PlainSubscription)

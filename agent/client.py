@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from streamlease.agent.membership.agent import Agent
     from streamlease.agent.subscription import SharedReader, Subscription
     from streamlease.protocol.acts import Act
+    from streamlease.streams.epochs.epoch_publisher import EpochPublisher
     from streamlease.streams.log.tails import Tails
     from streamlease.streams.publish.publisher import Publisher
 
@@ -168,6 +169,20 @@ class Client:
         from streamlease.streams.publish.publisher import Publisher
 
         return Publisher(self.redis, spaces=self.spaces, **options)
+
+    def epoch_publisher(self, space: str, name: str, /, **options: Any) -> EpochPublisher:
+        """A publisher of messages of epochs, to be used as a context manager; options as of `EpochPublisher`.
+
+        Args:
+            space: name of a space with epochs.
+            name: of the publisher, in its space; two processes must not have one.
+
+        Raises:
+            InvalidInput: `name` is none.
+        """
+        from streamlease.streams.epochs.epoch_publisher import EpochPublisher
+
+        return EpochPublisher(self.redis, space, name, spaces=self.spaces, **options)
 
     def subscribe(
         self,

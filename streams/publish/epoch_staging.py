@@ -17,6 +17,14 @@ from streamlease.streams.log.log import Append, Appended
 from streamlease.streams.spaces.spaces import Space
 
 
+class Incarnation(Protocol):
+    """Who stages; known once it has entered."""
+
+    @property
+    def first_incarnation(self) -> int:
+        """Under which the lanes begin."""
+
+
 class Appends(Protocol):
     """Where parts are appended: the streams, or their staged logs."""
 
@@ -32,14 +40,14 @@ class EpochStaging:
 
     Args:
         publisher: its id in the staged logs: its name.
-        incarnation: the first one of its lanes.
+        who: its incarnation.
         log: the staged logs.
         check: whether it may send to a space; raises ``InvalidInput`` if not.
         appended: told of each part that is staged: where from, and how many messages.
     """
 
     publisher: str
-    incarnation: int
+    who: Incarnation
     log: Appends
     check: Callable[[Space], None]
     appended: Callable[[Stamp, StreamId, int, int], None]

@@ -26,6 +26,7 @@ from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import Append
 from streamlease.streams.log.stencils import Stencil
+from streamlease.streams.publish.epoch_staging import Incarnation
 from streamlease.streams.publish.parts import Part, PlacedRange
 from streamlease.streams.redis.durability import MEMORY, Durability
 from streamlease.streams.spaces.spaces import Space
@@ -128,7 +129,7 @@ class Lanes:
         clock: seconds on the event loop.
         max_messages, max_bytes: where a part is full.
         lingers: a part that is not full waits for more messages, unless it was handed over as columns.
-        incarnation: the first one of each lane.
+        who: whose incarnation a lane begins with; None for 1.
     """
 
     def __init__(
@@ -140,14 +141,14 @@ class Lanes:
         max_bytes: int,
         codec: Codec,
         lingers: bool,
-        incarnation: int = 1,
+        who: Incarnation | None = None,
     ) -> None:
         self._offer = offer
         self._clock = clock
         self.max_messages = max_messages
         self._codec: Codec = codec
         self._lingers = lingers
-        self._incarnation = incarnation
+        self._who = who
         self._stamp: Stamp | None = None
         self.max_bytes = max_bytes
         self.by_stream: dict[StreamId, Lane] = {}
@@ -158,7 +159,9 @@ class Lanes:
         """The lane of a stream of `space`."""
         lane = self.by_stream.get(stream)
         if lane is None:
-            lane = self.by_stream[stream] = Lane(stream, self._incarnation)
+            lane = self.by_stream[stream] = Lane(
+                stream, 1 if self._who is None else self._who.first_incarnation
+            )
         lane.durability = space.promised
         return lane
 

@@ -143,7 +143,7 @@ class Publisher:
             max_bytes=min(max_batch_bytes, MAX_MESSAGE_BYTES, self._buffer.round_bytes),
             codec=compression,
             lingers=linger_ms > 0,
-            incarnation=1 if staging is None else staging.incarnation,
+            who=None if staging is None else staging.who,
         )
         check = check_plain if staging is None else staging.check
         self._routes = Routes(self._spaces, self._lanes, check)

@@ -49,8 +49,14 @@ class Told:
         return found
 
 
+class Third:
+    """The third incarnation of a publisher."""
+
+    first_incarnation = 3 << 20
+
+
 def publisher(redis: AsyncRedis, told: Told, **options: object) -> Publisher:
-    staging = EpochStaging("ingest-1", 3 << 20, StagedLog(redis), lambda space: None, told)
+    staging = EpochStaging("ingest-1", Third(), StagedLog(redis), lambda space: None, told)
     return Publisher(redis, staging=staging, **options)  # type: ignore[arg-type]
 
 
