@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from streamlease.hosts.claim import Claim
 from streamlease.hosts.hand_out import UNANSWERED
 from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
+from streamlease.registry import keys
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.news import EpochNews
-from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 from streamlease.streams.tasks import Supervisor
 
@@ -78,10 +79,13 @@ class Keepers:
         found = {one.name: one for one in (await self._spaces.recent()).listed if one.epochs}
         for name in [*self._kept]:
             if name not in found or found[name] != self._kept[name].space:
-                await self._stop(self._kept.pop(name))
+                await self._stop(self._kept[name])
+                if name not in found:
+                    await ask(self._redis, [("UNLINK", keys.leader(_claim(name)))])
+                del self._kept[name]
         for name, space in found.items():
             if name not in self._kept:
-                claim = Claim(self._redis, f"!epochs-{name}", self._host, self._clock, ROUND_SECONDS)
+                claim = Claim(self._redis, _claim(name), self._host, self._clock, ROUND_SECONDS)
                 self._kept[name] = _Kept(space, claim)
             kept = self._kept[name]
             if not await kept.claim.get():
@@ -155,6 +159,10 @@ class Keepers:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await bell.wait()
+
+
+def _claim(space: str) -> str:
+    return f"!epochs-{space}"
 
 
 def _told(name: str, error: StreamleaseError) -> None:

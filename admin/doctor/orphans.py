@@ -36,17 +36,22 @@ async def find_orphans(client: Client, limit: int) -> tuple[list[str], int, bool
     groups = {keys.definition(shared.id).rpartition(":")[0] for shared in await client.groups.list()}
     known = await client.spaces.look()
     streams = {str(stream) for space in known.listed for stream in space.streams()}
-    orphans = [key for key in found if _is_orphan(key, groups, streams, known.damaged)]
+    spaces = {*(space.name for space in known.listed), *known.damaged}
+    orphans = [key for key in found if _is_orphan(key, groups, streams, spaces, known.damaged)]
     return sorted(orphans), scanned, cursor == b"0"
 
 
-def _is_orphan(key: str, groups: set[str], streams: set[str], damaged: Container[str]) -> bool:
+def _is_orphan(
+    key: str, groups: set[str], streams: set[str], spaces: set[str], damaged: Container[str]
+) -> bool:
     """Whether nothing that is known has the key; which streams a damaged space has is not known."""
     tag = _TAG.match(key)
     if tag is None:
         return False
     if tag.group(1).startswith("g:"):
         return key[: tag.end() - 1] not in groups
+    if tag.group(1).startswith("epochs:"):
+        return tag.group(1).removeprefix("epochs:") not in spaces
     try:
         stream = StreamId.parse(tag.group(1))
         return str(stream) not in streams and stream.space not in damaged

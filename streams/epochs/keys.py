@@ -11,7 +11,7 @@ from functools import lru_cache
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.epoch_fields import epoch_text
-from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.keys import epochs_part, staged_part, stream_meta
 
 MOVER = "!epochs"
 """Under this publisher id a stream remembers the last boundary that was moved into it; no name begins so."""
@@ -19,27 +19,27 @@ MOVER = "!epochs"
 
 def staged_meta(stream: StreamId) -> str:
     """The hash with next offset and state of the staged log."""
-    return f"sl:{{{stream}}}:open:meta"
+    return staged_part(stream, "meta")
 
 
 def staged_publishers(stream: StreamId) -> str:
     """The hash with the last append of each publisher to the staged log."""
-    return f"sl:{{{stream}}}:open:pubs"
+    return staged_part(stream, "pubs")
 
 
 def staged_log(stream: StreamId) -> str:
     """The Redis stream with what is staged."""
-    return f"sl:{{{stream}}}:open:log"
+    return staged_part(stream, "log")
 
 
 def staged_news(stream: StreamId) -> str:
     """The channel on which what was staged is announced."""
-    return f"sl:{{{stream}}}:open:news"
+    return staged_part(stream, "news")
 
 
 def staged_epochs(stream: StreamId) -> str:
     """The hash ``EPOCH NAME INCARNATION`` -> messages that are staged."""
-    return f"sl:{{{stream}}}:open:epochs"
+    return staged_part(stream, "epochs")
 
 
 @lru_cache(maxsize=32_768)
@@ -72,34 +72,34 @@ def parse_staged_field(field: bytes) -> tuple[Epoch, str, int]:
 
 def lines(space: str) -> str:
     """The Redis stream with the lines of a space."""
-    return f"sl:{{epochs:{space}}}:lines"
+    return epochs_part(space, "lines")
 
 
 def writers(space: str) -> str:
     """The hash with the newest line of each publisher."""
-    return f"sl:{{epochs:{space}}}:writers"
+    return epochs_part(space, "writers")
 
 
 def state(space: str) -> str:
     """The hash with the keeper's term, the newest boundary, the pending one, and a snapshot."""
-    return f"sl:{{epochs:{space}}}:state"
+    return epochs_part(space, "state")
 
 
 def ends(space: str) -> str:
     """The hash with the ends of the streams at the newest boundary."""
-    return f"sl:{{epochs:{space}}}:ends"
+    return epochs_part(space, "ends")
 
 
 def base(space: str) -> str:
     """The hash with the ends of the streams at the last boundary that was forgotten."""
-    return f"sl:{{epochs:{space}}}:base"
+    return epochs_part(space, "base")
 
 
 def bounds(space: str) -> str:
     """The Redis stream with the boundaries of a space."""
-    return f"sl:{{epochs:{space}}}:bounds"
+    return epochs_part(space, "bounds")
 
 
 def news(space: str) -> str:
     """The channel on which lines and boundaries are announced: ``line N``, ``boundary N``."""
-    return f"sl:{{epochs:{space}}}:news"
+    return epochs_part(space, "news")

@@ -69,6 +69,23 @@ def stream_staged(stream: StreamId, token: str) -> str:
     return f"sl:{{{stream}}}:staged:{token}"
 
 
+STAGED = ("meta", "pubs", "log", "epochs")
+"""What the staged log of a stream consists of, in a space with epochs; see ``streams/epochs/keys.py``."""
+
+OF_EPOCHS = ("state", "lines", "writers", "ends", "base", "bounds")
+"""What stands of the epochs of a space as a whole."""
+
+
+def staged_part(stream: StreamId, part: str) -> str:
+    """One of `STAGED`."""
+    return f"sl:{{{stream}}}:open:{part}"
+
+
+def epochs_part(space: str, part: str) -> str:
+    """One of `OF_EPOCHS`."""
+    return f"sl:{{epochs:{space}}}:{part}"
+
+
 def sink_state(sink: str) -> str:
     """The hash with the newest batch of a sink and what it consists of."""
     return f"sl:{{sink:{sink}}}:state"

@@ -22,7 +22,14 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.schemas import Versions
-from streamlease.streams.log.keys import stream_log, stream_merged, stream_meta, stream_publishers
+from streamlease.streams.log.keys import (
+    STAGED,
+    staged_part,
+    stream_log,
+    stream_merged,
+    stream_meta,
+    stream_publishers,
+)
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import Command, Redis, ask, servers
 from streamlease.streams.spaces.definitions import (
@@ -217,6 +224,7 @@ class Generations:
                 stream_log(stream),
                 stream_merged(stream),
                 stream_publishers(stream),
+                *(staged_part(stream, part) for part in STAGED),
             )
             for stream in streams
         ]

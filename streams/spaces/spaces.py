@@ -20,7 +20,7 @@ from streamlease.protocol.ids import check_name
 from streamlease.protocol.topics import check_filter, check_topic
 from streamlease.streams import clock
 from streamlease.streams.entries.schemas import Schema, SchemaLike
-from streamlease.streams.log.keys import inbox_refused, space_inbox
+from streamlease.streams.log.keys import OF_EPOCHS, epochs_part, inbox_refused, space_inbox
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import Redis, ask
 from streamlease.streams.redis.durability import WAIT_SECONDS, Durability, check_durability
@@ -243,7 +243,9 @@ class SpaceStore:
             highest = max((highest, *(stream.generation for stream in streams)))
             if await self._table.write(seen, name if damaged is None else damaged.key, "", highest):
                 await self.generations.unmake(streams)
-                await ask(self._redis, [("UNLINK", space_inbox(name), inbox_refused(name))])
+                of_epochs = [epochs_part(name, part) for part in OF_EPOCHS]
+                gone = (("UNLINK", space_inbox(name), inbox_refused(name)), ("UNLINK", *of_epochs))
+                await ask(self._redis, gone)
                 return
         raise too_busy(name)
 

@@ -6,9 +6,11 @@ import asyncio
 
 import streamlease
 from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.stored import read_bounds
 from streamlease.streams.epochs.writing import LineWriter
-from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from tests.streams.helpers import until
 
 
@@ -16,6 +18,13 @@ async def boundary(redis: AsyncRedis, number: int) -> None:
     """Wait until there is boundary `number`."""
     async with asyncio.timeout(20):
         while not [one for one in await read_bounds(redis, "space", 0) if one.number >= number]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def until_gone(redis: AsyncRedis, *patterns: str) -> None:
+    """Wait until no key matches."""
+    async with asyncio.timeout(20):
+        while any(await ask(redis, [("KEYS", pattern) for pattern in patterns])):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -43,8 +52,10 @@ async def test_one_host_keeps_a_space_and_another_one_follows(redis_url: str) ->
         await writer.advance(((2,),), [])
         await boundary(client.redis, 2)
         await until(lambda: hosts[0].keeps == ["space"])
+        await ask(client.redis, [("SET", keys.staged_meta(StreamId("space", 0, 1)), "x")])
         await client.spaces.delete("space")
         await until(lambda: hosts[0].keeps == [])
+        await until_gone(client.redis, "sl:{epochs:*", "sl:{space.*", "sl:{g:!epochs*")
         await hosts[0].close()
         await first.aclose()
         await second.aclose()
