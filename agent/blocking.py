@@ -19,13 +19,15 @@ The classes are bridges to the asynchronous ones (`agent/loop.py`), which say wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from streamlease.agent import client as asynchronous
 from streamlease.agent.batch import Batch as AsyncBatch
+from streamlease.agent.epochs.epoch_items import EpochItem
+from streamlease.agent.epochs.epoch_reading import EpochSubscription as AsyncEpochSubscription
 from streamlease.agent.handover import Publisher
 from streamlease.agent.listening import PlainBatch
 from streamlease.agent.listening import PlainSubscription as AsyncPlainSubscription
@@ -43,10 +45,23 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from streamlease.agent.epochs.epoch_reading import EpochMode
+    from streamlease.agent.listening import Since
     from streamlease.agent.subscription import SharedReader
+    from streamlease.registry.starts import Start
+    from streamlease.streams.entries.schemas import SchemaLike
     from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
 
-__all__ = ["Batch", "Client", "EpochPublisher", "PlainSubscription", "Publisher", "Subscription", "connect"]
+__all__ = [
+    "Batch",
+    "Client",
+    "EpochPublisher",
+    "EpochSubscription",
+    "PlainSubscription",
+    "Publisher",
+    "Subscription",
+    "connect",
+]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -161,6 +176,19 @@ class PlainSubscription(ManagerBridge[AsyncPlainSubscription]):
         return self._inner.positions
 
 
+class EpochSubscription(ManagerBridge[AsyncEpochSubscription]):
+    """``client.listen(..., epochs=...)``: a context manager and an iterator of items."""
+
+    def __iter__(self) -> Iterator[EpochItem]:
+        while (item := self._loop.call(_next(self._inner))) is not None:
+            yield item
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Of each stream, its end at the newest boundary of which everything was handed out."""
+        return self._inner.positions
+
+
 class EpochPublisher(ManagerBridge[AsyncEpochPublisher]):
     """``client.epoch_publisher(...)``: a context manager."""
 
@@ -227,9 +255,55 @@ class Client(ManagerBridge[asynchronous.Client]):
         return Publisher(self._loop, self._loop.call(make()), self.url)
 
     epoch_publisher = opening(asynchronous.Client.epoch_publisher, EpochPublisher)
+
+    @overload
+    def listen(
+        self, filter: str, *, start: Start = ..., schema: SchemaLike | None = ..., epochs: EpochMode
+    ) -> EpochSubscription: ...
+    @overload
+    def listen(
+        self,
+        filter: str,
+        *,
+        start: Start = ...,
+        max_batch: int = ...,
+        schema: SchemaLike | None = ...,
+        epochs: Literal["off"] = ...,
+    ) -> PlainSubscription: ...
+    @wraps(asynchronous.Client.listen)
+    def listen(self, filter: str, **options: Any) -> PlainSubscription | EpochSubscription:
+        return self._reading(partial(self._inner.listen, filter, **options))
+
+    @overload
+    def history(
+        self, filter: str, *, since: Since = ..., schema: SchemaLike | None = ..., epochs: Literal["atomic"]
+    ) -> EpochSubscription: ...
+    @overload
+    def history(
+        self,
+        filter: str,
+        *,
+        since: Since = ...,
+        max_batch: int = ...,
+        schema: SchemaLike | None = ...,
+        epochs: Literal["off"] = ...,
+    ) -> PlainSubscription: ...
+    @wraps(asynchronous.Client.history)
+    def history(self, filter: str, **options: Any) -> PlainSubscription | EpochSubscription:
+        return self._reading(partial(self._inner.history, filter, **options))
+
+    def _reading(
+        self, make: Callable[[], AsyncPlainSubscription | AsyncEpochSubscription]
+    ) -> PlainSubscription | EpochSubscription:
+        async def made() -> AsyncPlainSubscription | AsyncEpochSubscription:
+            return make()
+
+        inner = self._loop.call(made())
+        if isinstance(inner, AsyncPlainSubscription):
+            return PlainSubscription(self._loop, inner)
+        return EpochSubscription(self._loop, inner)
+
     create_space = waiting(asynchronous.Client.create_space)
-    listen = opening(asynchronous.Client.listen, PlainSubscription)
-    history = opening(asynchronous.Client.history, PlainSubscription)
     subscribe = opening(asynchronous.Client.subscribe, Subscription)
 
 

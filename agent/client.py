@@ -7,10 +7,9 @@ none of it, and half of its time would be imports.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from streamlease.protocol.errors import NotLeader
 from streamlease.protocol.group_options import GroupOptions
@@ -29,8 +28,8 @@ from streamlease.streams.spaces.spaces import ShardBy, Space, SpaceStore
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from streamlease.agent import listening as plain
-    from streamlease.agent.listening import PlainSubscription
+    from streamlease.agent.epochs.epoch_reading import EpochMode, EpochSubscription
+    from streamlease.agent.listening import PlainSubscription, Since
     from streamlease.agent.membership.agent import Agent
     from streamlease.agent.subscription import SharedReader, Subscription
     from streamlease.protocol.acts import Act
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from streamlease.streams.log.tails import Tails
     from streamlease.streams.publish.publisher import Publisher
 
+Typed: TypeAlias = SchemaLike | None
+Off: TypeAlias = Literal["off"]
 ACT_SECONDS = 4.5
 """How long an operator's act may take until it is answered or given up."""
 
@@ -245,14 +246,23 @@ class Client:
 
         return Subscription(open_reader)
 
+    @overload
+    def listen(
+        self, filter: str, *, start: Start = ..., schema: Typed = ..., epochs: EpochMode
+    ) -> EpochSubscription: ...
+    @overload
+    def listen(
+        self, filter: str, *, start: Start = ..., max_batch: int = ..., schema: Typed = ..., epochs: Off = ...
+    ) -> PlainSubscription: ...
     def listen(
         self,
         filter: str,
         *,
-        start: plain.Start = "latest",
+        start: Start = "latest",
         max_batch: int = 1000,
         schema: SchemaLike | None = None,
-    ) -> PlainSubscription:
+        epochs: EpochMode | Literal["off"] = "off",
+    ) -> PlainSubscription | EpochSubscription:
         """All messages of `filter` from one point on and then as they come, without a group.
 
         Args:
@@ -260,31 +270,35 @@ class Client:
             max_batch: most messages in one batch.
             schema: the typed columns wanted, in spaces with a schema; None for all of each space's newest
                 version. If a space has them not, or of other types, the iterator raises ``SchemaMismatch``.
+            epochs: ``off`` reads each stream as it is. ``atomic``, in spaces with epochs, gives items: all
+                messages of an epoch together, and how far the frontier is; docs/epochs.md says more.
 
         Raises:
-            InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated: when entered.
+            InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated, EpochsTruncated, or that
+            spaces have no epochs (InvalidOption): when entered.
         """
-        from streamlease.agent.listening import PlainSubscription
+        from streamlease.agent.plain_ways import read_plain
 
-        return PlainSubscription(
-            self.redis,
-            self.tails,
-            self.spaces,
-            filter,
-            start,
-            follow=True,
-            max_batch=max_batch,
-            schema=schema,
-        )
+        own, options = (self.redis, self.tails, self.spaces, self.agent), (max_batch, schema)
+        return read_plain(*own, filter, start, epochs, *options, follow=True)
 
+    @overload
+    def history(
+        self, filter: str, *, since: Since = ..., schema: Typed = ..., epochs: Literal["atomic"]
+    ) -> EpochSubscription: ...
+    @overload
+    def history(
+        self, filter: str, *, since: Since = ..., max_batch: int = ..., schema: Typed = ..., epochs: Off = ...
+    ) -> PlainSubscription: ...
     def history(
         self,
         filter: str,
         *,
-        since: int | datetime | Mapping[str, int] | None = None,
+        since: Since = None,
         max_batch: int = 1000,
         schema: SchemaLike | None = None,
-    ) -> PlainSubscription:
+        epochs: Literal["atomic", "off"] = "off",
+    ) -> PlainSubscription | EpochSubscription:
         """What is there of `filter` after the point `since`, up to now; then the iteration ends.
 
         Args:
@@ -292,22 +306,12 @@ class Client:
                 appended after it; None: all that is left.
             max_batch: most messages in one batch.
             schema: as of `listen`.
-
-        Raises:
-            InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated: when entered.
+            epochs: as of `listen`; ``atomic`` ends at the newest boundary. What is raised: as there.
         """
-        from streamlease.agent import listening as plain
+        from streamlease.agent.plain_ways import after, read_plain
 
-        return plain.PlainSubscription(
-            self.redis,
-            self.tails,
-            self.spaces,
-            filter,
-            plain.after(since),
-            follow=False,
-            max_batch=max_batch,
-            schema=schema,
-        )
+        own, options = (self.redis, self.tails, self.spaces, self.agent), (max_batch, schema)
+        return read_plain(*own, filter, after(since), epochs, *options, follow=False)
 
     async def command(
         self,

@@ -22,7 +22,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -36,6 +36,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
+from streamlease.registry.starts import Start, check_start
 from streamlease.streams.entries.delivered import Messages
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema, SchemaLike
@@ -55,9 +56,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Start = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
-"""A datetime: the messages appended then or later. An offset: that one and later, of each stream, or as the
-mapping from stream to offset says; streams that it leaves out begin at the earliest."""
+Since = int | datetime | Mapping[str, int] | None
+"""The last offset that is known already, of each stream or by stream, or a moment; None: nothing is known."""
 
 LOOK_SECONDS = 1.0
 """How often new spaces and generations are looked for; what another reader of the client saw since serves."""
@@ -108,7 +108,7 @@ class _Place:
         self.delivered = self.position
 
 
-def after(since: int | datetime | Mapping[str, int] | None) -> Start:
+def after(since: Since) -> Start:
     """The start at what came right after `since`; None: the earliest.
 
     Raises:
@@ -125,6 +125,21 @@ def after(since: int | datetime | Mapping[str, int] | None) -> Start:
     if not isinstance(since, int) or isinstance(since, bool):
         raise InvalidOption(f"since is {ascii(since)[:80]}: use an offset, a datetime, or offsets by stream")
     return since + 1
+
+
+def check_plain(filter: str) -> str:
+    """`filter`, if it is one without a group.
+
+    Raises:
+        InvalidTopic: it is malformed.
+        InvalidOption: it names a group.
+    """
+    if check_filter(filter).partition("/")[0] in SHARED_PREFIXES:
+        raise InvalidOption(
+            f"{ascii(filter)[:80]} names a group, and listen and history read without one: "
+            f"use client.subscribe, or leave the group out"
+        )
+    return filter
 
 
 class PlainSubscription:
@@ -154,20 +169,8 @@ class PlainSubscription:
         max_batch: int,
         schema: SchemaLike | None = None,
     ) -> None:
-        self._filter = check_filter(filter)
-        if filter.partition("/")[0] in SHARED_PREFIXES:
-            raise InvalidOption(
-                f"{ascii(filter)[:80]} names a group, and listen and history read without one: "
-                f"use client.subscribe, or leave the group out"
-            )
-        known = start in ("earliest", "latest") if isinstance(start, str) else True
-        if not known or isinstance(start, bool) or not isinstance(start, str | int | datetime | Mapping):
-            raise InvalidOption(
-                f"start is {ascii(start)[:80]}: "
-                f"use 'earliest', 'latest', an offset, a datetime, or offsets by stream"
-            )
-        if isinstance(start, int) and start < 0:
-            raise InvalidOption(f"start is {start}: offsets begin at 0")
+        self._filter = check_plain(filter)
+        check_start(start)
         if max_batch < 1:
             raise InvalidOption(f"max_batch is {max_batch}: it must be at least 1")
         self._redis = redis

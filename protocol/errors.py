@@ -19,7 +19,9 @@
     |   +-- SpaceEnded          the whole space takes no more (``streams.imports.transfer``)
     +-- HistoryTruncated        retention already removed what was asked for
     |   +-- MissingOffsets      acknowledged messages are not there: Redis lost them (``streams.log.ranges``)
+    |       +-- PartsLost       they were staged, for an epoch (``streams.epochs.boundary_reading``)
     +-- EpochsTruncated         retention already removed the boundaries between epochs that were asked for
+    +-- EpochsLost              Redis lost boundaries that were read (``streams.epochs.boundary_reading``)
     +-- SchemaMismatch          the data is not of the schema that the space or the reader has
     +-- Fenced                  somebody with a higher fencing token took over; this one must stop
     |   +-- OutOfSequence       two publishers use one id, or Redis lost writes (``streams.log.appends``)

@@ -43,9 +43,13 @@ class EpochNews:
         self._changed = asyncio.Event()
         self._heard_at = 0.0
 
-    def watch(self, space: str) -> asyncio.Event:
-        """What is set with every line and every boundary of `space`, and once the push stands."""
-        bell = asyncio.Event()
+    def watch(self, space: str, bell: asyncio.Event | None = None) -> asyncio.Event:
+        """What is set with every line and every boundary of `space`, and once the push stands.
+
+        Args:
+            bell: that of another space, to be woken by both.
+        """
+        bell = bell or asyncio.Event()
         self._bells.setdefault(keys.news(space), []).append(bell)
         self._changed.set()
         if self._task is None:

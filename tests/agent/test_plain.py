@@ -150,7 +150,7 @@ async def test_an_offset_that_never_was_is_refused(client: Client) -> None:
     with pytest.raises(InvalidInput, match="never had offset 8"):
         await everything(client.history("a/#", since={"s.0.0": 8}))
     for start in ("newest", -1, True, 1.5):
-        with pytest.raises(InvalidInput, match="start is"):
+        with pytest.raises(InvalidInput, match=r"start (is|has)"):
             client.listen("a/#", start=start)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="no zone"):
         client.history("a/#", since=datetime(2026, 1, 1))

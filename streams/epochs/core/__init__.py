@@ -5,5 +5,7 @@
 ``fold``       what the lines come to: who holds which epochs, and what is complete
 ``boundaries`` up to where the streams have whole epochs
 ``silence``    which publishers are silent
+``late``       what a reader of several spaces may see
+``whole``      where the messages of an epoch stand, and when it is complete for a reader
 ============== =======================================================================
 """

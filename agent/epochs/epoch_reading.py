@@ -1,0 +1,201 @@
+"""A plain subscription to spaces with epochs.
+
+::
+
+    async with client.listen("clicks/#", start="earliest", epochs="atomic") as items:
+        async for item in items:
+            match item:
+                case EpochBatch(epoch): ...         # all messages of it
+                case Frontier(lower): ...           # what is behind it was handed out
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+from streamlease.agent.epochs.atomic import AtomicReader
+from streamlease.agent.epochs.epoch_items import EpochItem
+from streamlease.agent.epochs.opening import Opened, open_epochs
+from streamlease.protocol.errors import (
+    EpochsTruncated,
+    HistoryTruncated,
+    InvalidOption,
+    StoreRefused,
+    StoreUnavailable,
+    StreamleaseError,
+)
+from streamlease.registry.starts import Start, check_start
+from streamlease.streams.entries.schemas import Schema, SchemaLike
+from streamlease.streams.epochs.news import EpochNews
+from streamlease.streams.log.many import RETRY_SECONDS
+from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.spaces import SpaceStore
+from streamlease.streams.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from streamlease.agent.membership.agent import Agent
+
+EpochMode = Literal["atomic"]
+"""How epochs are read."""
+
+LOOK_SECONDS = 1.0
+"""How often boundaries are looked for, whatever is pushed."""
+
+log = logging.getLogger(__name__)
+
+
+def checked_mode(mode: str) -> EpochMode:
+    """`mode`, if epochs can be read so.
+
+    Raises:
+        InvalidOption: they cannot.
+    """
+    if mode not in get_args(EpochMode):
+        raise InvalidOption(f"epochs is {ascii(mode)[:80]}: use 'atomic' or 'off'")
+    return cast("EpochMode", mode)
+
+
+class EpochSubscription:
+    """``client.listen(..., epochs=...)``: an async context manager and iterator of items.
+
+    Args:
+        agent: of the client: it sees that there is a keeper, without which no epoch completes.
+        start: see ``client.listen``.
+        follow: go on for ever; else end at the newest boundary when it is entered.
+        schema: the typed columns wanted, in spaces with a schema; None for all.
+
+    Raises:
+        InvalidOption: `start` is none of the kinds.
+        InvalidInput: a time has no zone.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        spaces: SpaceStore,
+        agent: Callable[[], Awaitable[Agent]],
+        filter: str,
+        start: Start,
+        mode: EpochMode,
+        *,
+        follow: bool,
+        schema: SchemaLike | None = None,
+    ) -> None:
+        check_start(start)
+        self._redis = redis
+        self._spaces = spaces
+        self._agent = agent
+        self._filter = filter
+        self._start = start
+        self._mode = mode
+        self._follow = follow
+        self._schema = None if schema is None else Schema.of(schema)
+        self._changed = asyncio.Event()
+        self._tasks = Supervisor(f"epochs of {filter}", self._failed)
+        self._reader: AtomicReader | None = None
+        self._items: AsyncGenerator[EpochItem | MissingOffsets] | None = None
+
+    async def __aenter__(self) -> EpochSubscription:
+        """Find the spaces and where each begins.
+
+        Raises:
+            UnknownSpace: no space has topics that the filter matches.
+            InvalidOption: not all of them have epochs, of equally many dimensions.
+            HistoryTruncated, EpochsTruncated: retention removed what was to come first.
+            InvalidInput: a stream never had the offset at which it is to begin.
+            StoreUnavailable, StoreRefused.
+        """
+        opened = await open_epochs(self._redis, self._spaces, self._filter, self._start)
+        self._reader = self._make(opened)
+        if self._follow:
+            (await self._agent()).need_keepers()
+            news = EpochNews(self._redis, self._tasks)
+            for space in opened.spaces:
+                news.watch(space.name, self._changed)
+        self._items = self._read(self._reader, opened.first)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._items is not None:
+            await self._items.aclose()
+        await self._tasks.close()
+
+    def __aiter__(self) -> AsyncIterator[EpochItem]:
+        return self
+
+    async def __anext__(self) -> EpochItem:
+        """The next item.
+
+        Raises:
+            MissingOffsets: Redis lost messages that were acknowledged. Asked again, the subscription goes on
+                with what is left; after every other error it is over.
+            HistoryTruncated, EpochsTruncated: retention was faster.
+            EpochsLost: Redis lost boundaries that were handed out.
+            SchemaMismatch: an entry is damaged, or a space has not the columns wanted.
+        """
+        if self._items is None:
+            raise InvalidOption("the subscription is not open: write 'async with client.listen(...) as ...'")
+        item = await anext(self._items)
+        if isinstance(item, MissingOffsets):
+            raise item
+        return item
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Of each stream, its end at the newest boundary of which everything was handed out.
+
+        A `start` for another subscription, which begins at that boundary.
+        """
+        found = self._reader.positions if self._reader is not None else {}
+        return {str(stream): end for stream, end in found.items()}
+
+    # ------------------------------------------------------------ inside
+
+    def _failed(self, task: str, error: StreamleaseError) -> None:
+        """A defect of the push was logged; boundaries are looked for all the same."""
+
+    def _make(self, opened: Opened) -> AtomicReader:
+        return AtomicReader(self._redis, opened, self._filter, self._schema, follow=self._follow)
+
+    async def _read(
+        self, reader: AtomicReader, first: EpochItem | None
+    ) -> AsyncGenerator[EpochItem | MissingOffsets]:
+        if first is not None:
+            yield first
+        any_yet = False
+        while self._follow or not reader.at_end:
+            self._changed.clear()
+            number = reader.boundaries
+            try:
+                async for told in reader.turn():
+                    any_yet = True
+                    yield told
+            except (StoreUnavailable, StoreRefused) as error:
+                log.warning("reading the epochs of %s: %s", self._filter, error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            except (HistoryTruncated, EpochsTruncated):
+                if self._start != "earliest" or any_yet:
+                    raise
+                # Retention moved the earliest before anything was handed out.
+                opened = await open_epochs(self._redis, self._spaces, self._filter, self._start)
+                reader = self._reader = self._make(opened)
+                if opened.first is not None:
+                    yield opened.first
+                continue
+            if number == reader.boundaries and self._follow:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._changed.wait()

@@ -1,0 +1,119 @@
+"""Following the boundaries of a space, and finding out if Redis lost one that was read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from streamlease.protocol.errors import EpochsTruncated, StreamleaseError
+from streamlease.streams.entries.epoch_fields import epoch_text
+from streamlease.streams.epochs.beginning import Began
+from streamlease.streams.epochs.core.boundaries import Boundary
+from streamlease.streams.epochs.core.whole import begins
+from streamlease.streams.epochs.stored import bounds_command, parse_bounds, parse_state, state_command
+from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.redis.connection import Command
+
+AT_ONCE = 100
+"""Boundaries that one reply has."""
+
+
+class EpochsLost(StreamleaseError):
+    """Redis lost boundaries that were recorded, or what they moved, as in a failover."""
+
+
+class PartsLost(MissingOffsets):
+    """Messages of a completed epoch were lost while they were staged: it is complete without them."""
+
+    def _loss(self) -> str:
+        return f"Redis lost messages for stream {self.stream}, which ends at {self.asked} now, while staged"
+
+    def _usual_remedy(self) -> str:
+        return "what is left of the epoch follows"
+
+
+class FollowedSpace:
+    """The boundaries of one space, in order, each once.
+
+    Args:
+        upto: the last one that is wanted; None: all that ever come.
+    """
+
+    def __init__(self, space: str, began: Began, upto: int | None = None) -> None:
+        self.space = space
+        self.number = began.number
+        """The last one that was read."""
+        self.upto = upto
+        self._last = began.bound
+        self._ends = dict(began.ends)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all that are wanted were read."""
+        return self.upto is not None and self.number >= self.upto
+
+    def commands(self) -> list[Command]:
+        """Asks for what `taken` takes."""
+        return [state_command(self.space), bounds_command(self.space, max(0, self.number - 1), AT_ONCE)]
+
+    def taken(self, replies: Sequence[Any]) -> list[Boundary]:
+        """The next boundaries.
+
+        Raises:
+            EpochsLost: what was read before is not there any more, or is another one.
+            EpochsTruncated: retention was faster.
+            Unsupported: one cannot be read.
+        """
+        newest, found = parse_state(replies[0]).boundary, parse_bounds(replies[1])
+        if self.number and found and found[0].number == self.number:
+            if self._last is not None and not _same(found[0], self._last):
+                raise self._lost()
+            del found[0]
+        elif newest < self.number:
+            raise self._lost()
+        next = found[0].number if found else newest + 1
+        if next > self.number + 1:
+            raise EpochsTruncated(
+                f"boundary {self.number + 1} of space {self.space} is not there any more: "
+                f"retention was faster than this reader; read from the earliest"
+            )
+        if self.upto is not None:
+            found = [one for one in found if one.number <= self.upto]
+        if found:
+            self._last, self.number = found[-1], found[-1].number
+        return found
+
+    def losses(self, bound: Boundary) -> list[MissingOffsets]:
+        """What Redis lost of the messages of a boundary, which is the next one; to be told ahead of it.
+
+        Raises:
+            EpochsLost: its messages stand where others were read.
+        """
+        found: list[MissingOffsets] = []
+        for stream, begin in begins(bound).items():
+            known = self._ends.get(stream, 0)
+            if begin < known:
+                raise self._lost()
+            if begin > known:
+                found.append(MissingOffsets(str(stream), known, begin))
+            self._ends[stream] = bound.ends[stream]
+        for part in bound.moved:
+            if part.lost:
+                what = (
+                    f"epoch {epoch_text(part.epoch)} of publisher {part.name} lacks {part.lost} of "
+                    f"{part.lost + part.rows} messages; what is left of it follows"
+                )
+                end = bound.ends[part.stream]
+                found.append(PartsLost(str(part.stream), end, end, what))
+        return found
+
+    def _lost(self) -> EpochsLost:
+        return EpochsLost(
+            f"boundary {self.number} of space {self.space} is not there as it was read: Redis lost it, as in "
+            f"a failover, or the space was deleted; begin again at kept positions, or at the earliest"
+        )
+
+
+def _same(one: Boundary, other: Boundary) -> bool:
+    """Whether two documents are of one boundary, whoever recorded them."""
+    return (one.upto, one.lower, one.ends, one.moved) == (other.upto, other.lower, other.ends, other.moved)

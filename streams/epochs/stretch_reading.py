@@ -1,0 +1,105 @@
+"""Reading the messages of one epoch from where they stand in the streams."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from streamlease.protocol.epochs.order import Epoch
+from streamlease.protocol.errors import StoreRefused, StoreUnavailable, StreamleaseError
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.epochs.boundary_reading import EpochsLost
+from streamlease.streams.epochs.core.whole import Stretch
+from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, read_all
+from streamlease.streams.log.ranges import MissingOffsets, RangeReader
+from streamlease.streams.redis.connection import AsyncRedis
+
+AT_ONCE = 64
+"""So many streams are read at once."""
+
+_logger = logging.getLogger(__name__)
+
+
+class StretchReader:
+    """Reads all messages of some stretches, which are of one epoch.
+
+    Args:
+        schema: the typed columns wanted, in spaces with a schema.
+    """
+
+    def __init__(
+        self, redis: AsyncRedis, epoch: Epoch, wanted: Sequence[Stretch], schema: Schema | None
+    ) -> None:
+        self.epoch = epoch
+        self._redis = redis
+        self._wanted = wanted
+        self._schema = schema
+        self._at = [one.first for one in wanted]
+        self._found: list[list[pa.RecordBatch]] = [[] for _ in wanted]
+
+    async def read(self) -> list[pa.RecordBatch]:
+        """The messages, stretch by stretch. While Redis does not answer it tries again.
+
+        Raises:
+            MissingOffsets: Redis lost some of them. Called again, it goes on behind them.
+            HistoryTruncated: retention was faster.
+            EpochsLost: other messages stand there.
+            SchemaMismatch: an entry is damaged, or a space has not the columns wanted.
+        """
+        while left := [place for place, one in enumerate(self._wanted) if self._at[place] < one.to]:
+            now = left[:AT_ONCE]
+            readers = [
+                RangeReader(
+                    self._wanted[place].stream,
+                    self._at[place],
+                    self._wanted[place].to,
+                    max_bytes=READ_BYTES // len(now),
+                    whole=True,
+                    schema=self._schema,
+                )
+                for place in now
+            ]
+            try:
+                outcomes = await read_all(self._redis, readers)
+            except (StoreUnavailable, StoreRefused) as error:
+                outcomes = [error] * len(now)
+            again = False
+            for place, outcome in zip(now, outcomes, strict=True):
+                if isinstance(outcome, StoreUnavailable | StoreRefused):
+                    _logger.warning("reading %s: %s", self._wanted[place].stream, outcome)
+                    again = True
+                elif isinstance(outcome, MissingOffsets):
+                    self._at[place] = max(self._at[place], min(outcome.oldest, self._wanted[place].to))
+                    raise outcome
+                elif isinstance(outcome, StreamleaseError):
+                    raise outcome
+                else:
+                    self._take(place, outcome)
+            if again:
+                await asyncio.sleep(RETRY_SECONDS)
+        return [batch for found in self._found for batch in found]
+
+    def _take(self, place: int, batches: Sequence[pa.RecordBatch]) -> None:
+        for batch in batches:
+            if not _is_of(batch, self.epoch):
+                one = self._wanted[place]
+                raise EpochsLost(
+                    f"stream {one.stream} has other messages at offsets {one.first} to {one.to - 1} than "
+                    f"those of epoch {list(self.epoch)}: Redis lost what a boundary says, as in a failover; "
+                    f"begin again at the latest"
+                )
+            self._at[place] += batch.num_rows
+            self._found[place].append(batch)
+
+
+def _is_of(batch: pa.RecordBatch, epoch: Epoch) -> bool:
+    column = batch.column("epoch")
+    if column.null_count:
+        return False
+    numbers = array("q", epoch) * batch.num_rows
+    expected = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)], 0)
+    return bool(column.flatten().equals(expected))
