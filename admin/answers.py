@@ -202,6 +202,12 @@ class Unstopped(Done):
     offset: Count
 
 
+class AbortedPublisher(FactRow):
+    space: str
+    publisher: str
+    aborted: bool
+
+
 class Deleted(FactRow):
     deleted: str
 

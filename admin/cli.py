@@ -22,6 +22,7 @@ import typer
 from streamlease.admin import serving, status_view, top, web
 from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.doctor import doctor
+from streamlease.admin.epochs import epochs_cli
 from streamlease.admin.groups import group_cli
 from streamlease.admin.messages import consume, importing, publish
 from streamlease.admin.output import document, note
@@ -42,6 +43,7 @@ app = typer.Typer(
 app.add_typer(redis_cli.app, name="redis")
 app.add_typer(space_cli.app, name="space")
 app.add_typer(group_cli.app, name="group")
+app.add_typer(epochs_cli.app, name="epochs")
 app.command("serve")(serving.serve)
 app.add_typer(importing.app, name="import")
 app.command("publish")(publish.publish)

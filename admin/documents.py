@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from streamlease.admin.answers import (
+    AbortedPublisher,
     Altered,
     DeadLetters,
     Declared,
@@ -37,6 +38,7 @@ from streamlease.admin.answers import (
     Undrained,
     Unstopped,
 )
+from streamlease.admin.facts.epochs import SpaceEpochs
 from streamlease.admin.facts.group import Group
 from streamlease.admin.facts.groups import GroupList
 from streamlease.admin.facts.rows import FactRow
@@ -46,6 +48,8 @@ from streamlease.admin.facts.status import StatusFacts
 DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
     "consume": (Message,),
     "doctor": (Doctor,),
+    "epochs abort": (AbortedPublisher,),
+    "epochs show": (SpaceEpochs,),
     "group alter": (Altered,),
     "group dead-letters list": (DeadLetters,),
     "group dead-letters put": (Unstopped,),

@@ -192,6 +192,25 @@ SPACES_ON_PAGE = FactTable(
     )
 )  # fmt: skip
 
+EPOCH_PUBLISHERS = FactTable(
+    (
+        TableColumn("Publisher", "name"),
+        TableColumn("Host", "host"),
+        TableColumn("Holds", "frontier", said=lambda frontier, _: frontier_text(frontier)),
+        TableColumn("Holds back", "holds_back", said=lambda frontier, _: frontier_text(frontier)),
+        TableColumn("Staged", "staged", "number"),
+        TableColumn("Last seen", "last_seen"),
+    ),
+    "no publishers",
+)
+
+
+def frontier_text(epochs: Sequence[Sequence[int]]) -> str | None:
+    """An antichain for people: ``5``, or ``(0, 4) (3, 0)``; None: there is nothing in it."""
+    texts = (str(one[0]) if len(one) == 1 else f"({', '.join(map(str, one))})" for one in epochs)
+    return " ".join(texts) or None
+
+
 STREAMS_OF_SPACE = FactTable(
     (
         STREAM, NEXT, TableColumn("Oldest", "oldest", "number"), BYTES,

@@ -139,6 +139,17 @@ async def read_bounds(redis: Redis, space: str, after: int, count: int = PAGE) -
     return found
 
 
+async def read_newest(redis: Redis, space: str) -> Boundary | None:
+    """The newest boundary; None: there is none.
+
+    Raises:
+        Unsupported: it cannot be read.
+        StoreUnavailable, StoreRefused.
+    """
+    (reply,) = await ask(redis, [("XREVRANGE", keys.bounds(space), "+", "-", "COUNT", 1)])
+    return next(iter(parse_bounds(reply)), None)
+
+
 class Joined(NamedTuple):
     """Where somebody begins who wants all that comes behind a boundary."""
 

@@ -73,7 +73,7 @@ class Fold:
         self.upper: Antichain = ()
         """The maximal epochs of which something was given up: they had messages, or were announced to."""
         self.present: dict[str, Present] = {}
-        self._held = HeldFrontier((bottom(dimensions),))
+        self._held = HeldFrontier(self.bottom)
         self._waiting: list[Owned] = []
         self.dropped: list[Dropped] = []
         """What is to be dropped since the last boundary."""
@@ -84,6 +84,11 @@ class Fold:
     def lower(self) -> Antichain:
         """The lower frontier, merged over all publishers; empty in a sealed space that nobody holds open."""
         return () if self.sealed and not self.present else self._held.lower
+
+    @property
+    def bottom(self) -> Antichain:
+        """The lower frontier of a space in which nothing is completed."""
+        return (bottom(self.dimensions),)
 
     @property
     def waiting(self) -> list[Owned]:

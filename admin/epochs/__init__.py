@@ -1,0 +1,1 @@
+"""The command's part in epochs: ``epochs show`` and ``epochs abort``."""
