@@ -32,6 +32,7 @@ from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.pieces import divided
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import FrameColumns, readable, stream_columns
+from streamlease.spark.setup import source_process
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,7 +151,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The next cut, fixed durably; `start` if there is nothing new."""
         if isinstance(limit, ReadAllAvailable):
             self._session().prepare_once()
-        return self._give(self._session().next_cut(self._offset(start), self.limits(limit)))
+        cut = self._session().next_cut(self._offset(start), self.limits(limit))
+        source_process.begun()
+        return self._give(cut)
 
     def limits(self, limit: ReadLimit) -> Limits:
         """The query's own limits where Spark asks for the usual; else what it asks for, as with ``once``."""
@@ -213,6 +216,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first and not work:
             work = [(0, Pieces())]
         mailbox = query.mailbox()
+        source_process.begun()
         return [
             SlotPartition(SlotWork(cut.group, cut.session, mailbox, cut.cut, slot, pieces), first=first)
             for slot, pieces in work

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -20,9 +19,7 @@ from types import FrameType
 from streamlease.agent.loop import Bridge, LoopThread, at_once, waiting
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.async_query import AsyncQuery
-
-RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
-"""The program that has the reader of one query run, and nothing else."""
+from streamlease.spark.setup.source_process import is_source_process
 
 MOST_SECONDS = 10.0
 """After so long the process ends anyway, such as when Redis is away."""
@@ -58,8 +55,7 @@ class QuerySession(Bridge[AsyncQuery]):
 
 def leave_at_the_end(leave: Callable[[], None]) -> None:
     """Call `leave` when Spark ends this process, and end then; does nothing in any other process."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name == RUNNER:
+    if is_source_process():
         leave_when_terminated(leave)
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.arrays import integer, spread
 from streamlease.streams.entries.message_rows import TIMESTAMP
 

@@ -15,12 +15,12 @@ from itertools import accumulate, chain, islice
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams.entries import expanding
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.append_times import times_of
 from streamlease.streams.entries.arrays import integer, integers, repeated, spread, texts
 from streamlease.streams.entries.epoch_fields import epoch_column, epoch_of

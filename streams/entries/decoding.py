@@ -10,12 +10,12 @@ from itertools import chain, repeat
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange, entry_id, parse_entry_id
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.arrays import blobs, integer, integers, repeated, texts
 from streamlease.streams.entries.columnar import (
     BatchEntries,

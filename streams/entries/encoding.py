@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.decoding import reopened
 from streamlease.streams.entries.epoch_fields import same_epoch
 from streamlease.streams.entries.few import encode_few, is_few

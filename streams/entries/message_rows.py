@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.protocol.errors import InvalidInput, MessageTooLarge
 from streamlease.protocol.topics import matches
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.arrays import bits, blobs, flags, texts
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.protocol.errors import MessageTooLarge
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.expanding import MOST_BYTES
 
 MAX_PIECE_ROWS = 65_536

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.protocol.errors import SchemaMismatch
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.message_rows import MAX_MESSAGE_BYTES, normalized_fixed, too_large
 from streamlease.streams.entries.schemas import Schema, type_name
 from streamlease.streams.entries.values import Values, value_size

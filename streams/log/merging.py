@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange, entry_id, parse_entry_id
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.append_times import stored_times
 from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.decoding import DamagedEntry, Entry, decode_entries

@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.entries import HeadersInput, normalized
 from streamlease.streams.entries.message_rows import topics_of
 from streamlease.streams.entries.schemas import Schema

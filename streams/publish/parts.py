@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.protocol.errors import NotDurable, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.entries import (
     Codec,
     Encoded,

@@ -28,6 +28,7 @@ ROOMS = {
     "consumes": ("streamlease.agent.membership", "streamlease.spark.query", "prometheus_client"),
     "reads": ("streamlease.spark.task", "streamlease.spark.batch_read"),
     "writes": ("streamlease.spark.sink", "streamlease.streams.publish.staging"),
+    "computes": ("pyarrow.compute",),
 }
 
 NEEDED = {

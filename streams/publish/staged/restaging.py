@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import StoreRefused
 from streamlease.protocol.ids import StreamId, random_token
+from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.entries import Encoded, decode_entries, encode_batch
 from streamlease.streams.entries.message_rows import TIMESTAMP
 from streamlease.streams.entries.schemas import Versions
