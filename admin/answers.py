@@ -212,11 +212,21 @@ class Deleted(FactRow):
     deleted: str
 
 
+class CheckPlace(FactRow):
+    stream: StreamName
+    offset: Count
+    why: str
+    remedy: str
+
+
 class Check(FactRow):
+    """`places`: the streams that `message` is about, where what is wrong has an offset."""
+
     check: str
     level: Literal["ok", "warn", "fail"]
     message: str
     remedy: str
+    places: tuple[CheckPlace, ...] = ()
 
 
 class Doctor(FactRow):

@@ -63,6 +63,8 @@ class Compactor:
         self._claim = Claim(redis, CLAIM, host, clock, INTERVAL_SECONDS)
         self._awaited: dict[StreamId, int] = {}
         """Where the log of a stream must end before it has another run."""
+        self._told: dict[StreamId, bytes] = {}
+        """Streams at whose next entry it stopped, and that entry."""
 
     async def round(self) -> list[Compacted]:
         """Merge what there is to be merged, for `INTERVAL_SECONDS` at most, if this host has the claim.
@@ -121,4 +123,10 @@ class Compactor:
             COMPACTED_MESSAGES.inc(done.messages)
             return done
         self._awaited[stream] = done.end
+        if done.unreadable and self._told.get(stream) != done.unreadable:
+            self._told[stream] = done.unreadable
+            log.error(
+                "compaction of %s stopped at entry %s, whose id says no offsets; see 'streamlease doctor'",
+                stream, done.unreadable.decode("ascii", "backslashreplace"), extra={"stream": str(stream)},
+            )  # fmt: skip
         return None

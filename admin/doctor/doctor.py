@@ -62,16 +62,21 @@ def doctor(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check server, rights, hosts, queue, groups, streams and keys.
+    """Check server, rights, hosts, queue, groups, streams, compaction and keys.
 
     Exit 0 if no check fails, even with warnings; exit 1 if one fails or Redis does not answer.
     """
     check_seconds("--stuck-after", stuck_after)
     findings = asyncio.run(_examine(chosen_url(redis), stuck_after, role))
     if as_json:
-        from streamlease.admin.answers import Check, Doctor
+        from streamlease.admin.answers import Check, CheckPlace, Doctor
 
-        checks = [Check(**finding._asdict()) for finding in findings]
+        checks = [
+            Check(
+                **finding._asdict() | {"places": tuple(CheckPlace(**one._asdict()) for one in finding.places)}
+            )
+            for finding in findings
+        ]
         document(Doctor(ok=_healthy(findings), checks=checks))
     else:
         _print(findings)
@@ -99,6 +104,7 @@ def _print(findings: list[Finding]) -> None:
 async def _examine(
     url: str, stuck_after: float = STUCK_SECONDS, role: RoleName | None = None
 ) -> list[Finding]:
+    from streamlease.admin.doctor.compaction import compaction
     from streamlease.admin.doctor.held_up import held_up
     from streamlease.admin.doctor.server_facts import server_facts
     from streamlease.agent.client import Client
@@ -124,6 +130,7 @@ async def _examine(
             ("spawn queue", _queue),
             ("groups", _groups),
             ("streams", partial(held_up, stuck_after=stuck_after)),
+            ("compaction", compaction),
             ("keys", _keys),
         ]
         damage = await _damage(client)

@@ -18,6 +18,15 @@ class Level(StrEnum):
     FAIL = "fail"
 
 
+class Place(NamedTuple):
+    """A stream that a finding is about, and what is wrong with it where."""
+
+    stream: str
+    offset: int
+    why: str
+    remedy: str
+
+
 class Finding(NamedTuple):
     """One line of the report."""
 
@@ -25,6 +34,8 @@ class Finding(NamedTuple):
     level: Level
     message: str
     remedy: str = ""
+    places: tuple[Place, ...] = ()
+    """All of them, of which the message names the first."""
 
 
 def some(names: Iterable[str], between: str = ", ") -> str:

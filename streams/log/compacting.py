@@ -29,15 +29,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from streamlease.protocol.errors import StoreRefused
+from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId, random_token
+from streamlease.streams.entries.decoding import Entry
 from streamlease.streams.entries.layout import Fields
 from streamlease.streams.entries.schemas import Versions, load_versions
 from streamlease.streams.log.keys import stream_log, stream_merged, stream_meta
-from streamlease.streams.log.merging import LogRun, RunSoFar, merged
+from streamlease.streams.log.merging import LogRun, NotMerged, RunSoFar, appended_at, merged
 from streamlease.streams.log.state import damaged_stream, meta_command, parse_meta
 from streamlease.streams.redis.connection import Argument, AsyncRedis, Command, Redis, ask
 from streamlease.streams.redis.scripts import load_script
@@ -79,6 +80,19 @@ class FirstRun(NamedTuple):
     mark: str
     versions: Versions | None
     """Those of the stream's schema."""
+    unreadable: bytes = b""
+    """The id of the log's first entry, if it does not say which messages that holds: no run comes then."""
+
+
+class Stopped(NamedTuple):
+    """Where the compaction of a stream stands still, although there is something to merge."""
+
+    stream: StreamId
+    offset: int
+    """Everything below it is merged."""
+    why: str
+    unreadable: str = ""
+    """See `FirstRun`."""
 
 
 async def small_entries(redis: AsyncRedis, streams: Sequence[StreamId]) -> dict[StreamId, int]:
@@ -99,6 +113,22 @@ async def small_entries(redis: AsyncRedis, streams: Sequence[StreamId]) -> dict[
             if messages < SMALL_ROWS * entries:
                 found[stream] = state.next
     return found
+
+
+async def first_appends(redis: AsyncRedis, streams: Sequence[StreamId]) -> dict[StreamId, int]:
+    """When the first entry of each log was appended, in microseconds; 0 if it does not say so.
+
+    An entry at which compaction stopped stays the first one, and gets older than any other.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    replies = await ask(redis, [("XRANGE", stream_log(stream), "-", "+", "COUNT", 1) for stream in streams])
+    return {
+        stream: appended_at(entries[0][1]) or 0
+        for stream, entries in zip(streams, replies, strict=True)
+        if entries
+    }
 
 
 async def compact(redis: AsyncRedis, stream: StreamId, before: int) -> Compacted | FirstRun:
@@ -127,16 +157,81 @@ async def first_run(redis: Redis, stream: StreamId, before: int) -> FirstRun:
     Raises:
         StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
     """
-    so_far, keys = RunSoFar(before), [stream_meta(stream), stream_log(stream)]
-    versions: Versions | None = None
-    token, page, begin, count, mark = random_token(), 0, "-", FIRST_COUNT, ""
-    while not so_far.over:
+    keys, token, page, mark = [stream_meta(stream), stream_log(stream)], random_token(), 0, ""
+
+    async def marked(begin: str, count: int) -> Page | None:
+        nonlocal page, mark
         page += 1
         before_these, mark = mark, f"{token} {page}"
         reply = await _READ.run(redis, keys, [before_these, mark, begin, count])
-        if reply[0] != b"read":
-            return FirstRun(None, 0, mark, None)
-        _, schemas, entries = reply
+        return Page(*reply[1:]) if reply[0] == b"read" else None
+
+    found = await _read_run(stream, before, marked)
+    return found._replace(mark=mark)
+
+
+async def stopped(redis: AsyncRedis, stream: StreamId, before: int) -> Stopped | None:
+    """Whether the compaction of a stream can go on, without doing it; nothing is written.
+
+    Args:
+        before: see `compact`.
+
+    Returns:
+        why it cannot; None: it can, or has nothing to do.
+
+    Raises:
+        StoreUnavailable, Indefinite.
+    """
+
+    async def plain(begin: str, count: int) -> Page | None:
+        entries, schemas = await ask(
+            redis,
+            [
+                ("XRANGE", stream_log(stream), begin, "+", "COUNT", count),
+                ("HGET", stream_meta(stream), "schemas"),
+            ],
+        )
+        return Page(schemas, entries)
+
+    at = 0
+    try:
+        (meta,) = await ask(redis, [meta_command(stream)])
+        state = parse_meta(stream, meta)
+        if state is None:
+            return None
+        at = max(state.merged, state.memory.first)
+        found = await _read_run(stream, before, plain)
+        if found.run is not None:
+            await asyncio.to_thread(merged, stream, found.run, found.versions)
+        elif found.unreadable:
+            id = found.unreadable.decode("ascii", "backslashreplace")
+            return Stopped(stream, at, f"the id {id} of the entry there says no offsets", id)
+    except (StoreUnavailable, Indefinite):
+        raise
+    except (NotMerged, StreamleaseError) as error:
+        return Stopped(stream, at, str(error))
+    return None
+
+
+class Page(NamedTuple):
+    """Some of the first entries of a log."""
+
+    schemas: bytes | None
+    """The versions of the stream's schema, as stored."""
+    entries: Sequence[Entry]
+
+
+async def _read_run(
+    stream: StreamId, before: int, read: Callable[[str, int], Awaitable[Page | None]]
+) -> FirstRun:
+    """How a log begins, which is read page by page: from an id on, so many entries."""
+    so_far, begin, count = RunSoFar(before), "-", FIRST_COUNT
+    versions: Versions | None = None
+    while not so_far.over:
+        page = await read(begin, count)
+        if page is None:
+            return FirstRun(None, 0, "", None)
+        schemas, entries = page
         try:
             versions = load_versions(schemas) if schemas else None
         except (ValueError, TypeError, RecursionError):
@@ -149,7 +244,8 @@ async def first_run(redis: Redis, stream: StreamId, before: int) -> FirstRun:
         size = sum(len(part) for _, fields in entries for part in fields)
         begin = "(" + entries[-1][0].decode("ascii")
         count = max(1, min(MOST_COUNT, PAGE_BYTES * len(entries) // max(1, size)))
-    return FirstRun(so_far.run, so_far.wanted_end, mark, versions)
+    unreadable = so_far.unreadable if so_far.run is None else b""
+    return FirstRun(so_far.run, so_far.wanted_end, "", versions, unreadable)
 
 
 async def replace(redis: Redis, stream: StreamId, run: LogRun, mark: str, fields: Fields) -> Compacted | None:

@@ -60,6 +60,8 @@ class RunSoFar:
         """The run, as soon as it is whole: no later entry belongs to it."""
         self.over = False
         """Whether no further entry is wanted."""
+        self.unreadable = b""
+        """The id of the entry behind them, if it does not say which messages the entry holds."""
 
     @property
     def wanted_end(self) -> int:
@@ -73,9 +75,10 @@ class RunSoFar:
         """The next entry of the log."""
         offsets = _offsets_of(id)
         if offsets is None:
-            self._finish()  # nobody can say which messages it holds, so nothing behind it is merged either
+            self.unreadable = id  # so nothing behind it is merged either
+            self._finish()
             return
-        at, kind = _time_and_schema(fields)
+        at, kind = appended_at(fields), _field(fields, b"s")
         if at is not None and at >= self._before:
             self.over = True  # those before it may get more neighbours
             return
@@ -104,12 +107,14 @@ def _offsets_of(id: bytes) -> OffsetRange | None:
     return offsets if 0 <= offsets.start < offsets.end else None
 
 
-def _time_and_schema(fields: Sequence[bytes]) -> tuple[int | None, bytes]:
-    """The append time of an entry, None if it has none that can be read, and its schema."""
-    named = dict(zip(fields[::2], fields[1::2], strict=False))
-    text = named.get(b"a", b"")
-    at = int(text) if text.isdigit() and len(text) <= _TIME_DIGITS else None
-    return at, named.get(b"s", b"")
+def appended_at(fields: Sequence[bytes]) -> int | None:
+    """The append time of an entry; None if it has none that can be read."""
+    text = _field(fields, b"a")
+    return int(text) if text.isdigit() and len(text) <= _TIME_DIGITS else None
+
+
+def _field(fields: Sequence[bytes], name: bytes) -> bytes:
+    return dict(zip(fields[::2], fields[1::2], strict=False)).get(name, b"")
 
 
 def merged(
@@ -138,7 +143,7 @@ def merged(
 
 
 def _joined(stream: StreamId, run: LogRun, versions: Versions | None, codec: Codec) -> Fields:
-    _, fingerprint = _time_and_schema(run.entries[0][1])
+    fingerprint = _field(run.entries[0][1], b"s")
     version = versions.find(fingerprint) if versions is not None else None
     whole = _decoded(stream, run.entries, versions, fingerprint)
     appended = whole.column("append_timestamp").cast(pa.int64())

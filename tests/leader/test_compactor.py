@@ -168,6 +168,24 @@ async def test_what_cannot_be_merged_is_told_once(
     assert await rig.client.redis.xlen(stream_log(STREAM)) == 12
 
 
+async def test_an_id_at_which_it_stops_is_told_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    await rig.client.create_space("s", ["a/#"], compact_after_ms=60_000)
+    await rig.publish(3)
+    await rig.client.redis.execute_command("XADD", stream_log(STREAM), "3-0", "x", "y")  # type: ignore[union-attr]
+    await rig.client.redis.hset(stream_meta(STREAM), "next", 4)
+    await rig.publish(12)
+    one = rig.compactor()
+    with caplog.at_level(logging.ERROR):
+        assert await one.round() == [Compacted(STREAM, 3, 3)]
+        assert await one.round() == []
+        assert [record.getMessage() for record in caplog.records] == [
+            "compaction of s.0.0 stopped at entry 3-0, whose id says no offsets; see 'streamlease doctor'"
+        ]
+        await rig.client.redis.xdel(stream_log(STREAM), "3-0")
+        assert await one.round() == [Compacted(STREAM, 10, 10)], "it goes on without it"
+    assert len(caplog.records) == 1
+
+
 async def test_a_damaged_stream_does_not_stop_the_others(rig: Rig) -> None:
     await rig.client.create_space("s", ["a/#"], compact_after_ms=60_000)
     await rig.client.create_space("other", ["b/#"], compact_after_ms=60_000)
