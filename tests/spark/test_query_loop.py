@@ -57,10 +57,10 @@ class Stage:
             raise found[0]
         return found[0]
 
-    def publish(self, messages: int) -> None:
+    def publish(self, messages: int, streams: int = 2) -> None:
         async def publish() -> None:
             client: Client = connect(self.server, embedded=False)
-            await client.create_space("s", ["t/#"], streams=2)
+            await client.create_space("s", ["t/#"], streams=streams)
             async with client.publisher() as publisher:
                 for number in range(messages):
                     await publisher.send(f"t/{number}", b"x")
@@ -115,6 +115,31 @@ def test_a_query_begins_with_rows_also_where_its_leader_comes_late(stage: Stage)
     first = stage.run(stage.query.next_cut(start, Limits()))
     assert first.ranges.messages == 10
     assert stage.timeline.now > 0.5
+
+
+@pytest.mark.parametrize("seconds", [0.2, 2.5])
+def test_a_query_begins_with_the_first_streams_that_another_one_hands_over(
+    stage: Stage, seconds: float
+) -> None:
+    """All are in the open cut of another query, and come when that is finished."""
+    stage.publish(100, streams=8)
+    cut = stage.next_cut(stage.query.initial())
+    stage.publish(100, streams=8)
+    other, began = stage.query, stage.timeline.now
+
+    async def finish() -> None:
+        await asyncio.sleep(seconds)
+        await other.next_cut(cut, Limits())
+
+    stage.process.start(finish())
+    newcomer = AsyncQuery(OPTIONS, connect=lambda: connect(stage.server, embedded=False))
+
+    async def begin() -> tuple[CutOffset, float]:
+        return await newcomer.next_cut(newcomer.initial(), Limits()), stage.timeline.now - began
+
+    first, after = stage.run(begin(), process=stage.timeline.process("newcomer"))
+    assert first.ranges.messages > 0
+    assert seconds <= after < seconds + 0.1
 
 
 def test_a_query_on_quiet_topics_begins_without_a_wait(stage: Stage) -> None:
