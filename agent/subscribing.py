@@ -123,8 +123,7 @@ def _known(options: GroupOptions) -> GroupOptions:
         InvalidOption: it is not.
     """
     if options.strategy is not None:
-        from streamlease.leader.core.planning.strategies import load_installed, strategy
+        from streamlease.leader.core.planning.strategies import strategy
 
-        load_installed()
         strategy(options.strategy)
     return options

@@ -30,7 +30,6 @@ from streamlease.hosts.trimming import INTERVAL_SECONDS
 from streamlease.hosts.upkeep import Upkeep
 from streamlease.leader import metrics
 from streamlease.leader.core.machine import LeaderConfig
-from streamlease.leader.core.planning.strategies import load_installed
 from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import (
     StreamleaseError,
@@ -168,7 +167,6 @@ class LeaderHost:
         Raises:
             StoreUnavailable: Redis does not answer.
         """
-        load_installed()
         await self._reception.open()
         await self._beat_once()
         upkeep = self._upkeep

@@ -74,11 +74,10 @@ def given(
     Raises:
         InvalidOption: a value is not acceptable.
     """
-    from streamlease.leader.core.planning.strategies import load_installed, strategy
+    from streamlease.leader.core.planning.strategies import strategy
     from streamlease.protocol.group_options import ON_POISON
 
     if strategy_name is not None:
-        load_installed()
         strategy(strategy_name)
     if on_poison is not None and on_poison not in ON_POISON:
         raise InvalidOption(f"--on-poison {ascii(on_poison)[:80]} is unknown: use {' or '.join(ON_POISON)}")

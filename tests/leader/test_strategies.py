@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -23,8 +23,10 @@ from tests.leader.test_weighted import situations
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(strategies, "STRATEGIES", dict(STRATEGIES))
+    yield
+    load_installed.cache_clear()
 
 
 def nothing(situation: Situation) -> Plan:
@@ -62,7 +64,9 @@ def test_installed_packages_bring_their_own(
         for name, value in (("plain", "nothing"), ("weighed", "OWN"), ("broken", "no_such"), ("count", "OWN"))
     ]
     monkeypatch.setattr(strategies, "entry_points", lambda group: points)
-    load_installed.__wrapped__()
+    load_installed.cache_clear()
+    assert strategy("count").plan is by_count
+    assert "plain" not in strategies.STRATEGIES, "for a known name no package is looked at"
     assert [strategy(name).measure for name in ("plain", "weighed")] == [None, "lag"]
     assert strategy("weighed").plan(SITUATION) == nothing(SITUATION)
     assert strategy("count").plan is by_count

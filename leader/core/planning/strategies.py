@@ -107,11 +107,13 @@ def register(name: str, plan: Callable[[Situation], Plan], measure: Measure | No
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of that name.
+    """The strategy of that name; packages are only looked through for one that is not known yet.
 
     Raises:
         InvalidOption: no strategy has that name.
     """
+    if name not in STRATEGIES:
+        load_installed()
     if name not in STRATEGIES:
         raise InvalidOption(f"strategy '{name}' does not exist: use one of {', '.join(sorted(STRATEGIES))}")
     return STRATEGIES[name]
