@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from itertools import count as counted
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import redis
 
 from bench.consume import ranges, subscription
 from bench.frame import Frame, Table, clear
 from bench.messages import PAYLOAD_BYTES, SPACE, STREAMS, Messages
+from bench.sparks import once, processor_time, session
 from streamlease.agent.client import connect
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Row, encode_message
@@ -84,3 +88,35 @@ def measure(frame: Frame) -> Iterator[Table]:
         run("ranges into Arrow, merged", lambda: ranges(url, count))
         table.rows.append(("merging them, once", "", f"{merging * 1e6 / count:.2f}", ""))
     yield table
+    yield in_spark(frame, data)
+
+
+def in_spark(frame: Frame, data: Messages) -> Table:
+    """The same by one task of a streaming query, from a warm Java, into the sink that drops all."""
+    count = len(data)
+    table = Table(
+        f"The same in Spark, one task, three columns; medians of {frame.runs}",
+        ("", "messages/s", "addBatch ms", "processor us per message in the task's worker"),
+    )
+    with frame.server() as url, session(1) as spark, TemporaryDirectory() as folder:
+        asyncio.run(send_one_by_one(url, data))
+        numbers = counted()
+
+        def run(name: str) -> None:
+            figures = []
+            for _ in range(frame.runs + 1):
+                number, processor = next(numbers), processor_time()
+                options = {"redis": url, "subscribe": f"$shared/s{number}/{SPACE}/#", "slots": "1"}
+                options |= {"startingOffsets": "earliest", "columns": "payload,offset,timestamp"}
+                rows, seconds = once(spark, "streamlease", options, Path(folder) / str(number))
+                if rows != count:
+                    raise SystemExit(f"{name}: {rows} of {count} rows")
+                figures.append((seconds, processor_time() - processor))
+            wall, processor = (statistics.median(each) for each in zip(*figures[1:], strict=True))
+            row = (name, f"{count / wall:,.0f}", f"{wall * 1000:,.0f}", f"{processor * 1e6 / count:.2f}")
+            table.rows.append(row)
+
+        run("as they were sent")
+        asyncio.run(merge_all(url))
+        run("merged")
+    return table

@@ -19,12 +19,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import psutil
-
 from bench import by_hand
 from bench.frame import Frame, Table
 from bench.messages import PAYLOAD_BYTES
-from bench.sparks import fill, session, write_parquet
+from bench.sparks import fill, processor_time, session, write_parquet
 
 STREAMS = 16
 SLOTS = 2
@@ -106,14 +104,14 @@ class Starts:
         reader = self._spark.readStream.format(format).options(**options)
         if format == "parquet":
             reader = reader.schema(self._spark.read.parquet(str(self._files)).schema)
-        used, began = _processor_time(), time.time()
+        used, began = processor_time(), time.time()
         frame = reader.load()
         loaded = time.time()
         folder = str(self._folder / str(self._number))
         query = frame.writeStream.format("noop").option("checkpointLocation", folder).start()
         try:
             told = _first(query, name)
-            used = _processor_time() - used
+            used = processor_time() - used
         finally:
             query.stop()
         took = {key: float(value) for key, value in told["durationMs"].items()}
@@ -129,13 +127,13 @@ class Starts:
 
     def _batch(self, name: str) -> dict[str, float]:
         format, options = self._options(name, "batch")
-        used, began = _processor_time(), time.time()
+        used, began = processor_time(), time.time()
         frame = self._spark.read.format(format).options(**options).load()
         loaded = time.time()
         if not frame.collect():
             raise SystemExit(f"{name}: no row")
         whole = time.time() - began
-        used = _processor_time() - used
+        used = processor_time() - used
         phases = frame._jdf.queryExecution().tracker().phases()
         took = {part: float(phases.apply(part).durationMs()) for part in ("optimization", "planning")}
         load = (loaded - began) * 1000
@@ -159,16 +157,3 @@ def _first(query: Any, name: str) -> dict[str, Any]:
         if time.monotonic() > deadline or not query.isActive:
             raise SystemExit(f"{name}: no row in {PATIENCE:.0f} s: {query.exception()}")
         time.sleep(0.02)
-
-
-def _processor_time() -> float:
-    """Seconds that the living Python processes of Spark have used."""
-    spent = 0.0
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "python" in process.name():
-                times = process.cpu_times()
-                spent += times.user + times.system
-        except psutil.NoSuchProcess:
-            continue
-    return spent

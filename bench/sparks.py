@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 
 from bench.by_hand import ByHand
@@ -96,3 +97,16 @@ def once(spark: Any, format: str, options: dict[str, str], folder: Path) -> tupl
     return sum(one["numInputRows"] for one in told), sum(
         one["durationMs"].get("addBatch", 0) for one in told
     ) / 1000
+
+
+def processor_time() -> float:
+    """Seconds that the living Python processes of Spark have used."""
+    spent = 0.0
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "python" in process.name():
+                times = process.cpu_times()
+                spent += times.user + times.system
+        except psutil.NoSuchProcess:
+            continue
+    return spent
