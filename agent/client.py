@@ -172,18 +172,17 @@ class Client:
         return Publisher(self.redis, spaces=self.spaces, **options)
 
     def epoch_publisher(self, space: str, name: str, /, **options: Any) -> EpochPublisher:
-        """A publisher of messages of epochs, to be used as a context manager; options as of `EpochPublisher`.
-
-        Args:
-            space: name of a space with epochs.
-            name: of the publisher, in its space; two processes must not have one.
+        """A publisher of messages of epochs, to be used as a context manager; arguments of `EpochPublisher`.
 
         Raises:
             InvalidInput: `name` is none.
         """
         from streamlease.streams.epochs.epoch_publisher import EpochPublisher
 
-        return EpochPublisher(self.redis, space, name, spaces=self.spaces, **options)
+        return EpochPublisher(self.redis, space, name, spaces=self.spaces, keep=self._have_keepers, **options)
+
+    async def _have_keepers(self) -> None:
+        (await self.agent()).need_keepers()
 
     def subscribe(
         self,

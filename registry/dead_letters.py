@@ -33,6 +33,7 @@ from streamlease.protocol.errors import (
     InvalidTopic,
     MessageTooLarge,
     SchemaMismatch,
+    SpaceConflict,
     StreamleaseError,
     UnknownSpace,
 )
@@ -48,6 +49,7 @@ from streamlease.streams.log.log import Append, AsyncLog, OutOfSequence
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.times import microseconds
 from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.spaces.epoch_settings import check_plain
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 SPACE = "dead-letters"
@@ -155,11 +157,17 @@ class DeadLetters:
 
     async def _space_of(self, topic: str) -> Space:
         try:
-            return await self._spaces.for_topic(topic)
+            space = await self._spaces.for_topic(topic)
         except UnknownSpace:
             if not topic.startswith(f"{DEAD}/"):
                 raise
             return await self._spaces.create(SPACE, [f"{DEAD}/#"])
+        if space.epochs:
+            raise SpaceConflict(
+                f"dead letters cannot go to {topic!a}, which belongs to space {space.name} with epochs: "
+                f"name another topic for them"
+            )
+        return space
 
     async def _row(self, poisoned: Poisoned) -> Row:
         """The dead letter of a message."""
@@ -288,6 +296,7 @@ class DeadLetters:
 
         Raises:
             UnknownSpace, StreamSealed, SchemaMismatch: its topic takes it no more.
+            InvalidInput: the space of its topic has epochs.
             StreamleaseError: the original was lost before it became a dead letter.
             NotDurable, StoreUnavailable, StoreRefused, Indefinite: repeat.
         """
@@ -296,6 +305,7 @@ class DeadLetters:
             raise StreamleaseError(f"dead letter {letter.place} has no message: {why}")
         topic = letter.facts["topic"]
         space = await self._spaces.for_topic(topic)
+        check_plain(space)
         message = letter.message
         row = Row(
             topic, message.payload, message.key, letter.original or None, microseconds(message.timestamp)

@@ -13,6 +13,7 @@ from streamlease.streams.entries.entries import Codec, encode_batch
 from streamlease.streams.entries.message_rows import topics_of
 from streamlease.streams.entries.splitting import split
 from streamlease.streams.publish.staged.staging import Stager
+from streamlease.streams.spaces.epoch_settings import check_plain
 from streamlease.streams.spaces.spaces import Space
 
 ENTRY_ROWS = 8192
@@ -109,6 +110,7 @@ class Placer:
                         f"topic {ascii(topic)[:80]} belongs to space {space.name}, not to {self._only}: "
                         f"leave such rows out, or change option 'space'"
                     )
+                check_plain(space)
                 return space
         raise UnknownSpace(
             f"no space has topics that match {ascii(topic)[:80]}; "

@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.messages.sources import Form, Record, lookup
-from streamlease.protocol.errors import InvalidInput
+from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.protocol.topics import check_topic
 
 if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.streams.entries.schemas import Schema
     from streamlease.streams.publish.receipts import Receipt
 
 PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+MOST_TOPICS = 100_000
+"""How many topics are remembered with the schema of their space."""
+
 TopicOf = Callable[[Record], str]
 
 
@@ -87,3 +92,42 @@ def topic_of_records(topic: str, form: Form) -> TopicOf | None:
         return PLACEHOLDER.sub(lambda found: values[found.group(1)], topic)
 
     return topic_of
+
+
+class Contents:
+    """What is sent for each record: in a space with a schema, the values by column.
+
+    Args:
+        beside: a field that says something about the record; it is no column unless the schema has it.
+    """
+
+    def __init__(self, client: Client, plan: PublicationPlan, beside: str | None = None) -> None:
+        self._spaces = client.spaces
+        self._plan = plan
+        self._beside = beside
+        self._schemas: dict[str, Schema | None] = {}
+
+    async def of(self, record: Record) -> tuple[str, bytes | dict[str, Any], str | None]:
+        """Topic, content and key of the message.
+
+        Raises:
+            SchemaMismatch, InvalidInput: the record is not of the schema, or gives no topic.
+            UnknownSpace, StoreUnavailable, StoreRefused.
+        """
+        from streamlease.streams.entries.values import check_values
+
+        topic, key = self._plan.place(record)
+        if topic not in self._schemas:
+            if len(self._schemas) >= MOST_TOPICS:
+                self._schemas.clear()
+            self._schemas[topic] = (await self._spaces.for_topic(topic)).newest_schema
+        schema = self._schemas[topic]
+        if schema is None:
+            return topic, record.payload, key
+        values = record.values_by_column
+        if self._beside is not None and schema.named(self._beside) is None:
+            values = {name: value for name, value in values.items() if name != self._beside}
+        try:
+            return topic, check_values(schema, values, text=True), key
+        except SchemaMismatch as error:
+            raise SchemaMismatch(f"{record.where}: {error}") from None

@@ -5,25 +5,27 @@ from __future__ import annotations
 import time
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streamlease.admin.bar import Bar
 from streamlease.admin.common_options import AsJson, RedisUrl
-from streamlease.admin.messages.publication import PublicationPlan, PublicationProgress, topic_of_records
+from streamlease.admin.messages.publication import (
+    Contents,
+    PublicationPlan,
+    PublicationProgress,
+    topic_of_records,
+)
+from streamlease.admin.messages.publish_epochs import EpochPlan, publish_epochs
 from streamlease.admin.messages.publish_once import check_resumable, publish_resumably
 from streamlease.admin.messages.sources import SUFFIXES, Form, InputMeter, lookup, read_ahead, records
 from streamlease.admin.output import document, line
 from streamlease.admin.running import with_client
-from streamlease.protocol.errors import InvalidOption, SchemaMismatch, StreamleaseError
+from streamlease.protocol.errors import InvalidOption, StreamleaseError
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.streams.entries.schemas import Schema
-
-MOST_TOPICS = 100_000
-"""How many topics are remembered with the schema of their space."""
 
 
 def publish(
@@ -47,6 +49,26 @@ def publish(
             "and publishes nothing twice. A pipe must deliver the same input from its beginning.",
         ),
     ] = None,
+    publisher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Publish messages of epochs under this name, in a space with epochs. Two processes must not "
+            "have one name.",
+        ),
+    ] = None,
+    epoch: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="With --publisher: the epoch of all messages, such as 4, or 4,5."),
+    ] = None,
+    epoch_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COL",
+            help="With --publisher: field with the epoch of each message. When it rises, what is before it "
+            "is given up, so it must not fall again; at the end, so is the last one.",
+        ),
+    ] = None,
     linger_ms: Annotated[
         float, typer.Option(help="How long a batch may wait for more messages, in milliseconds.")
     ] = 0.0,
@@ -63,6 +85,7 @@ def publish(
     In a space with a schema, the columns of a row become typed columns.
     """
     from streamlease.streams.publish.inputs import check_batching
+    from streamlease.streams.spaces.epoch_settings import check_plain
 
     chosen = form or Form(SUFFIXES.get(file.suffix.lower(), "lines") if file else "lines")
     if key is not None and chosen is Form.LINES:
@@ -73,13 +96,18 @@ def publish(
     plan = PublicationPlan(topic, file, chosen, key, topic_of_records(topic, chosen), key_of, options)
     if resume is not None:
         check_resumable(resume, file)
+    epochs = EpochPlan.of(publisher, epoch, epoch_column, chosen, resume)
     counts, began = PublicationProgress(), time.monotonic()
 
     async def work(client: Client) -> None:
         if plan.topic_of is None:
-            await client.spaces.for_topic(topic)
+            space = await client.spaces.for_topic(topic)
+            if epochs is None:
+                check_plain(space)
         with Bar("publishing") as bar:
-            if resume is None:
+            if epochs is not None:
+                await publish_epochs(client, plan, epochs, counts, bar)
+            elif resume is None:
                 await _publish(client, plan, counts, bar)
             else:
                 await publish_resumably(client, resume, plan, counts, bar)
@@ -112,27 +140,13 @@ def _report(topic: str, counts: PublicationProgress, seconds: float, resumable: 
 
 
 async def _publish(client: Client, plan: PublicationPlan, counts: PublicationProgress, bar: Bar) -> None:
-    from streamlease.streams.entries.values import check_values
-
     meter = InputMeter()
     source = records(plan.file, plan.form, meter)
-    schemas: dict[str, Schema | None] = {}
+    contents = Contents(client, plan)
     async with client.publisher(**plan.options) as publisher, aclosing(read_ahead(source)) as lists:
         async for some in lists:
             for record in some:
-                name, row_key = plan.place(record)
-                if name not in schemas:
-                    if len(schemas) >= MOST_TOPICS:
-                        schemas.clear()
-                    schemas[name] = (await client.spaces.for_topic(name)).newest_schema
-                schema = schemas[name]
-                content: bytes | dict[str, Any] = record.payload
-                if schema is not None:
-                    try:
-                        content = check_values(schema, record.values_by_column, text=True)
-                    except SchemaMismatch as error:
-                        raise SchemaMismatch(f"{record.where}: {error}") from None
-                receipt = await publisher.submit(name, content, row_key)
+                receipt = await publisher.submit(*await contents.of(record))
                 receipt.add_done_callback(counts.settled)
                 counts.submitted += 1
                 counts.bytes += len(record.payload)

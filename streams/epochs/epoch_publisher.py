@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -65,6 +65,7 @@ class EpochPublisher:
         name: of the publisher, in its space; two processes must not have one.
         spaces: shared lookups of definitions; own ones if None.
         delivery_timeout: seconds for which a part, and a line, is tried.
+        keep: called when it has entered, to see that the space has a keeper; None: nobody does.
         options: as of :class:`Publisher`.
 
     Raises:
@@ -79,6 +80,7 @@ class EpochPublisher:
         *,
         spaces: SpaceStore | None = None,
         delivery_timeout: float = DELIVERY_SECONDS,
+        keep: Callable[[], Awaitable[None]] | None = None,
         **options: Any,
     ) -> None:
         self.space = space
@@ -86,6 +88,7 @@ class EpochPublisher:
         self._redis = redis
         self._spaces = spaces or SpaceStore(redis)
         self._timeout = delivery_timeout
+        self._keep = keep
         self._options = options
         self._dimensions = 1
         self._presence: Presence | None = None
@@ -132,6 +135,8 @@ class EpochPublisher:
         )
         try:
             self._capabilities = Capabilities(self.name, await presence.enter())
+            if self._keep is not None:
+                await self._keep()
         except BaseException:
             await self._stop()
             raise

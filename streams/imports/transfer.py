@@ -45,6 +45,7 @@ from streamlease.streams.entries.typed import check_size
 from streamlease.streams.entries.values import check_values, value_size
 from streamlease.streams.log.log import Append, Appended, AsyncLog, Position, ProgressMoved, StreamPending
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.epoch_settings import check_plain
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 MAX_MESSAGES = 1000
@@ -209,6 +210,7 @@ class Transfer:
                 f"topic {ascii(item.topic)[:80]} of {item.where or 'a message'} belongs to space "
                 f"{space.name}, not to {self._only}: choose another --topic or --space"
             )
+        check_plain(space)
         known = self._known.get(space.name)
         if known is None:
             known = await self._load(space.name)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from streamlease.protocol.errors import InvalidInput, StreamleaseError
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.epoch_fields import Stamp
 from streamlease.streams.log.log import Append, Appended
@@ -51,16 +51,3 @@ class EpochStaging:
     log: Appends
     check: Callable[[Space], None]
     appended: Callable[[Stamp, StreamId, int, int], None]
-
-
-def check_plain(space: Space) -> None:
-    """Whether messages may be appended to `space` as they come.
-
-    Raises:
-        InvalidInput: it has epochs.
-    """
-    if space.epochs:
-        raise InvalidInput(
-            f"space {space.name} has epochs, so its messages come from publishers with a name: use "
-            f"client.epoch_publisher({space.name!r}, NAME), or streamlease publish --publisher NAME"
-        )

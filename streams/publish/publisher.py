@@ -34,7 +34,7 @@ from streamlease.streams.publish import traces
 from streamlease.streams.publish.buffer import ROW_BYTES, Buffer
 from streamlease.streams.publish.columns import Columns
 from streamlease.streams.publish.entering import Entering
-from streamlease.streams.publish.epoch_staging import EpochStaging, check_plain
+from streamlease.streams.publish.epoch_staging import EpochStaging
 from streamlease.streams.publish.following import Following
 from streamlease.streams.publish.gate import Gate
 from streamlease.streams.publish.inputs import Payload, check_batching, check_positive
@@ -51,6 +51,7 @@ from streamlease.streams.publish.sending.singles import Singles
 from streamlease.streams.publish.turns import Turns
 from streamlease.streams.redis.connection import ANSWER_SECONDS, AsyncRedis, is_cluster
 from streamlease.streams.redis.lines.direct_lines import DirectLines
+from streamlease.streams.spaces.epoch_settings import check_plain
 from streamlease.streams.spaces.spaces import SpaceStore
 
 __all__ = ["Payload", "Placed", "PlacedRange", "Publisher", "Receipt"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, Protocol, cast, get_args
 
 from streamlease.protocol.epochs.order import checked_dimensions
-from streamlease.protocol.errors import InvalidOption, SpaceConflict
+from streamlease.protocol.errors import InvalidInput, InvalidOption, SpaceConflict
 from streamlease.protocol.quantities import MOST, format_duration
 
 OnLoss = Literal["abort", "wait"]
@@ -114,3 +114,16 @@ def check_keeps_streams(space: HasEpochs) -> None:
     """
     if space.epochs:
         raise SpaceConflict(f"space {space.name} has epochs and keeps the streams it has: make another space")
+
+
+def check_plain(space: HasEpochs) -> None:
+    """Whether messages may be appended to `space` as they come.
+
+    Raises:
+        InvalidInput: it has epochs.
+    """
+    if space.epochs:
+        raise InvalidInput(
+            f"space {space.name} has epochs, so its messages come from publishers with a name: use "
+            f"client.epoch_publisher({space.name!r}, NAME), or streamlease publish --publisher NAME"
+        )

@@ -35,7 +35,7 @@ from tests.streams.helpers import until
 
 @pytest.fixture
 async def client(redis_url: str) -> AsyncIterator[Client]:
-    async with connect(redis_url) as made:
+    async with connect(redis_url, embedded=False) as made:  # so that the tests keep the space
         await made.create_space("clicks", ["clicks/#"], streams=3, epochs=1)
         await made.create_space("pairs", ["pairs/#"], streams=2, epochs=2)
         yield made

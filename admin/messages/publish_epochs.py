@@ -1,0 +1,168 @@
+"""Publishing records of epochs, as ``streamlease publish --publisher NAME``.
+
+The epoch of a record is that of ``--epoch``, or what stands in its field. Records come in the order of their
+epochs: tuples by their first integers, then by the second, and so on. When the epoch rises, all that stands
+before the new one in that order is given up; at the end so is all up to the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streamlease.admin.messages.publication import Contents, PublicationPlan, PublicationProgress
+from streamlease.admin.messages.sources import Form, InputMeter, Record, read_ahead, records
+from streamlease.protocol.epochs.antichains import Antichain, minimal
+from streamlease.protocol.epochs.order import HIGHEST_EPOCH, Epoch, checked_epoch, join
+from streamlease.protocol.errors import InvalidEpoch, InvalidInput, InvalidOption, NotCapable
+from streamlease.protocol.ids import check_name
+
+if TYPE_CHECKING:
+    from streamlease.admin.bar import Bar
+    from streamlease.agent.client import Client
+    from streamlease.streams.spaces.spaces import Space
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """Under which name records are published, and at which epochs."""
+
+    name: str
+    epoch: str | None
+    column: str | None
+
+    @classmethod
+    def of(
+        cls, name: str | None, epoch: str | None, column: str | None, form: Form, resume: str | None
+    ) -> EpochPlan | None:
+        """What the options say; None: records have no epochs.
+
+        Raises:
+            InvalidOption, InvalidInput: they do not fit each other, or the name is none.
+        """
+        if name is None:
+            if epoch is not None or column is not None:
+                given = "--epoch" if epoch is not None else "--epoch-column"
+                raise InvalidOption(f"{given} is for publishers with a name: give --publisher NAME too")
+            return None
+        check_name("publisher", name)
+        if resume is not None:
+            raise InvalidOption("--resume publishes without epochs: leave it or --publisher out")
+        if (epoch is None) == (column is None):
+            raise InvalidOption("--publisher needs to know the epoch: give --epoch N or --epoch-column COL")
+        if column is not None and form is Form.LINES:
+            raise InvalidOption(
+                f"--epoch-column {ascii(column)[:80]} needs fields: use --format jsonl, csv or parquet"
+            )
+        return cls(name, epoch, column)
+
+    def epoch_of(self, dimensions: int) -> Callable[[Record], Epoch]:
+        """How a record of a space of so many dimensions gives its epoch.
+
+        Raises:
+            InvalidEpoch: ``--epoch`` is none.
+        """
+        if self.epoch is not None:
+            one = _epoch("--epoch", self.epoch, dimensions)
+            return lambda record: one
+        column = self.column
+
+        def of(record: Record) -> Epoch:
+            fields = record.fields or {}
+            if column not in fields:
+                there = ", ".join(fields)[:200] or "none"
+                raise InvalidInput(f"{record.where} has no field {ascii(column)[:80]}: it has {there}")
+            return _epoch(record.where, fields[column], dimensions)
+
+        return of
+
+
+def _epoch(where: str, value: Any, dimensions: int) -> Epoch:
+    """An epoch in an option or a field: an integer, integers joined by commas, or a list of them.
+
+    Raises:
+        InvalidEpoch: it is none.
+    """
+    try:
+        if isinstance(value, str):
+            parts = [part.strip() for part in value.split(",")]
+            if all(part.removeprefix("-").isdecimal() and len(part) < 40 for part in parts):
+                value = [int(part) for part in parts]
+        return checked_epoch(value, dimensions)
+    except InvalidEpoch as error:
+        raise InvalidEpoch(f"{where}: {error}") from None
+
+
+def from_on(epoch: Epoch) -> Antichain:
+    """The minimal ones of `epoch` and all that come behind it in the order of tuples."""
+    behind = [
+        (*epoch[:place], epoch[place] + 1, *(0,) * (len(epoch) - place - 1))
+        for place in range(len(epoch) - 1)
+        if epoch[place] < HIGHEST_EPOCH
+    ]
+    return minimal([epoch, *behind])
+
+
+def behind_all(epoch: Epoch) -> Antichain:
+    """The minimal ones of those that come behind `epoch` in the order of tuples; none behind the last one."""
+    return minimal(
+        (*epoch[:place], epoch[place] + 1, *(0,) * (len(epoch) - place - 1))
+        for place in range(len(epoch))
+        if epoch[place] < HIGHEST_EPOCH
+    )
+
+
+def both(held: Iterable[Epoch], wanted: Iterable[Epoch]) -> Antichain:
+    """The minimal ones of the epochs that are at or above an element of each."""
+    return minimal(join(one, other) for one in held for other in wanted)
+
+
+async def publish_epochs(
+    client: Client, plan: PublicationPlan, epochs: EpochPlan, counts: PublicationProgress, bar: Bar
+) -> None:
+    """Publish all records, and end well unless something goes wrong.
+
+    Raises:
+        InvalidEpoch, NotCapable, InvalidInput: a record has no epoch, or one that was given up.
+        StreamleaseError: what the publication ran into. What was given up before stays so.
+    """
+    if plan.topic_of is None:
+        _check_epochs(await client.spaces.for_topic(plan.topic))
+    meter = InputMeter()
+    async with aclosing(read_ahead(records(plan.file, plan.form, meter))) as lists:
+        some: list[Record] = await anext(lists, [])
+        if not some and plan.topic_of is not None:
+            return
+        topic = plan.topic if plan.topic_of is None else plan.topic_of(some[0])
+        space = await client.spaces.for_topic(topic)
+        _check_epochs(space)
+        epoch_of, contents = epochs.epoch_of(space.epochs), Contents(client, plan, epochs.column)
+        last: Epoch | None = None
+        for record in some[:1]:
+            epoch_of(record)  # a first record without an epoch is refused before anything is written
+        async with client.epoch_publisher(space.name, epochs.name, **plan.options) as publisher:
+            while some:
+                for record in some:
+                    epoch = epoch_of(record)
+                    name, content, key = await contents.of(record)
+                    try:
+                        if last is not None and epoch > last:
+                            await publisher.advance(both(publisher.frontier, from_on(epoch)))
+                        receipt = await publisher.submit(name, content, key, epoch=epoch)
+                    except NotCapable as error:
+                        raise NotCapable(f"{record.where}: {error}") from None
+                    last = epoch if last is None else max(last, epoch)
+                    receipt.add_done_callback(counts.settled)
+                    counts.submitted += 1
+                    counts.bytes += len(record.payload)
+                bar.show(meter.done, meter.total, counts.published)
+                some = await anext(lists, [])
+            if last is not None and (rest := both(publisher.frontier, behind_all(last))):
+                await publisher.advance(rest)
+
+
+def _check_epochs(space: Space) -> None:
+    if not space.epochs:
+        raise InvalidInput(f"space {space.name} has no epochs: leave --publisher out")
