@@ -6,8 +6,9 @@ was read of it was handed out. So a round costs nothing for streams in which not
 What was read waits to be handed out, up to a limit; of a stream that was read to its end there is no second
 batch, for what comes meanwhile makes the next one larger. A read takes whole entries, and each entry once:
 the first step of a read, and more if they are small. After a round that read all there was, the next one
-begins a millisecond later at the earliest. So the cost of a message falls as soon as more come, or the
-program or Redis falls behind.
+begins a millisecond later at the earliest, and some milliseconds later unless most of what it read was handed
+out before: a stream at a time would be read otherwise, as each is handed out. So the cost of a message falls
+as soon as more come, or the program or Redis falls behind.
 
 How many streams a round reads follows from how much the streams before had: 16 that have a backlog, and 256
 that have a few messages each. They are bounded because what they have is known only when it is there: if all
@@ -66,6 +67,8 @@ FEW = 64
 
 RETRY_SECONDS = 0.2
 PACE_SECONDS = 0.001
+REST_SECONDS = 0.004
+
 PATIENCE_SECONDS = 0.25
 """How long a round waits for the slowest server of a cluster before it leaves that to itself."""
 
@@ -115,6 +118,7 @@ class Fetching:
         most_waiting: how many such batches may wait, if they are full.
         lines: on which streams are read, if one is free.
         clock: seconds; that of `Held.retry_at`.
+        rest: for how long (s) at most a round waits for what was read before to be handed out.
     """
 
     def __init__(
@@ -132,9 +136,11 @@ class Fetching:
         schema: Schema | None,
         clock: Callable[[], float],
         lines: DirectLines | None = None,
+        rest: float = REST_SECONDS,
     ) -> None:
         self._redis = redis
         self._lines = lines
+        self._longest_rest = rest
         self._tails = tails
         self._book = book
         self._settling = settling
@@ -145,6 +151,7 @@ class Fetching:
         self._max_bytes = CHUNK_BYTES if max_batch is None else READ_BYTES
         self._schema = schema
         self._clock = clock
+        self._loop = asyncio.get_running_loop()
         self.waiting = ReadAhead(most_waiting * self._max_batch, most_waiting * CHUNK_BYTES, MOST_BATCHES)
         self._news: OrderedDict[Held, None] = OrderedDict()
         """Streams that may have something to read, in the order in which they are looked at."""
@@ -154,16 +161,27 @@ class Fetching:
         """How many streams the next round reads."""
         self._not_before = 0.0
         """When the next round may begin, by the event loop's clock."""
+        self._rests_until, self._enough = 0.0, 0
+        """Until then none begins while more batches than that wait."""
         self._servers = PerServer(redis, tasks, _meta_of, self._read_some, PATIENCE_SECONDS)
 
     @property
     def wants_round(self) -> bool:
-        """Whether there may be something to read, and room for it."""
-        return bool(self._news) and self.waiting.has_room
+        """Whether there may be something to read, room for it, and use for it."""
+        return bool(self._news) and self.waiting.has_room and self._rest == 0.0
 
-    def look_at(self, held: Held) -> None:
-        """There may be something to read in this stream."""
+    @property
+    def _rest(self) -> float:
+        """For how long (s) no round begins, unless batches are handed out meanwhile."""
+        if self.waiting.batches <= self._enough:
+            return 0.0
+        return max(0.0, self._rests_until - self._loop.time())
+
+    def look_at(self, held: Held) -> bool:
+        """There may be something to read there; whether the next round may begin earlier for that."""
+        first = not self._news
         self._news.setdefault(held)
+        return first or self.wants_round
 
     def take(self) -> Batch | None:
         """The next batch that may be handed out."""
@@ -185,6 +203,8 @@ class Fetching:
         """How long (s), at most, there is nothing to read unless something changes."""
         now = self._clock()
         due = [held.retry_at - now for held in self._delayed if held.retry_at is not None]
+        if self._news and self.waiting.has_room and (rest := self._rest):
+            due.append(rest)
         return max(0.0, min((most, *due)))
 
     async def round(self) -> bool:
@@ -196,12 +216,12 @@ class Fetching:
         self._end_delays()
         if not self.wants_round:
             return False
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = self._loop.time()
         if self._not_before > began:
             await asyncio.sleep(self._not_before - began)
-            began = loop.time()
+            began = self._loop.time()
         found = self._look()
+        left = bool(self._news)
         try:
             await self._servers.turn(found)
         except StoreUnavailable as error:  # no node of a cluster says which server has what
@@ -213,6 +233,8 @@ class Fetching:
         reading = [one for one in found if one.start < one.end]
         if reading and all(one.held.position >= one.end for one in reading):
             self._not_before = began + PACE_SECONDS
+            self._rests_until = began if left else began + self._longest_rest
+            self._enough = len(reading) // 4
         return bool(reading)
 
     async def _read_some(self, found: Sequence[News]) -> None:

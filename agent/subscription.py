@@ -289,8 +289,7 @@ class SharedReader:
     def _heard(self, stream: StreamId, next: int | None) -> None:
         """The end of a stream is known, or has moved."""
         held = self.book.streams.get(str(stream))
-        if held is not None:
-            self._fetching.look_at(held)
+        if held is not None and self._fetching.look_at(held):
             self._changed.set()
 
     def _wake(self) -> None:

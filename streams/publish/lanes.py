@@ -126,6 +126,7 @@ class Lanes:
 
     Args:
         offer: told of each lane that has something to send.
+        wanted: called when somebody begins to wait for a message of a part.
         clock: seconds on the event loop.
         max_messages, max_bytes: where a part is full.
         lingers: a part that is not full waits for more messages, unless it was handed over as columns.
@@ -141,9 +142,11 @@ class Lanes:
         max_bytes: int,
         codec: Codec,
         lingers: bool,
+        wanted: Callable[[], None],
         who: Incarnation | None = None,
     ) -> None:
         self._offer = offer
+        self._wanted = wanted
         self._clock = clock
         self.max_messages = max_messages
         self._codec: Codec = codec
@@ -190,6 +193,7 @@ class Lanes:
         """A new part at the end of `lane`, which takes messages under `schema`."""
         part = Part(self._clock(), schema, self._codec, self.max_bytes)
         part.stamp = self._stamp
+        part.wanted = self._wanted
         lane.put(part, open=True)
         self._offer(lane)
         return part
@@ -218,6 +222,7 @@ class Lanes:
         ):
             part = Part(self._clock(), None, self._codec, max(size, self.max_bytes))
             part.stamp = self._stamp
+            part.wanted = self._wanted
             lane.put(part, open=True)
             self._offer(lane)
         if self._lingers:

@@ -83,6 +83,7 @@ class Part:
         "schema",
         "sent",
         "stamp",
+        "wanted",
         "watched_batch",
         "whole",
     )
@@ -113,6 +114,8 @@ class Part:
         """The epoch of its messages, in a space that has some."""
         self.origins: tuple[Any, ...] = ()
         """Span contexts in which its messages were published, where the program traces."""
+        self.wanted = _not_told
+        """Called when somebody begins to wait for one of its messages."""
         self._stream: StreamId | None = None
         self._first = 0
         self._failure: StreamleaseError | None = None
@@ -142,6 +145,11 @@ class Part:
     def size(self) -> int:
         """How many bytes it counts for in the buffer."""
         return self.capacity - self.room
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for what becomes of a message, or may do so."""
+        return bool(self._waiting or self._pieces)
 
     @property
     def watched(self) -> bool:
@@ -262,6 +270,7 @@ class Part:
         """A new future of what becomes of `count` neighbours from `place` on; not for a part that ended."""
         future: asyncio.Future[list[PlacedRange]] = asyncio.get_running_loop().create_future()
         self._pieces.append((place, count, future))
+        self.wanted()
         return future
 
     def outcome(self, place: int) -> Placed | StreamleaseError | None:
@@ -293,6 +302,7 @@ class Part:
             part._tell(place, future)
         else:
             part._waiting.append((place, future))
+            part.wanted()
 
     async def finished(self) -> None:
         """Wait until it, and what became of it, succeeded or failed."""
@@ -353,6 +363,10 @@ class Part:
             else:
                 runs.append((part, there, 1))
         return [part.piece(first, many) for part, first, many in runs]
+
+
+def _not_told() -> None:
+    """Nobody sends it later because nobody waits for it."""
 
 
 def _join(

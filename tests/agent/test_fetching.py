@@ -41,7 +41,9 @@ STREAMS = [StreamId("s", 0, shard) for shard in range(5)]
 class Rig:
     """A fetching whose streams have as many messages as `ends` says; notes from where it reads."""
 
-    def __init__(self, *, most_waiting: int = 3, max_batch: int = 10, redis: Any = None) -> None:
+    def __init__(
+        self, *, most_waiting: int = 3, max_batch: int = 10, redis: Any = None, rest: float = 0.0
+    ) -> None:
         self.ends = {str(stream): 5 for stream in STREAMS}
         self.bytes = 100
         """What a read of a stream brings."""
@@ -57,6 +59,7 @@ class Rig:
         self.fetching = Fetching(
             redis, tails, book, settling, SharedSubscription.parse(SUB), lambda: None, self.tasks,
             max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: 0.0,
+            rest=rest,
         )  # fmt: skip
         self.waiting = self.fetching.waiting
         self.fetching._read = self.reads  # type: ignore[method-assign]
@@ -109,6 +112,33 @@ async def test_nothing_is_read_until_half_of_what_may_wait_is_handed_out() -> No
     assert rig.fetching.take() is not None
     assert rig.fetching.wants_round
     assert await rig.round() == [(1, 0)]
+
+
+async def test_the_next_round_waits_until_most_of_what_was_read_is_handed_out() -> None:
+    rig = Rig(most_waiting=100, rest=3600.0)
+    assert len(await rig.round()) == len(STREAMS)
+    rig.ends = dict.fromkeys(rig.ends, 6)
+    rig.hear()
+    for left in range(len(STREAMS) - 1, 1, -1):
+        assert rig.fetching.take() is not None
+        assert not rig.fetching.wants_round, f"{left} batches wait"
+        assert 3000.0 < rig.fetching.pause(5000.0) <= 3600.0
+    assert rig.fetching.take() is not None
+    assert rig.fetching.wants_round
+    assert rig.fetching.pause(5000.0) == 5000.0
+    assert len(await rig.round()) == len(STREAMS) - 1, "the last one waits still"
+
+
+async def test_a_round_does_not_wait_for_who_takes_nothing() -> None:
+    rig = Rig(most_waiting=100, rest=3600.0)
+    await rig.round()
+    rig.waiting.void(rig.held["s.0.1"])
+    rig.ends["s.0.1"] = 6
+    rig.hear("s.0.1")
+    assert not rig.fetching.wants_round
+    rig.fetching._rests_until -= 3600.0  # the time has come
+    assert rig.fetching.wants_round
+    assert await rig.round() == [(1, 5)]
 
 
 async def test_a_round_reads_more_streams_if_those_before_had_little() -> None:

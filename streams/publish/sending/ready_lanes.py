@@ -13,9 +13,22 @@ from streamlease.streams.publish.sending.duty import Duty
 Flight = tuple[Lane, Part]
 """A part, and the lane that it was taken from, while it is being sent."""
 
+REST_SECONDS = 0.00025
+"""How long a round is followed by no other one, for each of its parts: some five times what a part of a few
+messages costs this process and Redis."""
+
+LONGEST_REST = 0.004
+
+FEW = 64
+"""A part of more messages than that is not to grow before it is sent."""
+
 
 class ReadyLanes:
     """Lanes in the order in which their parts are sent.
+
+    Behind a round of many parts, parts of a few messages gather for up to `LONGEST_REST`, if nobody waits for
+    one of them: else a publisher that gets some messages for each stream every millisecond would write, and
+    its readers read, an entry for each of them.
 
     Args:
         clock: seconds on the event loop.
@@ -29,6 +42,9 @@ class ReadyLanes:
         self._linger = linger
         self._round_bytes = round_bytes
         self._hurries = 0
+        self._rests_until = 0.0
+        """Until then, a round is only for those who wait."""
+        self._resting = False
         self._lanes: dict[StreamId, Lane] = {}
 
     def __bool__(self) -> bool:
@@ -40,11 +56,17 @@ class ReadyLanes:
     def add(self, lane: Lane) -> None:
         """`lane` has a part to send."""
         self._lanes[lane.stream] = lane
-        self._duty.call()
+        if not self._resting or self._linger or self._due_at(lane) < self._rests_until:
+            self._duty.call()
 
     def drop(self, lane: Lane) -> None:
         """`lane` has none, or holds still."""
         self._lanes.pop(lane.stream, None)
+
+    def nudge(self) -> None:
+        """Somebody waits for a part."""
+        if self._resting:
+            self._duty.call()
 
     @contextlib.contextmanager
     def hurried(self) -> Iterator[None]:
@@ -63,18 +85,21 @@ class ReadyLanes:
         Args:
             beside: when something else is to be done, on the clock.
         """
-        if not self._linger:
-            return True
         now = self._clock()
+        if not self._linger and self._rests_until <= now:
+            return True
         due = min(map(self._due_at, self._lanes.values()))
         if due <= now:
             return True
+        self._resting = True
         await self._duty.called_again(due if beside is None else min(due, max(now, beside)))
+        self._resting = False
         return False
 
     def take(self) -> Iterator[Flight]:
         """Take the first part of each lane, those that wait left out, until they are enough for a round."""
         size, now = 0, self._clock()
+        self._rests_until = now
         for lane in self:
             if size >= self._round_bytes:
                 return
@@ -85,10 +110,14 @@ class ReadyLanes:
             if lane.queue:
                 self._lanes[lane.stream] = lane  # behind the others
             size += part.size
+            self._rests_until = min(now + LONGEST_REST, self._rests_until + REST_SECONDS)
             yield lane, part
 
     def _due_at(self, lane: Lane) -> float:
         """When the first part of a lane is to be sent."""
         part = lane.queue[0]
-        waits = self._linger and not self._hurries and part is lane.open
-        return part.born + self._linger if waits else 0.0
+        if self._hurries or part is not lane.open:
+            return 0.0
+        if self._linger:
+            return part.born + self._linger
+        return 0.0 if part.count > FEW or part.is_awaited else self._rests_until
