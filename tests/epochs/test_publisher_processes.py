@@ -1,0 +1,147 @@
+"""Publishers as processes beside a real keeper: killed, back under their names, doubled, and silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import streamlease
+from streamlease.agent.client import Client
+from streamlease.agent.epochs.epoch_items import EpochBatch
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.streams.epochs import keys
+from streamlease.streams.epochs.stored import read_bounds, read_fold
+from streamlease.streams.redis.connection import ask, connect
+
+PROGRAM = Path(__file__).with_name("publishing_program.py")
+ROWS = 300
+
+
+@pytest.fixture
+async def client(embedded_redis_url: str) -> AsyncIterator[Client]:
+    """A space with epochs that a host keeps."""
+    redis = connect(embedded_redis_url)
+    async with streamlease.connect(embedded_redis_url, embedded=False) as made:
+        await made.create_space("clicks", ["clicks/#"], streams=3, epochs=1, epochs_timeout=20)
+        host = LeaderHost(redis, HostConfig(name="host"))
+        await host.start()
+        yield made
+        await host.close()
+    await redis.aclose()
+
+
+@contextlib.asynccontextmanager
+async def publishing(client: Client, name: str, until: int, rows: int = ROWS) -> AsyncIterator[Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(PROGRAM), client.url, name, str(until), str(rows), stdout=PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def said(process: Process, wanted: str) -> None:
+    """Wait until the process says it."""
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        while line := (await process.stdout.readline()).decode():
+            if line.startswith(wanted):
+                return
+    raise AssertionError(f"it ended without {wanted!r}")
+
+
+async def completed(client: Client, epoch: int) -> None:
+    """Wait until `epoch` is completed."""
+    number = 0
+    async with asyncio.timeout(60):
+        while True:
+            for bound in await read_bounds(client.redis, "clicks", number):
+                number = bound.number
+                if all(one > (epoch,) for one in bound.lower):
+                    return
+            await asyncio.sleep(0.02)
+
+
+async def whole(client: Client) -> dict[int, Counter[str]]:
+    """The messages of each epoch, as an atomic reader sees them."""
+    found: dict[int, Counter[str]] = {}
+    async with client.history("clicks/#", epochs="atomic") as items:
+        async for item in items:
+            if isinstance(item, EpochBatch):
+                (epoch,) = item.epoch
+                assert epoch not in found, "an epoch is handed out once"
+                found[epoch] = Counter(message.payload.decode() for message in item.messages)
+    return found
+
+
+def all_of(name: str, epoch: int, rows: int = ROWS) -> Counter[str]:
+    return Counter(f"{name} {epoch} {number}" for number in range(rows))
+
+
+async def staged(client: Client) -> int:
+    """How many messages are staged, and not moved."""
+    streams = (await client.spaces.get("clicks")).streams()
+    counts = await ask(client.redis, [("HVALS", keys.staged_epochs(stream)) for stream in streams])
+    return sum(int(one) for some in counts for one in some)
+
+
+async def test_a_killed_publisher_goes_on_under_its_name(client: Client) -> None:
+    """Killed right after a line, and in the middle of an epoch: each epoch comes once, and whole."""
+    async with publishing(client, "other", 12, 10) as other:
+        for moment in ("end 1", "begin 4", "end 5", "begin 7"):
+            async with publishing(client, "p", 12) as process:
+                await said(process, moment)
+                process.send_signal(signal.SIGKILL)
+        async with publishing(client, "p", 12) as process:
+            assert await process.wait() == 0
+        assert await other.wait() == 0
+    await completed(client, 11)
+    found = await whole(client)
+    assert found == {epoch: all_of("p", epoch) + all_of("other", epoch, 10) for epoch in range(12)}
+    assert await staged(client) == 0
+
+
+async def test_two_processes_under_one_name(client: Client) -> None:
+    """The one that came first is fenced; what it had not given up is nobody's, and each epoch is whole."""
+    async with publishing(client, "p", 1000) as first:
+        await said(first, "end 2")
+        async with publishing(client, "p", 8) as second:
+            await said(first, "fenced publisher p of space clicks is not there any more")
+            assert await first.wait() == 3
+            assert await second.wait() == 0
+    (last,) = [one - 1 for (one,) in (await read_fold(client.redis, "clicks", 1)).lower]
+    await completed(client, last)
+    found = await whole(client)
+    assert found == {epoch: all_of("p", epoch) for epoch in range(last + 1)} and last >= 7
+    assert await staged(client) == 0
+
+
+async def test_a_publisher_that_stays_away_is_given_up(client: Client) -> None:
+    await client.spaces.delete("clicks")
+    await client.create_space("clicks", ["clicks/#"], streams=3, epochs=1, epochs_timeout=1)
+    async with client.epoch_publisher("clicks", "other") as other:
+        for epoch in range(6):
+            await other.send("clicks/a", f"other {epoch} 0".encode(), epoch=epoch)
+        async with publishing(client, "p", 1000) as process:
+            await said(process, "end 2")
+            process.send_signal(signal.SIGKILL)
+        await other.advance(6)
+        await completed(client, 5)
+    found = await whole(client)
+    for epoch in range(6):
+        mine = Counter({what: count for what, count in found[epoch].items() if what.startswith("p ")})
+        assert found[epoch] - mine == all_of("other", epoch, 1)
+        assert mine in (all_of("p", epoch), Counter()), "all that it sent in an epoch, or nothing"
+    assert all(all_of("p", epoch) <= found[epoch] for epoch in range(3)), "it had given these up"
+    assert await staged(client) == 0
