@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from redis.exceptions import ResponseError
@@ -52,6 +53,7 @@ class Durability:
     copies: int = 0
 
     @classmethod
+    @lru_cache(maxsize=64)
     def parse(cls, text: str) -> Durability:
         """The choice that `text` names.
 
