@@ -14,7 +14,8 @@ lease epoch and never goes back; after `ended` the stream is free and its next l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -76,3 +77,25 @@ class Lease:
     resumes: int | None = None
     kept_until: int = 0
     """When an open cut was last seen to keep it from being given back: its deadline counts from then."""
+
+
+@dataclass(slots=True)
+class OnTheirWay:
+    """The streams whose leases are anything but granted: only at these a timer looks."""
+
+    _streams: dict[str, None] = field(default_factory=dict)
+    """With some that have come to rest since, or are gone."""
+
+    def note(self, stream: str, lease: Lease) -> None:
+        """The lease of a stream has begun, or was moved."""
+        if lease.state is not LeaseState.GRANTED:
+            self._streams[stream] = None
+
+    def among(self, leases: Mapping[str, Lease]) -> list[tuple[str, Lease]]:
+        """Those of them that are still on their way, with their leases."""
+        if not self._streams:
+            return []
+        found = [(stream, leases[stream]) for stream in self._streams if stream in leases]
+        moving = [one for one in found if one[1].state is not LeaseState.GRANTED]
+        self._streams = dict.fromkeys([stream for stream, _ in moving])
+        return moving

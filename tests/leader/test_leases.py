@@ -54,7 +54,7 @@ def holding(state: LeaseState) -> Rig:
 def revoke(rig: Rig) -> list[Effect]:
     """Decide to revoke S0, as a plan would."""
     lease = rig.leader.leases.get(S0)
-    if lease is None or not rig.leader.leases._move(lease, V.REVOKE_DECIDED):
+    if lease is None or not rig.leader.leases._move(S0, lease, V.REVOKE_DECIDED):
         return []
     lease.since = rig.now
     return []

@@ -19,7 +19,7 @@ from streamlease.leader.core.happenings import (
     GrantsAnswered,
     Overdue,
 )
-from streamlease.leader.core.lease import LEASE_TRANSITIONS, Lease, LeaseEvent, LeaseState
+from streamlease.leader.core.lease import LEASE_TRANSITIONS, Lease, LeaseEvent, LeaseState, OnTheirWay
 from streamlease.leader.core.parts import telling, wishes
 from streamlease.leader.core.parts.failures import Failures
 from streamlease.leader.core.parts.hand_overs import HandOvers
@@ -54,6 +54,7 @@ class Leases(Table[Lease]):
     hand_overs: HandOvers
     unwritten: dict[str, int] = field(default_factory=dict)
     """Stream -> lease epoch of those that began, and may not stand in Redis yet."""
+    on_their_way: OnTheirWay = field(default_factory=OnTheirWay)
     forced: dict[str, int] = field(default_factory=dict)
     """Stream -> highest lease epoch that was ended by force in this term: its owner may not know it yet."""
 
@@ -66,12 +67,13 @@ class Leases(Table[Lease]):
                 lease_epoch = progress.lease_epoch
                 self._rows[stream] = Lease(progress.owner, lease_epoch, LeaseState.GRANTED, now, now)
 
-    def _move(self, lease: Lease, event: LeaseEvent) -> bool:
+    def _move(self, stream: str, lease: Lease, event: LeaseEvent) -> bool:
         target = LEASE_TRANSITIONS.get((lease.state, event))
         if target is None:
             self.ledger.refuse()
             return False
         lease.state = target
+        self.on_their_way.note(stream, lease)
         return True
 
     def begin(self, stream: str, peer: Peer, now: int) -> None:
@@ -89,8 +91,9 @@ class Leases(Table[Lease]):
         )
         since = durable.streams[stream].held_since
         resumes = since if since < lease_epoch else None
-        self._rows[stream] = Lease(peer.name, lease_epoch, LeaseState.GRANTING, now, 0, resumes)
+        lease = self._rows[stream] = Lease(peer.name, lease_epoch, LeaseState.GRANTING, now, 0, resumes)
         self.unwritten[stream] = lease_epoch
+        self.on_their_way.note(stream, lease)
 
     def written(self, committed: Mapping[str, int], now: int) -> list[str]:
         """The leases that began so far stand in Redis: grant them.
@@ -118,14 +121,14 @@ class Leases(Table[Lease]):
     def ask_back(self, stream: str, now: int) -> bool:
         """Let the owner give the stream back; False if it need not be asked, or not now."""
         lease = self._rows[stream]
-        if not self._move(lease, LeaseEvent.REVOKE_DECIDED):
+        if not self._move(stream, lease, LeaseEvent.REVOKE_DECIDED):
             return False
         lease.since = now
         self._tell(stream, lease, self.peers[lease.name], now)
         return True
 
     def _free(self, stream: str, lease: Lease, event: LeaseEvent) -> bool:
-        if not self._move(lease, event):
+        if not self._move(stream, lease, event):
             return False
         del self._rows[stream]
         self.ledger.record(Released(stream=stream, lease_epoch=lease.lease_epoch))
@@ -187,7 +190,8 @@ class Leases(Table[Lease]):
                 self.tell_forced_out(peer, entry.stream, entry.lease_epoch)
             return False
         before = lease.state
-        if not self._move(lease, LeaseEvent.FINAL_PROGRESS if entry.final else LeaseEvent.PROGRESS):
+        said = LeaseEvent.FINAL_PROGRESS if entry.final else LeaseEvent.PROGRESS
+        if not self._move(entry.stream, lease, said):
             return False
         noted.take(entry)
         if lease.state is not before and before is not LeaseState.REVOKING:
@@ -245,7 +249,7 @@ class Leases(Table[Lease]):
                 self._free(stream, lease, LeaseEvent.OWNER_LOST)
                 freed.append(stream)
             else:
-                self._move(lease, LeaseEvent.OWNER_LOST)
+                self._move(stream, lease, LeaseEvent.OWNER_LOST)
                 self.begin(stream, new, now)
         self.ledger.happened(Freed(tuple(freed)))
 
@@ -261,7 +265,7 @@ class Leases(Table[Lease]):
         self.hand_overs.forget((stream,))
         if lease is None:
             return None
-        self._move(lease, LeaseEvent.OWNER_LOST)
+        self._move(stream, lease, LeaseEvent.OWNER_LOST)
         self.forced[stream] = lease.lease_epoch
         return self.peers[lease.name], lease.lease_epoch
 
@@ -275,15 +279,12 @@ class Leases(Table[Lease]):
     @property
     def moving(self) -> bool:
         """Whether a stream is on its way from one owner to another."""
-        granted = LeaseState.GRANTED
-        return any(lease.state is not granted for lease in self._rows.values())
+        return bool(self.on_their_way.among(self._rows))
 
     def tick(self, now: int) -> None:
         """Say again what is not answered; whoever keeps a stream for too long is overdue."""
-        granted = LeaseState.GRANTED
-        moving = [row for row in self._rows.items() if row[1].state is not granted]
         overdue: set[str] = set()
-        for stream, lease in moving:
+        for stream, lease in self.on_their_way.among(self._rows):
             if lease.name not in overdue:
                 peer = self.peers[lease.name]
                 if peer.connected and self._tick_lease(stream, lease, peer, now):

@@ -206,7 +206,7 @@ _RECORDS: TypeAdapter[list[Record]] = TypeAdapter(list[Annotated[Record, Field(d
 
 def encode_records(records: Iterable[Record]) -> bytes:
     """Records as one JSON array: the payload of one group commit."""
-    return b"[" + b",".join(record.model_dump_json().encode() for record in records) + b"]"
+    return _RECORDS.dump_json([*records])
 
 
 def decode_records(data: bytes) -> list[Record]:
