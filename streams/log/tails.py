@@ -36,7 +36,7 @@ from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.poll_order import PollOrder
+from streamlease.streams.log.poll_order import COMING_SECONDS, PollOrder
 from streamlease.streams.redis.connection import AsyncRedis, is_cluster
 from streamlease.streams.redis.lines.push_line import PushLine, open_push_line
 from streamlease.streams.redis.per_server import PerServer
@@ -153,7 +153,7 @@ class Tails:
         if tail is None:
             tail = self._tails[stream] = _Tail(stream, stream_news(stream))
             self._by_channel[tail.channel.encode()] = tail
-            self._order.changed()
+            self._order.joins(stream, asyncio.get_running_loop().time(), pushed=self._push)
             self._resubscribe.set()
         tail.watches.append(watch)
         self._start()
@@ -168,7 +168,7 @@ class Tails:
         if not tail.watches:
             del self._tails[stream], self._by_channel[tail.channel.encode()]
             self._unread.pop(stream, None)
-            self._order.changed()
+            self._order.leaves(stream)
             self._resubscribe.set()
 
     def _next_of(self, stream: StreamId) -> int | None:
@@ -227,14 +227,15 @@ class Tails:
     async def _poll(self) -> None:
         while True:
             self._poll_now.clear()
-            asked = self._asked()
+            coming = self._order.coming(asyncio.get_running_loop().time())
+            asked = [stream for stream in self._asked() if stream not in coming]
             self._order.due.difference_update(asked)
             try:
                 self._order.due.update(await self._servers.turn(asked))
             except StreamleaseError as error:  # no node of a cluster says which server has what
                 self._missed(asked, error)
             self.polls += 1
-            wait = self._interval
+            wait = min(self._interval, COMING_SECONDS) if coming else self._interval
             if self._unread:
                 wait = min(wait, LONGEST_WAIT) * random.uniform(0.5, 1.0)
             with contextlib.suppress(TimeoutError):
@@ -245,8 +246,9 @@ class Tails:
         """What the next poll reads."""
         if not self._pushed:
             return list(self._tails)
-        silent = asyncio.get_running_loop().time() - self._heard_at
-        return self._order.next(self._unread, trusted=not self._relayed and silent < 2 * ASK_SECONDS)
+        now = asyncio.get_running_loop().time()
+        trusted = not self._relayed and now - self._heard_at < 2 * ASK_SECONDS
+        return self._order.next(self._unread, now, trusted=trusted)
 
     async def _read(self, asked: Sequence[StreamId]) -> None:
         """Read the ends of streams of one server."""
@@ -326,7 +328,7 @@ class Tails:
                 self.pushes += 1
                 ends[channel] = max(ends.get(channel, 0), int(reply[2]))
             elif kind == b"subscribe" and (tail := self._by_channel.get(channel)) is not None:
-                self._order.due.add(tail.stream)  # for what was appended before the subscription took hold
+                self._order.is_pushed(tail.stream)  # for what was appended before the subscription took hold
                 self._poll_now.set()
         for channel, next in ends.items():
             tail = self._by_channel.get(channel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -99,6 +100,50 @@ async def test_polls_read_a_share_where_news_are_pushed(
         await until(lambda: len(asked) > 0 and asked[-1] == 2 and tails.next_of(many[0]) is None)
         tails.set_streams(many)
         await until(lambda: tails.next_of(many[0]) == 7)
+
+
+async def test_many_new_streams_are_read_once_when_they_are_subscribed_to(
+    redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll_order, "MANY_NEW", 5)
+    monkeypatch.setattr(poll_order, "COMING_SECONDS", 60)
+    many = [StreamId("s", 0, shard) for shard in range(300)]
+    await log.open(many)
+    asked: Counter[StreamId] = Counter()
+    async with Tails(redis) as watched:
+        next_offsets = watched._log.next_offsets
+
+        async def count(streams: list[StreamId], *damaged: object) -> dict[StreamId, int]:
+            assert watched._pushed
+            asked.update(streams)
+            return await next_offsets(streams)
+
+        monkeypatch.setattr(watched._log, "next_offsets", count)
+        tails = watched.watch()
+        tails.set_streams(many)
+        await until(lambda: all(tails.next_of(one) == 0 for one in many))
+    assert asked.keys() == {*many}
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_many_new_streams_are_read_though_nothing_is_ever_pushed(
+    redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch, deaf: bool
+) -> None:
+    monkeypatch.setattr(poll_order, "MANY_NEW", 5)
+    if deaf:
+        monkeypatch.setattr(PushLine, "data_received", lambda line, data: None)
+    else:
+        monkeypatch.setattr(tails_module, "open_push_line", unreachable)
+    many = [StreamId("s", 0, shard) for shard in range(9)]
+    await log.open(many)
+    async with Tails(redis) as watched:
+        tails = watched.watch()
+        tails.set_streams(many)
+        await until(lambda: all(tails.next_of(one) == 0 for one in many))
+
+
+async def unreachable(*_: object) -> PushLine:
+    raise OSError("no push connection")
 
 
 async def test_polls_read_little_as_long_as_the_push_connection_answers(
