@@ -5,7 +5,6 @@ given up at a message that failed.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from streamlease.protocol.errors import InvalidInput, InvalidOption, Streamlease
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
 from streamlease.streams.entries.delivered import Messages
-from streamlease.streams.rows.few_reading import StreamRows
+from streamlease.streams.rows.few_messages import StreamRows
 
 
 class Owner(Protocol):
@@ -38,7 +37,9 @@ class Owner(Protocol):
 class Batch:
     """Some messages of one stream, in order."""
 
-    __slots__ = ("_held", "_owner", "_rows", "began", "end", "received", "start", "stream", "turn")
+    __slots__ = (
+        "_held", "_owner", "_rows", "began", "end", "more", "received", "size", "start", "stream", "turn",
+    )  # fmt: skip
 
     def __init__(
         self, owner: Owner, held: Held, stream: StreamId, start: int, end: int, rows: StreamRows
@@ -55,6 +56,10 @@ class Batch:
         """When it was read, in ns since 1970; 0 where nothing is traced."""
         self.received: Any = None
         """The span context of its delivery, where the program traces."""
+        self.size = 0
+        """In bytes, as it counts while it waits."""
+        self.more = False
+        """Whether the stream had more behind it when it was read."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -67,11 +72,14 @@ class Batch:
             return self, None
         first = -(-rows // parts)
         middle = self._rows.offset(first)
-        return self._part(self.start, middle, 0, first), self._part(middle, self.end, first, rows)
+        begin, rest = self._part(self.start, middle, 0, first), self._part(middle, self.end, first, rows)
+        begin.size = self.size - rest.size
+        return begin, rest
 
     def _part(self, start: int, end: int, first: int, last: int) -> Batch:
         part = Batch(self._owner, self._held, self.stream, start, end, self._rows.slice(first, last))
         part.turn, part.began, part.received = self.turn, self.began, self.received
+        part.size, part.more = self.size * (last - first) // len(self), self.more or end < self.end
         return part
 
     @property
@@ -190,16 +198,6 @@ class Batch:
         return self._held
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """Of one stream, in order."""
-
-    batches: deque[tuple[Batch, int]] = field(default_factory=deque)
-    """With their sizes in bytes."""
-    more: bool = False
-    """Whether the stream had more when it was read last."""
-
-
 class ReadAhead:
     """Batches that wait; some may be of streams that are not the consumer's any more.
 
@@ -211,8 +209,8 @@ class ReadAhead:
         self._most = (most_messages, most_bytes, most_batches)
         self.messages = self.bytes = self.batches = 0
         """How much waits."""
-        self._streams: OrderedDict[Held, _Waiting] = OrderedDict()
-        """In the order of their turns; each has a batch at least."""
+        self._streams: OrderedDict[Held, deque[Batch]] = OrderedDict()
+        """In the order of their turns; of each stream a batch at least, in order."""
 
     @property
     def has_room(self) -> bool:
@@ -229,7 +227,7 @@ class ReadAhead:
     def rests(self, held: Held) -> bool:
         """Whether a batch of a stream that was read to its end waits."""
         waiting = self._streams.get(held)
-        return waiting is not None and not waiting.more
+        return waiting is not None and not waiting[-1].more
 
     def put(self, batch: Batch, size: int, *, more: bool) -> None:
         """Keep `batch`, of `size` bytes, behind what waits of its stream.
@@ -237,9 +235,12 @@ class ReadAhead:
         Args:
             more: whether the stream has more behind it.
         """
-        waiting = self._streams.setdefault(batch.held, _Waiting())
-        waiting.more = more
-        waiting.batches.append((batch, size))
+        batch.size, batch.more = size, more
+        waiting = self._streams.get(batch.held)
+        if waiting is None:
+            self._streams[batch.held] = deque((batch,))
+        else:
+            waiting.append(batch)
         self._count(len(batch), size, 1)
 
     def take(self, most: int) -> Batch | None:
@@ -247,24 +248,21 @@ class ReadAhead:
         if not self._streams:
             return None
         held, waiting = self._streams.popitem(last=False)
-        whole, size = waiting.batches.popleft()
-        batch, rest = whole.parted(most)
-        taken = size
+        batch, rest = waiting.popleft().parted(most)
         if rest is not None:
-            taken = size * len(batch) // len(whole)
-            waiting.batches.appendleft((rest, size - taken))
-        if waiting.batches:
+            waiting.appendleft(rest)
+        if waiting:
             self._streams[held] = waiting
-        self._count(-len(batch), -taken, 0 if rest is not None else -1)
+        self._count(-len(batch), -batch.size, 0 if rest is not None else -1)
         return batch
 
     def void(self, held: Held, position: int = 0) -> None:
         """Forget what waits of a stream behind `position`."""
         waiting = self._streams.get(held)
-        while waiting is not None and waiting.batches and waiting.batches[-1][0].end > position:
-            batch, size = waiting.batches.pop()
-            self._count(-len(batch), -size, -1)
-        if waiting is not None and not waiting.batches:
+        while waiting and waiting[-1].end > position:
+            batch = waiting.pop()
+            self._count(-len(batch), -batch.size, -1)
+        if waiting is not None and not waiting:
             del self._streams[held]
 
     def _count(self, messages: int, size: int, batches: int) -> None:

@@ -54,7 +54,7 @@ from streamlease.streams.log.tails import Watch
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
-from streamlease.streams.rows.few_reading import StreamRows
+from streamlease.streams.rows.few_messages import StreamRows
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
@@ -249,21 +249,22 @@ class Fetching:
             if one.start > one.end:
                 failed |= await self._went_back(one)
         brought = decoded = 0
-        async with aclosing(self._read(reading)) as outcomes:
-            async for one, outcome, size in outcomes:
-                if isinstance(outcome, DamagedEntry):
-                    self._found_damage(one, outcome)
-                elif isinstance(outcome, MissingOffsets):
-                    self._missing(one, outcome)
-                elif isinstance(outcome, HistoryTruncated | SchemaMismatch):
-                    raise outcome
-                elif isinstance(outcome, StreamleaseError):
-                    failed = True
-                    self._warn(one, outcome)
-                else:
-                    self._took(one, outcome, size)
-                    brought += size
-                    decoded += size
+        async with aclosing(self._read(reading)) as finding:
+            async for some in finding:
+                for one, outcome, size in some:
+                    if not isinstance(outcome, StreamleaseError):
+                        self._took(one, outcome, size)
+                        brought += size
+                        decoded += size
+                    elif isinstance(outcome, DamagedEntry):
+                        self._found_damage(one, outcome)
+                    elif isinstance(outcome, MissingOffsets):
+                        self._missing(one, outcome)
+                    elif isinstance(outcome, HistoryTruncated | SchemaMismatch):
+                        raise outcome
+                    else:
+                        failed = True
+                        self._warn(one, outcome)
                 if decoded >= TURN_BYTES:
                     decoded = 0
                     await asyncio.sleep(0)
@@ -312,7 +313,7 @@ class Fetching:
             None if next is None or held.position == next else News(stream, held, held.position, next, began)
         )
 
-    async def _read(self, reading: Sequence[News]) -> AsyncGenerator[tuple[News, Found, int]]:
+    async def _read(self, reading: Sequence[News]) -> AsyncGenerator[list[tuple[News, Found, int]]]:
         """What each stream has, and its size in bytes as expanded, in the order in which they come."""
         readers = [
             RangeReader(
@@ -331,11 +332,14 @@ class Fetching:
         worth = (min(ENOUGH_ROWS, self._max_batch), ENOUGH_BYTES)
         async with aclosing(
             read_each(self._redis, readers, worth=worth, together=True, lines=self._lines)
-        ) as outcomes:
-            async for place, outcome in outcomes:
-                held, reader = reading[place].held, readers[place]
-                held.entries, held.merged = reader.entries_for(self._max_batch), reader.in_merged
-                yield reading[place], outcome, reader.bytes
+        ) as finding:
+            async for some in finding:
+                found: list[tuple[News, Found, int]] = []
+                for place, outcome in some:
+                    held, reader = reading[place].held, readers[place]
+                    held.entries, held.merged = reader.entries_for(self._max_batch), reader.in_merged
+                    found.append((reading[place], outcome, reader.bytes))
+                yield found
 
     def _missing(self, one: News, hole: MissingOffsets) -> None:
         """Redis has lost messages: what stands before them is read first, and then what comes behind them."""
@@ -357,11 +361,11 @@ class Fetching:
         """Keep what was read of a stream, unless it was lost or goes on elsewhere meanwhile."""
         held, start = one.held, one.start
         whole = sum(map(len, parts))
+        self._messages.inc(whole)
         for rows in parts:
             end = start + len(rows)
             if not self._book.holds(held) or not held.read(start, end):
                 return
-            self._messages.inc(len(rows))
             chosen = rows.filtered(self._filter)
             if chosen:
                 batch = Batch(self._settling, held, one.stream, start, end, chosen)

@@ -270,9 +270,11 @@ class Settling:
     def _answer_commits(self, held: Held, before: int) -> None:
         """Who waits for what is durable now, and was not `before`, learns it."""
         self._durable.inc(held.acknowledged - before)
-        waiting = self._commits.pop(held, [])
         if held in self.gathered.entered:
             self.gathered.settle(held)
+        waiting = self._commits.pop(held, None)
+        if waiting is None:
+            return
         left = [(end, waiter) for end, waiter in waiting if end > held.acknowledged]
         if left:
             self._commits[held] = left

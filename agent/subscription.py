@@ -20,6 +20,7 @@ from streamlease.agent.fetching import Fetching, stream_of
 from streamlease.agent.membership import metrics
 from streamlease.agent.membership.session import Session
 from streamlease.agent.settling import Settling, left
+from streamlease.agent.yielding import Yielding
 from streamlease.borrower.book import ConsumerBook
 from streamlease.borrower.events import (
     FailureAnswered,
@@ -107,6 +108,7 @@ class SharedReader:
         self._auto_commit = auto_commit
         self._in_hand: Batch | None = None
         """With `auto_commit`: what the program works on."""
+        self._yielding = Yielding(clock)
         self._ended = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         """When the streams are to be looked at though nothing changes."""
@@ -142,7 +144,7 @@ class SharedReader:
     async def __anext__(self) -> Batch:
         self.finished()
         if self._settling.gathered.entered:
-            await asyncio.sleep(0)  # a program that awaits nothing else must not keep it from being written
+            await self._yielding.take()  # what was entered must be written, whatever the program does
         while True:
             batch = self._take()
             if batch is not None:
@@ -155,6 +157,7 @@ class SharedReader:
                 raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
+            self._yielding.had_turn()
 
     def at_once(self, most: int) -> list[Batch]:
         """Up to `most` batches for which nobody has to wait; none if there are none."""
@@ -354,8 +357,8 @@ class SharedReader:
         session = self._settling.session
         if session is None:
             return
-        for held in list(self.book.streams.values()):
-            if not held.limbo or not session.connected:
+        for held in self.book.in_limbo():
+            if not session.connected:
                 held.waited = 0.0
                 continue
             before, held.waited = held.waited, held.waited + passed

@@ -97,7 +97,7 @@ class Held:
         cls, slot: int, stream: str, lease_epoch: int, offset: int, lease: Borrowed | None = None
     ) -> Held:
         """A stream on which nothing is done yet; its work begins at `offset`."""
-        lease = lease or Borrowed.begin(stream, lease_epoch, offset)
+        lease = lease or Borrowed(stream, lease_epoch, offset)
         return cls(stream, slot, lease, offset, offset, offset, offset, since=lease_epoch)
 
     # ------------------------------------------------------------ the lease
@@ -105,7 +105,7 @@ class Held:
     @property
     def lease_epoch(self) -> int:
         """That of the newest lease."""
-        return self.lease.told.lease_epoch
+        return self.lease.lease_epoch
 
     @property
     def is_granted(self) -> bool:
@@ -252,6 +252,8 @@ class ConsumerBook:
         self.streams: dict[str, Held] = {}
         self.given_back: dict[str, Held] = {}
         """Streams whose final progress was reported; a leader that did not hear it grants them once more."""
+        self._left: dict[Held, None] = {}
+        """All that have no lease, and some that have one again, or are given up."""
 
     def holds(self, held: Held) -> bool:
         """Whether the work on the stream goes on, or may go on with the next grant."""
@@ -260,6 +262,12 @@ class ConsumerBook:
     def owned(self) -> list[Held]:
         """The streams that have a lease. From any thread."""
         return [held for held in list(self.streams.values()) if not held.limbo]
+
+    def in_limbo(self) -> list[Held]:
+        """The streams that wait for a lease."""
+        if self._left:
+            self._left = {held: None for held in self._left if held.limbo and self.holds(held)}
+        return [*self._left]
 
     def granted(self, slot: int, grant: StreamGranted) -> Granted:
         """Go on with the stream if nobody else had it since the lease that is known here; else begin anew."""
@@ -282,7 +290,7 @@ class ConsumerBook:
         if held.lease.asked_back:
             held.rewind()
         held.slot = slot
-        held.lease = grant.lease or Borrowed.begin(grant.stream, grant.lease_epoch, grant.progress)
+        held.lease = grant.lease or Borrowed(grant.stream, grant.lease_epoch, grant.progress)
         held.waited = 0.0
         failing, passed = held.failing, None
         behind = held.committed if grant.progress > held.committed else None
@@ -311,6 +319,7 @@ class ConsumerBook:
         if held is None:
             return None
         held.lease.move(StreamEvent.ENDED)
+        self._left[held] = None
         if held.lease.asked_back and not busy and held.committed >= held.delivered:
             self.given_back[gone.stream] = self.streams.pop(gone.stream)
         return held

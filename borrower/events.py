@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from streamlease.borrower.lease import Borrowed
 from streamlease.protocol.messages import BorrowerToLeader, Hole, LeaderToBorrower, Progress, Verdict
@@ -32,8 +33,7 @@ class Received:
     message: LeaderToBorrower
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed:
+class Progressed(NamedTuple):
     """The session has consumed `stream` up to `offset`; `final` answers `StreamRevoking`."""
 
     stream: str

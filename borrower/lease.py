@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from streamlease.protocol.messages import MessageFailed, Progress
+from streamlease.protocol.messages import Hole, MessageFailed, Progress
 
 
 class StreamState(Enum):
@@ -57,8 +57,15 @@ STREAM_TRANSITIONS: dict[tuple[StreamState, StreamEvent], StreamState] = {
 class Borrowed:
     """One lease: where it is in its life, and what the leader was told under it."""
 
-    told: Progress
-    """The newest report of progress."""
+    stream: str
+    lease_epoch: int
+    """The number of the grant; it goes into all that is said about it."""
+    offset: int
+    """How far the leader was told the stream is."""
+    final: bool = False
+    """Whether it was told that nothing more comes."""
+    holes: tuple[Hole, ...] = ()
+    """What it was told is lost below `offset`."""
     state: StreamState = StreamState.GRANTED
     asked_back: bool = False
     """Whether it has been revoking."""
@@ -71,15 +78,24 @@ class Borrowed:
     report_at: int = 0
     """When (ms) what was told is told again, if it is not answered."""
 
-    @classmethod
-    def begin(cls, stream: str, lease_epoch: int, offset: int) -> Borrowed:
-        """A lease of `stream`, which begins at `offset`."""
-        return cls(Progress(stream=stream, lease_epoch=lease_epoch, offset=offset))
+    @property
+    def told(self) -> Progress:
+        """The newest report of progress."""
+        return self._report(final=self.final)
 
     @property
-    def lease_epoch(self) -> int:
-        """The number of the grant; it goes into all that is said about it."""
-        return self.told.lease_epoch
+    def last_word(self) -> Progress:
+        """The same, if nothing more comes."""
+        return self._report(final=True)
+
+    def _report(self, *, final: bool) -> Progress:
+        return Progress(
+            stream=self.stream,
+            lease_epoch=self.lease_epoch,
+            offset=self.offset,
+            final=final,
+            holes=self.holes,
+        )
 
     def move(self, event: StreamEvent) -> bool:
         """Take one step through the table; False, and no change, if it has none."""
@@ -93,4 +109,4 @@ class Borrowed:
     @property
     def is_answered(self) -> bool:
         """Whether the leader has answered all that it was told."""
-        return self.failed is None and self.heard >= self.told.offset
+        return self.failed is None and self.heard >= self.offset

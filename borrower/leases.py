@@ -73,11 +73,11 @@ class BorrowedStreams:
     def grant(self, message: Grant | Grants, now: int) -> list[Effect] | None:
         """Hold the streams, from now on under these epochs; a second copy is answered as the first was."""
         effects: list[Effect] = []
-        told: list[Progress] = []
+        told: list[Borrowed] = []
         for offer in message.offers():
             lease = self._granted(offer, now, effects)
             if lease is not None:
-                told.append(lease.told)
+                told.append(lease)
         return effects + self._reports(told) if told else None
 
     def _granted(self, offer: Offer, now: int, effects: list[Effect]) -> Borrowed | None:
@@ -90,7 +90,7 @@ class BorrowedStreams:
             if lease_epoch <= lease.lease_epoch:
                 return lease if lease_epoch == lease.lease_epoch else None
             effects.append(self._drop(stream, lease, StreamEvent.REPLACED))
-        lease = self.held[stream] = Borrowed.begin(stream, lease_epoch, offer.progress)
+        lease = self.held[stream] = Borrowed(stream, lease_epoch, offer.progress)
         self.unfinished.add(stream)
         self._expect(lease, now)
         effects.append(StreamGranted(*offer, lease))
@@ -104,7 +104,7 @@ class BorrowedStreams:
         if leaving:
             return []
         if not lease.move(StreamEvent.REVOKE):
-            return [self._report(lease.told)]
+            return [self._report(lease)]
         return [StreamRevoking(message.stream, message.lease_epoch)]
 
     def revoke_all(self) -> list[Effect]:
@@ -126,9 +126,9 @@ class BorrowedStreams:
         if leaving:
             return []
         effects: list[Effect] = []
-        if lease.told.final and lease.acknowledged < lease.told.offset and not message.forced:
-            lease.acknowledged = lease.heard = lease.told.offset
-            effects.append(ProgressAcknowledged(stream, lease_epoch, lease.told.offset))
+        if lease.final and lease.acknowledged < lease.offset and not message.forced:
+            lease.acknowledged = lease.heard = lease.offset
+            effects.append(ProgressAcknowledged(stream, lease_epoch, lease.offset))
         return [*effects, self._drop(stream, lease, StreamEvent.REVOKED), finished]
 
     def committed(self, message: ProgressCommitted) -> list[Effect]:
@@ -152,10 +152,9 @@ class BorrowedStreams:
             return None
         lease.failed = None
         done = message.offset + (message.verdict == "passed")
-        if done > lease.told.offset:
-            lease.told = lease.told.model_copy(update={"offset": done})
-        lease.acknowledged = max(lease.acknowledged, lease.told.offset)
-        lease.heard = max(lease.heard, lease.told.offset)
+        lease.offset = max(lease.offset, done)
+        lease.acknowledged = max(lease.acknowledged, lease.offset)
+        lease.heard = max(lease.heard, lease.offset)
         answer = FailureAnswered(
             message.stream,
             message.lease_epoch,
@@ -177,13 +176,7 @@ class BorrowedStreams:
         lease = self._open(event.stream, event.lease_epoch, event.offset)
         if lease is None or (event.final and lease.state is not StreamState.REVOKING):
             return None
-        lease.told = Progress(
-            stream=event.stream,
-            lease_epoch=event.lease_epoch,
-            offset=event.offset,
-            final=event.final,
-            holes=event.holes,
-        )
+        lease.offset, lease.final, lease.holes = event.offset, event.final, event.holes
         if event.final:
             self.unfinished.discard(event.stream)
         if event.durable:
@@ -191,15 +184,14 @@ class BorrowedStreams:
             if not event.final or leaving:
                 return self._tell_in_time(lease, now)
         self._expect(lease, now)
-        return [self._report(lease.told)]
+        return [self._report(lease)]
 
     def failed(self, event: Failed, now: int) -> list[Effect] | None:
         """The session could not process a message; all before it is done."""
         lease = self._open(event.stream, event.lease_epoch, event.offset)
         if lease is None:
             return None
-        if event.offset > lease.told.offset:
-            lease.told = lease.told.model_copy(update={"offset": event.offset})
+        lease.offset = max(lease.offset, event.offset)
         self._expect(lease, now)
         who = self.link.identity
         lease.failed = MessageFailed(
@@ -222,8 +214,7 @@ class BorrowedStreams:
 
     def final(self) -> tuple[Progress, ...]:
         """How far each stream is, for a leader that hears no more of it."""
-        told = [lease.told for lease in self.held.values()]
-        return tuple(one if one.final else one.model_copy(update={"final": True}) for one in told)
+        return tuple(lease.last_word for lease in self.held.values())
 
     def end(self) -> list[Effect]:
         """The borrower's life is over."""
@@ -232,7 +223,7 @@ class BorrowedStreams:
     def repeat(self, now: int) -> list[Effect]:
         """Tell again what is due and not answered."""
         effects: list[Effect] = []
-        told: list[Progress] = []
+        told: list[Borrowed] = []
         for stream in list(self.unanswered):
             lease = self.held.get(stream)
             if lease is None or lease.is_answered:
@@ -240,7 +231,7 @@ class BorrowedStreams:
             elif now >= lease.report_at:
                 lease.report_at = self._resend_at(now)
                 if lease.failed is None:
-                    told.append(lease.told)
+                    told.append(lease)
                 else:
                     effects.append(self._send(lease.failed))
         if told:
@@ -254,17 +245,18 @@ class BorrowedStreams:
         """Tell what is committed already: now, or with what else comes until the leader is told next."""
         if lease.is_answered:
             return []
-        self.unanswered[lease.told.stream] = None
+        self.unanswered[lease.stream] = None
         lease.report_at = now if self.told_at is None else max(now, self.told_at + TELL_INTERVAL)
         return self.repeat(now) if lease.report_at == now else []
 
-    def _reports(self, told: Sequence[Progress]) -> list[Effect]:
+    def _reports(self, told: Sequence[Borrowed]) -> list[Effect]:
         """Say how far many streams are."""
         return [self._report(*told[i : i + MOST_TOLD]) for i in range(0, len(told), MOST_TOLD)]
 
-    def _report(self, *told: Progress) -> SendToLeader:
+    def _report(self, *some: Borrowed) -> SendToLeader:
         """Say how far streams are."""
         who = self.link.identity
+        told = tuple(lease.told for lease in some)
         return self._send(UpdateProgress(group=who.group, borrower=who.borrower, progress=told))
 
     def _send(self, message: BorrowerToLeader) -> SendToLeader:
@@ -272,15 +264,15 @@ class BorrowedStreams:
 
     def _lease(self, stream: str, lease_epoch: int) -> Borrowed | None:
         lease = self.held.get(stream)
-        return lease if lease is not None and lease.told.lease_epoch == lease_epoch else None
+        return lease if lease is not None and lease.lease_epoch == lease_epoch else None
 
     def _open(self, stream: str, lease_epoch: int, offset: int) -> Borrowed | None:
         """The lease, if progress up to `offset` may still be told."""
         lease = self.held.get(stream)
         if lease is None:
             return None
-        told = lease.told
-        return lease if told.lease_epoch == lease_epoch and not told.final and offset >= told.offset else None
+        may_be_told = lease.lease_epoch == lease_epoch and not lease.final and offset >= lease.offset
+        return lease if may_be_told else None
 
     def _drop(self, stream: str, lease: Borrowed, event: StreamEvent) -> StreamGone:
         lease.move(event)
@@ -292,7 +284,7 @@ class BorrowedStreams:
 
     def _expect(self, lease: Borrowed, now: int) -> None:
         """The leader is to answer what it is told now."""
-        self.unanswered[lease.told.stream] = None
+        self.unanswered[lease.stream] = None
         lease.report_at = self._resend_at(now)
 
     def _resend_at(self, now: int) -> int:

@@ -91,14 +91,21 @@ def _check_levels(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=4096)
+def begin_of(filter: str) -> str | None:
+    """How all topics begin that a filter such as ``a/b/#`` selects, but for ``a/b``; None for others."""
+    return filter[:-1] if filter.endswith("/#") and "+" not in filter else None
+
+
 def matches(filter: str, topic: str) -> bool:
     """Whether `topic` is selected by `filter`; both already checked."""
     if topic.startswith("$") and filter[0] in "+#":
         return False
     if filter == "#":
         return True
-    if filter.endswith("/#") and "+" not in filter:  # as most are: all below a topic, and itself
-        return topic.startswith(filter[:-1]) or topic == filter[:-2]
+    begin = begin_of(filter)
+    if begin is not None:  # as most are: all below a topic, and itself
+        return topic.startswith(begin) or topic == begin[:-1]
     wanted = filter.split("/")
     have = topic.split("/")
     for position, level in enumerate(wanted):

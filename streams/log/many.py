@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, TypeAlias, TypeGuard
 
 import pyarrow as pa
@@ -29,13 +29,16 @@ from streamlease.streams.log.segments import History, Segment
 from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, exchange_behind, good, silent
 from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
-from streamlease.streams.rows.few_reading import FewMessages, StreamRows
+from streamlease.streams.rows.few_messages import FewMessages, StreamRows
 from streamlease.streams.rows.shared_rows import Rows
 from streamlease.streams.rows.together import StreamStep, decode_together
 from streamlease.streams.tasks import Supervisor
 
 READ_BYTES = 32 * 1024 * 1024
 """Most bytes, as expanded, that are read of a stream at once, but for one entry that is larger."""
+
+SOME_BYTES = 256 * 1024
+"""After so much that was read without Arrow, those who take it may do something else."""
 
 RETRY_SECONDS = 0.2
 """How long a server that could not be read is left alone."""
@@ -52,7 +55,9 @@ async def read_all(
     redis: Redis, readers: Sequence[RangeReader], older: Sequence[Segment] = ()
 ) -> list[Outcome]:
     """What each of `readers` finds, in order; see `read_each`."""
-    found = {place: _plain(outcome) async for place, outcome in read_each(redis, readers, older)}
+    found: dict[int, Outcome] = {}
+    async for some in read_each(redis, readers, older):
+        found |= {place: _plain(outcome) for place, outcome in some}
     return [found[place] for place in range(len(readers))]
 
 
@@ -68,11 +73,11 @@ async def read_each(
     worth: tuple[int, int] | None = None,
     together: bool = False,
     lines: DirectLines | None = None,
-) -> AsyncGenerator[tuple[int, Found]]:
+) -> AsyncGenerator[list[tuple[int, Found]]]:
     """What each of `readers` finds, with its place, as soon as it is there: batches, or why there are none.
 
     The batches are those of ``AsyncLog.read``. One stream's error is not another's, nor is that of a server
-    of a cluster one of other servers' streams.
+    of a cluster one of other servers' streams. Streams with a few messages come some at a time.
 
     Args:
         older: what holds messages that are not in memory any more, newest first.
@@ -85,50 +90,44 @@ async def read_each(
     history = History(older) if older else None
     brought = _Brought(readers, worth)
     going = [place for place, reader in enumerate(readers) if not reader.done]
-    for place, reader in enumerate(readers):
-        if reader.done:
-            yield place, []
+    yield [(place, []) for place, reader in enumerate(readers) if reader.done]
     while going:
         commands = {place: readers[place].commands for place in going}
         try:
             asked = [one for some in commands.values() for one in some]
             replies = await _asked(redis, lines, readers[going[0]], asked)
         except (StoreUnavailable, Indefinite) as error:
-            for place in going:
-                yield place, silent(redis, error)
+            yield [(place, silent(redis, error)) for place in going]
             return
-        steps, errors = _taken(redis, readers, commands, iter(replies))
+        steps: dict[int, Taken] = {}
+        errors: dict[int, StreamleaseError] = {}
+        for some in _take(redis, brought, commands, replies, steps, errors, few=together):
+            yield some
         below: dict[int, int] = {}
         for place, why in errors.items():
             if history is not None and _is_below_memory(why):
                 below[place] = why.oldest
             else:
-                yield place, why
-        if together:
-            for place, step in [*steps.items()]:
-                few = readers[place].read_few(step)
-                if few is not None:
-                    del steps[place]
-                    if (whole := brought.keep(place, [few])) is not None:
-                        yield place, whole
+                yield [(place, why)]
         shared = _decoded_together(readers, brought.parts, steps) if together else {}
+        if shared:
+            yield [(place, [rows]) for place, rows in shared.items()]
         for place, step in steps.items():
             if place in shared:
-                yield place, [shared[place]]
                 continue
             try:
                 decoded = readers[place].finish(step)
             except StreamleaseError as error:
-                yield place, error
+                yield [(place, error)]
                 continue
             if (whole := brought.keep(place, decoded)) is not None:
-                yield place, whole
+                yield [(place, whole)]
         if history is not None and below:
             for place, outcome in await _read_all_below(history, readers, below):
                 if isinstance(outcome, StreamleaseError):
-                    yield place, outcome
+                    yield [(place, outcome)]
                 elif (whole := brought.keep(place, outcome, until_done=True)) is not None:
-                    yield place, whole
+                    yield [(place, whole)]
         going = brought.taken_left()
 
 
@@ -136,9 +135,9 @@ class _Brought:
     """What came of each reader so far, and which of them go on."""
 
     def __init__(self, readers: Sequence[RangeReader], worth: tuple[int, int] | None) -> None:
+        self.readers = readers
         self.parts: list[list[_Part]] = [[] for _ in readers]
         """Of those that go on."""
-        self._readers = readers
         self._worth = worth
         self._left: list[int] = []
 
@@ -150,7 +149,7 @@ class _Brought:
         Args:
             until_done: it goes on, whatever that is worth.
         """
-        reader = self._readers[place]
+        reader = self.readers[place]
         self.parts[place] += parts
         enough = self._worth is not None and not until_done and reader.has_brought(*self._worth)
         if reader.done or enough:
@@ -165,22 +164,48 @@ class _Brought:
         return left
 
 
-def _taken(
+def _take(
     redis: Redis,
-    readers: Sequence[RangeReader],
+    brought: _Brought,
     commands: Mapping[int, list[Command]],
-    replies: Iterator[Any],
-) -> tuple[dict[int, Taken], dict[int, StreamleaseError]]:
-    """What each reader takes of the replies to its commands, or why it cannot, by its place."""
-    steps: dict[int, Taken] = {}
-    errors: dict[int, StreamleaseError] = {}
-    for place, some in commands.items():
-        mine = list(islice(replies, len(some)))
+    replies: list[Any],
+    steps: dict[int, Taken],
+    errors: dict[int, StreamleaseError],
+    *,
+    few: bool,
+) -> Iterator[list[tuple[int, Found]]]:
+    """Let each reader take the replies to its commands; what is read without Arrow, some streams at a time.
+
+    One stream after the other is read to its end, and its replies are forgotten then: what is many at once
+    makes work for Python's garbage collector.
+
+    Args:
+        replies: is emptied.
+        steps: gets what is still to be decoded, by the places of the readers.
+        errors: gets why some cannot take their replies.
+        few: whether anything is read without Arrow.
+    """
+    some: list[tuple[int, Found]] = []
+    size = 0
+    replies.reverse()
+    for place, asked in commands.items():
+        reader, mine = brought.readers[place], [replies.pop() for _ in asked]
         try:
-            steps[place] = readers[place].take(good(redis, mine))
+            step = reader.take(good(redis, mine))
         except StreamleaseError as error:
             errors[place] = error
-    return steps, errors
+            continue
+        messages = reader.read_few(step) if few else None
+        if messages is None:
+            steps[place] = step
+        elif (whole := brought.keep(place, [messages])) is not None:
+            some.append((place, whole))
+            size += reader.bytes
+            if size >= SOME_BYTES:
+                yield some
+                some, size = [], 0
+    if some:
+        yield some
 
 
 async def _asked(

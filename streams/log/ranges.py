@@ -35,7 +35,8 @@ from streamlease.streams.entries.schemas import Schema, Versions, load_versions
 from streamlease.streams.log.keys import stream_log, stream_merged
 from streamlease.streams.log.state import LogState, damaged_stream, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import Command
-from streamlease.streams.rows.few_reading import FewMessages, read_few
+from streamlease.streams.rows.few_messages import FewMessages
+from streamlease.streams.rows.few_reading import FewEntry, few_entry, read_few
 
 ROW_BYTES = 40
 """Bytes that a message takes beside its own values: its offset, its times, and where its values begin."""
@@ -77,6 +78,8 @@ class Taken(NamedTuple):
     versions: Versions | None
     sizes: list[int]
     """The size of each entry, expanded."""
+    few: Sequence[FewEntry | None] = ()
+    """Those that may be read without Arrow, if the reader wants what stands in them; see `few_reading`."""
 
 
 class Wanted(NamedTuple):
@@ -197,8 +200,9 @@ class RangeReader:
         if (begin < state.merged) is not self.in_merged:
             self.in_merged = not self.in_merged
             return Taken([], begin, begin, self._versions, [])
-        entries: list[Entry] = [(entry[0], entry[1]) for entry in found if entry[1] is not None]
-        sizes = self._take(entries, state)
+        entries: list[Entry] = [entry for entry in found if entry[1] is not None]
+        few: list[FewEntry | None] = []
+        sizes = self._take(entries, state, few)
         if sizes:
             first, last = parse_entry_id(entries[0][0]), parse_entry_id(entries[len(sizes) - 1][0])
             rows = last.end - first.start
@@ -206,13 +210,11 @@ class RangeReader:
             room = CHUNK_BYTES if self._bytes_left is None else min(CHUNK_BYTES, self._bytes_left)
             fitting = room * len(sizes) // max(1, sum(sizes))
             self._count = max(1, min(MOST_COUNT, fitting, self._still_wanted(len(sizes), rows)))
-        return Taken(entries[: len(sizes)], begin, self.position, self._versions, sizes)
+        return Taken(entries[: len(sizes)], begin, self.position, self._versions, sizes, few)
 
     def read_few(self, taken: Taken) -> FewMessages | None:
         """The messages in what was taken, if they are few and need no Arrow; see `few_reading`."""
-        if taken.versions is not None or self.wants != (None, ALL_COLUMNS):
-            return None
-        return read_few(self.stream, taken.entries, taken.start, taken.end)
+        return read_few(self.stream, taken.few, taken.start, taken.end)
 
     def decode(self, taken: Taken) -> list[pa.RecordBatch]:
         """The messages in what was taken, in order.
@@ -294,35 +296,45 @@ class RangeReader:
             versions.newest.check_wanted(self._schema, f"space {self.stream.space}")
         self._versions = versions
 
-    def _is_newer(self, offset: int, fields: Sequence[bytes], state: LogState) -> bool:
-        """Whether an entry was written, under a newer schema, after the meta was read."""
-        if len(fields) < 4 or fields[2] != b"s" or offset < state.next:
+    def _is_newer(self, fields: Sequence[bytes]) -> bool:
+        """Whether an entry that was written after the meta was read is of a newer schema."""
+        if len(fields) < 4 or fields[2] != b"s":
             return False
         return self._versions is None or self._versions.find(fields[3]) is None
 
-    def _take(self, entries: list[Entry], state: LogState) -> list[int]:
-        """Move the position over the entries that are wanted; their sizes in bytes, when expanded."""
-        asked = self._count
+    def _take(self, entries: list[Entry], state: LogState, few: list[FewEntry | None]) -> list[int]:
+        """Move the position over the entries that are wanted; their sizes in bytes, when expanded.
+
+        Args:
+            few: gets those that may be read without Arrow.
+        """
+        asked, end, next = self._count, self._end, state.next
+        may_be_few = self._versions is None and self.wants == (None, ALL_COLUMNS)
         sizes: list[int] = []
         for id, fields in entries:
             offsets = parse_entry_id(id)
-            first = max(offsets.start, self.position) if not sizes else offsets.start
+            start, behind = offsets
+            first = start if sizes else max(start, self.position)
             if first != self.position:
                 if not sizes and self._looks_again():
                     return sizes
-                raise MissingOffsets(str(self.stream), self.position, offsets.start)
+                raise MissingOffsets(str(self.stream), self.position, start)
             self._saw_hole = False
-            if self._is_newer(offsets.start, fields, state):
+            if start >= next and self._is_newer(fields):
                 return sizes
-            size = expanded_entry_bytes(fields) + ROW_BYTES * (offsets.end - offsets.start)
-            if self._bytes_left is not None and sizes and size > self._bytes_left:
-                self.done = True
-                return sizes
-            sizes.append(size)
-            self.bytes += size
-            self.position = offsets.end if self._end is None else min(offsets.end, self._end)
+            one = few_entry(fields, offsets) if may_be_few else None
+            size = expanded_entry_bytes(fields) if one is None else one.size
+            size += ROW_BYTES * (behind - start)
             if self._bytes_left is not None:
+                if sizes and size > self._bytes_left:
+                    self.done = True
+                    return sizes
                 self._bytes_left -= size
+            sizes.append(size)
+            if may_be_few:
+                few.append(one)
+            self.bytes += size
+            self.position = behind if end is None else min(behind, end)
             if self._has_enough():
                 self.done = True
                 return sizes

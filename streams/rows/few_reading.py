@@ -9,23 +9,21 @@ not read here: ``decoding`` reads it, or says what is wrong with it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from itertools import pairwise, repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
+from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.ids import StreamId
-from streamlease.protocol.offsets import OffsetRange, parse_entry_id
-from streamlease.streams.entries.decoding import DAMAGE, Entry, Single, decode_singles, single_of
-from streamlease.streams.entries.delivered import Message, Messages
+from streamlease.protocol.offsets import OffsetRange
+from streamlease.streams.entries.decoding import DAMAGE, single_of
 from streamlease.streams.entries.epoch_fields import EPOCH_FIELD, WRITER_FIELD, epoch_of
 from streamlease.streams.entries.expanding import AS_IT_IS
-from streamlease.streams.entries.few import INTEGERS, MOST_BYTES, MOST_ROWS, Metadata, codec_of, metadata_of
+from streamlease.streams.entries.few import INTEGERS, MOST_BYTES, MOST_ROWS, codec_of, metadata_of
 from streamlease.streams.entries.layout import CODECS, Codec
-from streamlease.streams.entries.message_rows import topic_selected
-from streamlease.streams.rows.shared_rows import Rows
+from streamlease.streams.rows.few_messages import FewMessages
 
 MOST_MESSAGES = 16
 """Entries of more messages than that, on the average, are read faster by Arrow."""
@@ -40,250 +38,296 @@ _FIELDS = frozenset({b"a", b"t", b"p", b"k", b"e", b"c", b"b", EPOCH_FIELD, WRIT
 _ORDER = "ikpdD"
 _LEAST, _MOST = -(2**63), 2**63
 _LENGTH = struct.Struct("<q")
-_SIZE = struct.Struct("<I")
+_ALL_THERE = repeat(True)
 
 
-class FewMessages:
-    """Messages of one stream, in order; they become columns when somebody asks for these."""
+class FewEntry(NamedTuple):
+    """An entry that may be for here: its fields, and how its record batch is taken apart, if it has one."""
 
-    __slots__ = ("_batch", "_messages", "_stream")
-
-    def __init__(self, stream: StreamId, messages: list[Message]) -> None:
-        self._stream = stream
-        self._messages = messages
-        self._batch: pa.RecordBatch | None = None
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    @property
-    def batch(self) -> pa.RecordBatch:
-        """The messages as a record batch of ``MESSAGE_SCHEMA``."""
-        if self._batch is None:
-            singles = [
-                Single(
-                    one.topic,
-                    one.key,
-                    one.payload,
-                    None,
-                    one.offset,
-                    one.timestamp_us,
-                    one.append_timestamp_us,
-                    one.epoch,
-                )
-                for one in self._messages
-            ]
-            self._batch = decode_singles(None, [self._stream], [singles])
-        return self._batch
-
-    @property
-    def messages(self) -> Messages:
-        """The messages."""
-        return Messages(len(self._messages), lambda: self._messages)
-
-    def plain(self) -> FewMessages:
-        """The same, with texts in the column topic."""
-        return self
-
-    def offset(self, place: int) -> int:
-        """That of a message."""
-        return self._messages[place].offset
-
-    def slice(self, first: int, last: int) -> FewMessages:
-        """Those from `first` to before `last`."""
-        return FewMessages(self._stream, self._messages[first:last])
-
-    def filtered(self, filter: str) -> FewMessages:
-        """Those whose topic is matched by `filter`."""
-        chosen = [one for one in self._messages if topic_selected((filter,), one.topic)]
-        return self if len(chosen) == len(self._messages) else FewMessages(self._stream, chosen)
-
-    @classmethod
-    def joined(cls, parts: Sequence[FewMessages]) -> FewMessages:
-        """Those of `parts`, of one stream, one behind the other."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(parts[0]._stream, [message for part in parts for message in part._messages])
+    fields: dict[bytes, bytes]
+    offsets: OffsetRange
+    size: int
+    """In bytes, as expanded."""
+    shape: _Shape | None = None
+    nulls: Sequence[int] = ()
+    """Of each column, how many values are missing."""
+    extents: Sequence[int] = ()
+    """Of each buffer, where it begins and how long it is."""
 
 
-StreamRows = Rows | FewMessages
-"""What was read of one stream."""
+def few_entry(flat: Sequence[bytes], offsets: OffsetRange) -> FewEntry | None:
+    """The entry with these fields, none of whose values was looked at; None if it is not for here."""
+    try:
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        if not fields.keys() <= _FIELDS:
+            return None
+        stored = fields.get(b"b")
+        if stored is None:
+            return FewEntry(fields, offsets, sum(map(len, flat)))
+        rows = offsets.end - offsets.start
+        if not 0 < rows <= MOST_ROWS or len(fields[b"t"]) > _MOST_TOPICS or len(stored) > _MOST_EXPANDED:
+            return None
+        for shape in _shapes(fields[b"c"], stored[4:8]):
+            found = shape.taken_apart(stored, rows)
+            if found is not None:
+                nulls, extents = found
+                size = sum(map(len, flat)) + shape.gain(stored, extents)
+                return FewEntry(fields, offsets, size, shape, nulls, extents)
+    except (struct.error, *DAMAGE):
+        pass
+    return None
 
 
-def read_few(stream: StreamId, entries: Sequence[Entry], start: int, end: int) -> FewMessages | None:
+def read_few(
+    stream: StreamId, entries: Sequence[FewEntry | None], start: int, end: int
+) -> FewMessages | None:
     """The messages ``start <= offset < end``, all of which `entries` have; None if they are not for here.
 
     Args:
-        entries: of a space without a schema.
+        entries: of a space without a schema; see `few_entry`.
     """
     if not entries or end - start > MOST_MESSAGES * len(entries):
         return None
-    name = str(stream)
-    messages: list[Message] = []
+    topics: list[str] = []
+    keys: list[bytes | None] = []
+    payloads: list[bytes] = []
+    times: list[int] = []
+    appended: list[int] = []
+    epochs: list[Epoch | None] = []
     position = start
     try:
-        for id, flat in entries:
-            offsets = parse_entry_id(id)
-            if offsets.start != position:
-                return None  # it begins before, or something is missing
-            fields = dict(zip(flat[::2], flat[1::2], strict=True))
-            if not fields.keys() <= _FIELDS:
+        for entry in entries:
+            if entry is None or entry.offsets.start != position:
+                return None  # it is not for here, begins before, or something is missing
+            some = _of_single(entry) if entry.shape is None else _of_batch(entry, entry.shape)
+            if some is None:
                 return None
-            if b"b" in fields:
-                found = _of_batch(name, offsets, fields)
-                if found is None:
-                    return None
-                messages += found
-            else:
-                one = single_of(offsets, fields)
-                if not (_LEAST <= one.timestamp < _MOST and _LEAST <= one.appended < _MOST):
-                    return None
-                messages.append(
-                    Message(
-                        one.topic,
-                        one.key,
-                        one.payload,
-                        name,
-                        one.offset,
-                        one.timestamp,
-                        one.appended,
-                        epoch=one.epoch,
-                    )
-                )
-            position = offsets.end
+            topics += some.topics
+            keys += some.keys
+            payloads += some.payloads
+            times += some.times
+            position = entry.offsets.end
+            appended += repeat(some.appended, len(some.payloads))
+            epochs += repeat(some.epoch, len(some.payloads))
     except (struct.error, *DAMAGE):
         return None
     if position < end:
         return None
-    return FewMessages(stream, messages[: end - start])
+    whole = FewMessages(stream, topics, keys, payloads, range(start, position), times, appended, epochs)
+    return whole if position == end else whole.slice(0, end - start)
 
 
-class _Shape(NamedTuple):
-    """What stands before the columns of an entry, and how it is taken apart."""
+class _Some(NamedTuple):
+    """The messages of one entry, as columns."""
 
-    codec: Codec
-    metadata: Metadata
-    nodes: struct.Struct
-    buffers: struct.Struct
-
-
-@lru_cache(maxsize=64)
-def _shapes(letters: str) -> tuple[_Shape, ...]:
-    """How `few` writes columns with these letters; nothing if it never does."""
-    if "p" not in letters or letters != "".join(one for one in _ORDER if one in letters) or "dD" in letters:
-        return ()
-    buffers = sum(3 if letter in "kp" else 2 for letter in letters)
-    nodes, extents = struct.Struct(f"<{2 * len(letters)}q"), struct.Struct(f"<{2 * buffers}q")
-    return tuple(_Shape(codec, metadata_of(letters, codec), nodes, extents) for codec in CODECS)
+    topics: Sequence[str]
+    keys: Iterable[bytes | None]
+    payloads: Sequence[bytes]
+    times: Iterable[int]
+    appended: int
+    epoch: Epoch | None
 
 
-def _of_batch(stream: str, offsets: OffsetRange, fields: dict[bytes, bytes]) -> list[Message] | None:
-    """The messages of an entry that holds a record batch; None if `few` did not write it.
+def _of_single(entry: FewEntry) -> _Some | None:
+    """The message of an entry without a record batch; None if a time of it is impossible.
 
     Raises:
         struct.error, and all of ``DAMAGE``: the same.
     """
-    rows, stored, names = len(offsets), fields[b"b"], fields[b"t"]
-    if not 0 < rows <= MOST_ROWS or len(names) > _MOST_TOPICS or len(stored) > _MOST_EXPANDED:
+    one = single_of(entry.offsets, entry.fields)
+    if not (_LEAST <= one.timestamp < _MOST and _LEAST <= one.appended < _MOST):
         return None
-    letters = fields[b"c"].decode("ascii")
-    size = 8 + int(_SIZE.unpack_from(stored, 4)[0])
-    for shape in _shapes(letters):
-        metadata = shape.metadata
-        if size != len(metadata.message):
-            continue
-        nodes = shape.nodes.unpack_from(stored, metadata.nodes)
-        extents = shape.buffers.unpack_from(stored, metadata.buffers)
-        if metadata.filled(rows, nodes, extents, len(stored) - size) == stored[:size]:
-            break
-    else:
-        return None
-    if any(count != rows for count in nodes[::2]):
-        return None
-    buffers: list[bytes] = []
-    at = size
-    for begin, length in zip(extents[::2], extents[1::2], strict=True):
-        if size + begin != at or length < 0:
+    return _Some((one.topic,), (one.key,), (one.payload,), (one.timestamp,), one.appended, one.epoch)
+
+
+class _Shape(NamedTuple):
+    """How `few` writes record batches of some columns: what stands before the columns, and what is in it.
+
+    What is always the same, and the numbers in between, are taken apart in one call.
+    """
+
+    letters: str
+    codec: Codec
+    size: int
+    """Where the columns begin."""
+    metadata: struct.Struct
+    same: Callable[[tuple[Any, ...]], Any]
+    """What is always the same of what was taken apart."""
+    expected: Any
+    """What that is."""
+    length: int
+    nodes: slice
+    buffers: slice
+    body_length: int
+    """Where the numbers stand in what was taken apart."""
+
+    def taken_apart(self, stored: bytes, rows: int) -> tuple[Sequence[int], Sequence[int]] | None:
+        """How many values are missing in each column, and the extents of the buffers.
+
+        None if `few` writes no such thing: other metadata, or buffers that do not stand one behind the other.
+        """
+        if len(stored) < self.size:
             return None
-        buffers.append(_expanded(stored[at : at + length], length, shape.codec))
-        at += length + -length % 8
-    if at != len(stored):
-        return None
-    return _messages(stream, offsets, letters, nodes[1::2], buffers, fields)
+        parts = self.metadata.unpack_from(stored)
+        body = len(stored) - self.size
+        if (
+            self.same(parts) != self.expected
+            or parts[self.length] != rows
+            or parts[self.body_length] != body
+            or parts[self.nodes][::2].count(rows) != len(self.letters)
+        ):
+            return None
+        extents = parts[self.buffers]
+        at = 0
+        for begin, length in zip(extents[::2], extents[1::2], strict=True):
+            if begin != at or length < 0:
+                return None
+            at += (length + 7) & -8
+        return (parts[self.nodes][1::2], extents) if at == body else None
+
+    def gain(self, stored: bytes, extents: Sequence[int]) -> int:
+        """How many bytes more than `stored` has its buffers have when they are expanded.
+
+        Raises:
+            ValueError: one of them has a length that cannot be.
+        """
+        if self.codec == "none":
+            return 0
+        whole = 0
+        for begin, length in zip(extents[::2], extents[1::2], strict=True):
+            if length:
+                (expanded,) = _LENGTH.unpack_from(stored, self.size + begin)
+                whole += length - 8 if expanded == AS_IT_IS else _possible(expanded)
+        return max(0, whole - len(stored))
 
 
-def _expanded(stored: bytes, length: int, codec: Codec) -> bytes:
+def _possible(expanded: int) -> int:
+    """The length of an expanded buffer.
+
+    Raises:
+        ValueError: `few` writes none as long.
+    """
+    if not 0 <= expanded <= _MOST_EXPANDED:
+        raise ValueError("a buffer is too large")
+    return expanded
+
+
+@lru_cache(maxsize=256)
+def _shapes(columns: bytes, length: bytes) -> tuple[_Shape, ...]:
+    """How `few` writes columns with these letters; nothing if it never does.
+
+    Args:
+        length: what an entry says of that of its metadata, which tells those that are compressed from others.
+    """
+    letters = columns.decode("ascii")
+    if "p" not in letters or letters != "".join(one for one in _ORDER if one in letters) or "dD" in letters:
+        return ()
+    shapes = (_shape(letters, codec) for codec in CODECS)
+    return tuple(one for one in shapes if one.size == 8 + int.from_bytes(length, "little"))
+
+
+@cache
+def _shape(letters: str, codec: Codec) -> _Shape:
+    metadata = metadata_of(letters, codec)
+    buffers = sum(3 if letter in "kp" else 2 for letter in letters)
+    places = {"nodes": metadata.nodes, "buffers": metadata.buffers}
+    counts = {"nodes": 2 * len(letters), "buffers": 2 * buffers}
+    places |= {"length": metadata.length, "body_length": metadata.body_length}
+    format, at, number = "<", 0, 0
+    same: list[int] = []
+    where: dict[str, slice] = {}
+    for name in sorted(places, key=places.__getitem__):
+        count = counts.get(name, 1)
+        format += f"{places[name] - at}s{count}q"
+        same.append(number)
+        where[name] = slice(number + 1, number + 1 + count)
+        at, number = places[name] + 8 * count, number + 1 + count
+    whole = struct.Struct(f"{format}{len(metadata.message) - at}s")
+    chosen = itemgetter(*same, number)
+    return _Shape(
+        letters,
+        codec,
+        len(metadata.message),
+        whole,
+        chosen,
+        chosen(whole.unpack(metadata.message)),
+        where["length"].start,
+        where["nodes"],
+        where["buffers"],
+        where["body_length"].start,
+    )
+
+
+@lru_cache(maxsize=512)
+def _numbers(rows: int, code: str) -> struct.Struct:
+    return struct.Struct(f"<{rows}{code}")
+
+
+def _expanded(stored: bytes, begin: int, length: int, codec: Codec) -> bytes:
     """A buffer as it was before it was compressed.
 
     Raises:
         ValueError, and all of ``DAMAGE``: it is not whole, or too large.
     """
-    if len(stored) != length:
-        raise ValueError("a buffer is cut off")
-    if codec == "none" or not stored:
-        return stored
-    (expanded,) = _LENGTH.unpack_from(stored)
+    if not length:
+        return b""
+    (expanded,) = _LENGTH.unpack_from(stored, begin)
     if expanded == AS_IT_IS:
-        return stored[8:]
-    if not 0 <= expanded <= _MOST_EXPANDED:
-        raise ValueError("a buffer is too large")
-    plain: bytes = codec_of(codec).decompress(stored[8:], expanded, asbytes=True)
+        return stored[begin + 8 : begin + length]
+    rest = stored[begin + 8 : begin + length]
+    plain: bytes = codec_of(codec).decompress(rest, _possible(expanded), asbytes=True)
     return plain
 
 
-def _messages(
-    stream: str,
-    offsets: OffsetRange,
-    letters: str,
-    nulls: Sequence[int],
-    buffers: Sequence[bytes],
-    fields: dict[bytes, bytes],
-) -> list[Message] | None:
-    """The messages of which these are the columns; None if these are not whole.
+def _of_batch(entry: FewEntry, shape: _Shape) -> _Some | None:
+    """The messages of an entry that holds a record batch; None if its columns are not whole.
 
     Raises:
         struct.error, and all of ``DAMAGE``: the same.
     """
-    rows = len(offsets)
-    appended = int(fields[b"a"])
+    fields, rows, extents = entry.fields, entry.offsets.end - entry.offsets.start, entry.extents
+    appended = least = most = int(fields[b"a"])
     names = fields[b"t"].decode().split("\0")
-    columns: dict[str, Sequence[Any]] = {"k": [None] * rows, "d": [appended] * rows}
-    topics = [names[0]] * rows
-    left = iter(buffers)
-    for letter, missing in zip(letters, nulls, strict=True):
+    topics: Sequence[str] | None = None
+    keys: Iterable[bytes | None] = repeat(None, rows)
+    payloads: Sequence[bytes] = ()
+    times: Iterable[int] = repeat(appended, rows)
+    stored, size, codec = fields[b"b"], shape.size, shape.codec
+    pairs = zip(extents[::2], extents[1::2], strict=True)
+    if codec == "none":
+        left = iter([stored[size + begin : size + begin + length] for begin, length in pairs])
+    else:
+        left = iter([_expanded(stored, size + begin, length, codec) for begin, length in pairs])
+    for letter, missing in zip(shape.letters, entry.nulls, strict=True):
         valid = _valid(next(left), rows, missing)
-        if letter in "kp":
-            values: Sequence[Any] = _binary(next(left), next(left), rows)
-        else:
-            values = struct.unpack_from(f"<{rows}{INTEGERS[letter]}", next(left))
         if letter == "i":
-            if min(values) < 0:
+            places = _numbers(rows, INTEGERS["i"]).unpack_from(next(left))
+            if missing or min(places) < 0:
                 return None
-            topics = [names[place] for place in values]
-        elif letter in "dD":
-            least = int(fields[b"e"])
-            columns["d"] = [
-                least + value if there else appended for value, there in zip(values, valid, strict=True)
-            ]
-        elif missing:
-            columns[letter] = [value if there else None for value, there in zip(values, valid, strict=True)]
+            topics = [names[place] for place in places]
+        elif letter == "p":
+            payloads = _binary(next(left), next(left), rows)
+            if missing:
+                return None
+        elif letter == "k":
+            values = _binary(next(left), next(left), rows)
+            keys = [*map(_if_there, values, valid)] if missing else values
         else:
-            columns[letter] = values
-        if missing and letter in "ip":
-            return None
-    times = columns["d"]
-    if not (_LEAST <= appended < _MOST and min(times) >= _LEAST and max(times) < _MOST):
+            base, later = int(fields[b"e"]), _numbers(rows, INTEGERS[letter]).unpack_from(next(left))
+            each = zip(later, valid, strict=False)
+            times = given = [base + value if there else appended for value, there in each]
+            least, most = min(least, *given), max(most, *given)
+    if least < _LEAST or most >= _MOST:
         return None
     epoch = epoch_of(fields)
-    return [
-        Message(topic, key, payload, stream, offset, time, appended, (), epoch)
-        for topic, key, payload, offset, time in zip(
-            topics, columns["k"], columns["p"], range(*offsets), times, strict=True
-        )
-    ]
+    return _Some([names[0]] * rows if topics is None else topics, keys, payloads, times, appended, epoch)
 
 
-def _valid(bitmap: bytes, rows: int, missing: int) -> Sequence[bool]:
+def _if_there(value: bytes, there: bool) -> bytes | None:
+    return value if there else None
+
+
+def _valid(bitmap: bytes, rows: int, missing: int) -> Iterable[bool]:
     """Which values of a column are there.
 
     Raises:
@@ -292,7 +336,7 @@ def _valid(bitmap: bytes, rows: int, missing: int) -> Sequence[bool]:
     if not missing:
         if bitmap:
             raise ValueError("no value is missing, and some may be")
-        return [True] * rows
+        return _ALL_THERE
     bits = int.from_bytes(bitmap, "little")
     valid = [bool(bits >> place & 1) for place in range(rows)]
     if len(bitmap) * 8 < rows or valid.count(False) != missing:
@@ -306,7 +350,7 @@ def _binary(ends: bytes, contents: bytes, rows: int) -> list[bytes]:
     Raises:
         ValueError, struct.error: their ends are not inside `contents`, or not in order.
     """
-    places = struct.unpack_from(f"<{rows + 1}i", ends)
+    places = _numbers(rows + 1, "i").unpack_from(ends)
     if places[0] or places[-1] > len(contents) or [*places] != sorted(places):
         raise ValueError("the values are not in order")
     return [contents[begin:end] for begin, end in pairwise(places)]

@@ -70,11 +70,11 @@ class Rig:
         for stream in streams or self.held:
             self.fetching.look_at(self.held[stream])
 
-    async def reads(self, news: Sequence[News]) -> AsyncGenerator[tuple[News, Found, int]]:
+    async def reads(self, news: Sequence[News]) -> AsyncGenerator[list[tuple[News, Found, int]]]:
         self.read = [(one.stream.shard, one.start) for one in news]
         for one in news:
             topics = ["a/0"] * min(10, one.end - one.start)
-            yield one, [Rows(pa.record_batch({"topic": topics}))], self.bytes
+            yield [(one, [Rows(pa.record_batch({"topic": topics}))], self.bytes)]
 
     async def round(self) -> list[tuple[int, int]]:
         self.read = []
@@ -242,7 +242,7 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
     rig = Rig(most_waiting=100, redis=cluster_of(STREAMS[0]))
     answers, whole = asyncio.Event(), rig.reads
 
-    async def reads(news: Sequence[News]) -> AsyncGenerator[tuple[News, Found, int]]:
+    async def reads(news: Sequence[News]) -> AsyncGenerator[list[tuple[News, Found, int]]]:
         if news[0].stream == STREAMS[0]:
             await answers.wait()
         async for found in whole(news):
@@ -267,9 +267,9 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
 async def test_a_stream_of_a_cluster_that_cannot_be_read_on_is_told_to_the_owner() -> None:
     rig = Rig(most_waiting=100, redis=cluster_of(STREAMS[0]))
 
-    async def reads(news: Sequence[News]) -> AsyncGenerator[tuple[News, Found, int]]:
+    async def reads(news: Sequence[News]) -> AsyncGenerator[list[tuple[News, Found, int]]]:
         for one in news:
-            yield one, HistoryTruncated(str(one.stream), 0, 3), 0
+            yield [(one, HistoryTruncated(str(one.stream), 0, 3), 0)]
 
     rig.fetching._read = reads  # type: ignore[method-assign]
     await rig.fetching.round()

@@ -12,6 +12,7 @@ import pytest
 from streamlease.agent.batch import Batch
 from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import LIMBO_SECONDS, SharedReader
+from streamlease.agent.yielding import TURN_BATCHES
 from streamlease.borrower.book import Held
 from streamlease.borrower.events import (
     FailureAnswered,
@@ -436,10 +437,10 @@ async def test_it_is_done_though_no_other_batch_comes(automatic: Program) -> Non
 
 async def test_a_program_that_awaits_nothing_else_is_written_all_the_same(automatic: Program) -> None:
     automatic.writes.at_once = True
-    automatic.fetched(0, *range(1, 50))
-    for _ in range(40):
+    automatic.fetched(0, *range(1, 5 * TURN_BATCHES))
+    for _ in range(4 * TURN_BATCHES):
         await anext(automatic)
-    assert automatic.held(0).acknowledged >= 35
+    assert automatic.held(0).acknowledged >= 2 * TURN_BATCHES
 
 
 async def test_a_batch_that_was_given_up_is_left_to_its_failure(automatic: Program) -> None:

@@ -41,12 +41,12 @@ class Reader(SharedReader):
     def _time(self) -> float:
         return self.now
 
-    async def _noted(self, reading: Sequence[News]) -> AsyncGenerator[tuple[News, Outcome, int]]:
+    async def _noted(self, reading: Sequence[News]) -> AsyncGenerator[list[tuple[News, Outcome, int]]]:
         """In place of reading."""
         for news in reading:
             self.fetches.append((str(news.stream), news.start))
             news.held.position = news.end
-            yield news, [], 0
+            yield [(news, [], 0)]
 
     async def fetched(self) -> list[tuple[str, int]]:
         """What one round fetches."""

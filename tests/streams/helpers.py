@@ -10,7 +10,10 @@ import pyarrow as pa
 from redis.crc import key_slot
 
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.offsets import parse_entry_id
+from streamlease.streams.entries.decoding import Entry
 from streamlease.streams.entries.entries import Row, encode_rows
+from streamlease.streams.entries.expanding import expanded_entry_bytes
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import Append
 from streamlease.streams.publish.publisher import Publisher
@@ -18,6 +21,8 @@ from streamlease.streams.redis.cluster import AsyncCluster
 from streamlease.streams.redis.cluster_slots import SLOTS
 from streamlease.streams.redis.connection import connect
 from streamlease.streams.redis.durability import MEMORY, Durability
+from streamlease.streams.rows import few_reading
+from streamlease.streams.rows.few_messages import FewMessages
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -48,6 +53,14 @@ def append(
     durability: Durability = MEMORY,
 ) -> Append:
     return Append(stream, publisher, incarnation, sequence, encode_rows(content), gaps, durability)
+
+
+def read_few(stream: StreamId, entries: list[Entry], start: int, end: int) -> FewMessages | None:
+    """What is read of `entries`, whose sizes are the same for both ways."""
+    few = [few_reading.few_entry(fields, parse_entry_id(id)) for id, fields in entries]
+    for one, (_, fields) in zip(few, entries, strict=True):
+        assert one is None or one.size == expanded_entry_bytes(fields)
+    return few_reading.read_few(stream, few, start, end)
 
 
 def offsets(batches: Sequence[pa.RecordBatch]) -> list[int]:

@@ -19,9 +19,9 @@ from streamlease.streams.entries.epoch_fields import epoch_column, with_epoch
 from streamlease.streams.entries.layout import CODECS, Encoded
 from streamlease.streams.entries.message_rows import EPOCH, Row
 from streamlease.streams.entries.schemas import Schema, Versions
-from streamlease.streams.rows.few_reading import read_few
 from streamlease.streams.rows.shared_rows import Rows
 from streamlease.streams.rows.together import StreamStep, decode_together
+from tests.streams.helpers import read_few
 
 STREAM = StreamId("s", 0, 0)
 EPOCHS = st.none() | st.lists(st.integers(0, 9) | st.just(HIGHEST_EPOCH), min_size=1, max_size=3).map(tuple)

@@ -17,8 +17,10 @@ from streamlease.streams.entries.encoding import encode_rows
 from streamlease.streams.entries.few import MOST_ROWS
 from streamlease.streams.entries.layout import CODECS
 from streamlease.streams.entries.message_rows import ALL_COLUMNS, Row
-from streamlease.streams.rows.few_reading import MOST_MESSAGES, FewMessages, read_few
+from streamlease.streams.rows.few_messages import FewMessages
+from streamlease.streams.rows.few_reading import MOST_MESSAGES
 from streamlease.streams.rows.shared_rows import Rows
+from tests.streams.helpers import read_few
 
 STREAM = StreamId("s", 0, 3)
 
