@@ -317,18 +317,13 @@ class Fetching:
         """What each stream has, and its size in bytes as expanded, in the order in which they come."""
         readers = [
             RangeReader(
-                one.stream,
-                one.start,
-                one.held.read_up_to(one.end),
-                enough=self._max_batch,
-                max_bytes=self._max_bytes,
-                schema=self._schema,
-                columns=ALL_COLUMNS,
+                one.stream, one.start, one.held.read_up_to(one.end),
+                enough=self._max_batch, max_bytes=self._max_bytes, schema=self._schema, columns=ALL_COLUMNS,
                 count=one.held.entries or (FIRST_COUNT if one.end - one.start <= FEW else FIRST_ENTRIES),
                 merged=one.held.merged,
             )
             for one in reading
-        ]
+        ]  # fmt: skip
         worth = (min(ENOUGH_ROWS, self._max_batch), ENOUGH_BYTES)
         async with aclosing(
             read_each(self._redis, readers, worth=worth, together=True, lines=self._lines)

@@ -4,6 +4,10 @@ The leader is in the consumer's process, and the time begins with `connect`: fin
 all streams, and the commit of every batch are in it. A batch is of one stream, so with 10,000 streams there
 are as many batches and commits at least: each of them is awaited, or they are gathered (``commit_soon``) and
 flushed at the end. Every turn has a group of its own; the first one also has the imports.
+
+Beside that stands what the same streams cost without a group, at least: to ask for what each has and get the
+answers, many in a write; the same and to make messages of them; and so many questions, each of which awaits
+its answer, as awaited commits do. What is left is leases, batches, commits and their bookkeeping.
 """
 
 from __future__ import annotations
@@ -11,13 +15,24 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from bench.frame import Frame, Table
 from bench.messages import PAYLOAD_BYTES
 from streamlease.agent.client import connect
+from streamlease.agent.fetching import MOST_STREAMS
+from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.message_rows import ALL_COLUMNS
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.many import read_each
+from streamlease.streams.log.ranges import MOST_FIRST_COUNT, RangeReader
+from streamlease.streams.redis.connection import AsyncRedis, exchange
+from streamlease.streams.redis.connection import connect as connect_redis
+from streamlease.streams.redis.lines.direct_line import open_direct_line
+from streamlease.streams.redis.wire import AsyncServer
 
 SIZES = (16, 10_000)
 MOST_IN_SPACE = 2500
@@ -66,6 +81,54 @@ async def consume(url: str, streams: int, count: int, run: str, *, gathered: boo
         return Turn(first, time.perf_counter() - began, time.process_time() - processor, batches)
 
 
+async def asked(client: AsyncRedis, readers: Sequence[RangeReader]) -> None:
+    """Ask for all that the streams have; the answers are thrown away."""
+    for first in range(0, len(readers), MOST_STREAMS):
+        some = readers[first : first + MOST_STREAMS]
+        await exchange(client, [command for reader in some for command in reader.commands])
+
+
+async def read(client: AsyncRedis, readers: Sequence[RangeReader]) -> None:
+    """Read all that the streams have, as a consumer does, and look at each message."""
+    for first in range(0, len(readers), MOST_STREAMS):
+        async for some in read_each(client, readers[first : first + MOST_STREAMS], together=True):
+            for _, found in some:
+                assert not isinstance(found, StreamleaseError)
+                assert all(message.payload is not None for rows in found for message in rows.messages)
+
+
+async def questions(client: AsyncRedis, readers: Sequence[RangeReader]) -> None:
+    """A small question for each stream, the next one when the one before is answered."""
+    assert isinstance(client, AsyncServer)
+    line = await open_direct_line(client, 10.0)
+    for reader in readers:
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.ask(("HGET", stream_meta(reader.stream), "next"), lambda _, one=answered: one.set_result(None))
+        await answered
+    await line.close()
+
+
+LAYERS = {"asked and answered": asked, "and made messages of": read, "questions, each awaited": questions}
+
+
+async def layer(url: str, streams: int, name: str) -> tuple[float, float]:
+    """Seconds, and those of the processor, of one of the layers below a group."""
+    spaces = -(-streams // MOST_IN_SPACE)
+    each = [
+        StreamId(f"wide-{streams}-{space}", 0, shard)
+        for space in range(spaces)
+        for shard in range(streams // spaces)
+    ]
+    client = connect_redis(url)
+    try:
+        readers = [RangeReader(stream, 0, columns=ALL_COLUMNS, count=MOST_FIRST_COUNT) for stream in each]
+        began, processor = time.perf_counter(), time.process_time()
+        await LAYERS[name](client, readers)
+        return time.perf_counter() - began, time.process_time() - processor
+    finally:
+        await client.aclose()
+
+
 def measure(frame: Frame) -> Iterator[Table]:
     """Seconds of each number of streams and way to commit, and their ratio to the first of them."""
     turns: dict[tuple[bool, int], list[Turn]] = {way: [] for way in product((False, True), SIZES)}
@@ -76,6 +139,9 @@ def measure(frame: Frame) -> Iterator[Table]:
             for (gathered, size), each in turns.items():
                 group = f"{run}-{gathered}"
                 each.append(asyncio.run(consume(url, size, frame.messages, group, gathered=gathered)))
+        layers = {
+            name: [asyncio.run(layer(url, SIZES[-1], name)) for _ in range(frame.runs)] for name in LAYERS
+        }
     table = Table(
         f"Consuming {frame.messages:,} messages of {PAYLOAD_BYTES} bytes, medians of {frame.runs}",
         (
@@ -107,3 +173,11 @@ def measure(frame: Frame) -> Iterator[Table]:
             )
         )
     yield table
+    below = Table(
+        f"The same {SIZES[-1]:,} streams without a group, medians of {frame.runs}",
+        ("what", "s", "processor s", "processor us per stream"),
+    )
+    for name, times in layers.items():
+        seconds, processor = (statistics.median(each) for each in zip(*times, strict=True))
+        below.rows.append((name, f"{seconds:.2f}", f"{processor:.2f}", f"{1e6 * processor / SIZES[-1]:.0f}"))
+    yield below
