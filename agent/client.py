@@ -269,8 +269,8 @@ class Client:
             max_batch: most messages in one batch.
             schema: the typed columns wanted, in spaces with a schema; None for all of each space's newest
                 version. If a space has them not, or of other types, the iterator raises ``SchemaMismatch``.
-            epochs: ``off`` reads each stream as it is. ``atomic``, in spaces with epochs, gives items: all
-                messages of an epoch together, and how far the frontier is; docs/epochs.md says more.
+            epochs: ``off`` reads each stream as it is. In spaces with epochs ``atomic`` gives all messages of
+                an epoch together, ``eager`` what is staged, both how far the frontier is: docs/epochs.md.
 
         Raises:
             InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated, EpochsTruncated, or that

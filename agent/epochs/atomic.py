@@ -5,6 +5,7 @@ Only one epoch is in memory at a time, however much a boundary has.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 
@@ -17,6 +18,7 @@ from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.epochs.boundary_reading import FollowedSpace
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.core.whole import Stretch, WholeEpochs
+from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.epochs.stretch_reading import StretchReader
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis, ask
@@ -44,8 +46,8 @@ class AtomicReader:
         self._spaces = [
             FollowedSpace(name, one, None if follow else one.newest) for name, one in opened.began.items()
         ]
-        self.boundaries = 0
-        """How many boundaries were read."""
+        self.steps = 0
+        """Goes up with each boundary."""
         self._read: dict[str, deque[Boundary]] = {name: deque() for name in opened.began}
 
     @property
@@ -57,6 +59,14 @@ class AtomicReader:
     def at_end(self) -> bool:
         """Whether nothing more is wanted: no space goes on that holds the merged frontier back."""
         return all(one.at_end and not self._read[one.space] for one in self._holding())
+
+    async def open(self) -> None:
+        """Nothing is to be seen first."""
+
+    def watch(self, news: EpochNews, changed: asyncio.Event) -> None:
+        """Have `changed` set when there may be something."""
+        for space in self._spaces:
+            news.watch(space.space, changed)
 
     async def turn(self) -> AsyncGenerator[Told]:
         """What the next boundary of each space brings; nothing if there is none yet.
@@ -70,7 +80,7 @@ class AtomicReader:
             if not waiting and not space.at_end:
                 waiting += space.taken(await ask(self._redis, space.commands()))
             if waiting:
-                self.boundaries += 1
+                self.steps += 1
                 async for told in self._boundary(space, waiting.popleft()):
                     yield told
 

@@ -18,8 +18,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from streamlease.agent.epochs.atomic import AtomicReader
+from streamlease.agent.epochs.eager import EagerReader
 from streamlease.agent.epochs.epoch_items import EpochItem
-from streamlease.agent.epochs.opening import Opened, open_epochs
+from streamlease.agent.epochs.opening import open_epochs
 from streamlease.protocol.errors import (
     EpochsTruncated,
     HistoryTruncated,
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 
     from streamlease.agent.membership.agent import Agent
 
-EpochMode = Literal["atomic"]
+Reader = AtomicReader | EagerReader
+
+EpochMode = Literal["atomic", "eager"]
 """How epochs are read."""
 
 LOOK_SECONDS = 1.0
@@ -58,7 +61,7 @@ def checked_mode(mode: str) -> EpochMode:
         InvalidOption: they cannot.
     """
     if mode not in get_args(EpochMode):
-        raise InvalidOption(f"epochs is {ascii(mode)[:80]}: use 'atomic' or 'off'")
+        raise InvalidOption(f"epochs is {ascii(mode)[:80]}: use 'atomic', 'eager' or 'off'")
     return cast("EpochMode", mode)
 
 
@@ -89,6 +92,8 @@ class EpochSubscription:
         schema: SchemaLike | None = None,
     ) -> None:
         check_start(start)
+        if mode == "eager" and not follow:
+            raise InvalidOption("history ends at a boundary, where epochs are whole: use 'atomic' or 'off'")
         self._redis = redis
         self._spaces = spaces
         self._agent = agent
@@ -99,7 +104,8 @@ class EpochSubscription:
         self._schema = None if schema is None else Schema.of(schema)
         self._changed = asyncio.Event()
         self._tasks = Supervisor(f"epochs of {filter}", self._failed)
-        self._reader: AtomicReader | None = None
+        self._news: EpochNews | None = None
+        self._reader: Reader | None = None
         self._items: AsyncGenerator[EpochItem | MissingOffsets] | None = None
 
     async def __aenter__(self) -> EpochSubscription:
@@ -112,14 +118,12 @@ class EpochSubscription:
             InvalidInput: a stream never had the offset at which it is to begin.
             StoreUnavailable, StoreRefused.
         """
-        opened = await open_epochs(self._redis, self._spaces, self._filter, self._start)
-        self._reader = self._make(opened)
+        self._reader, first = await self._open()
         if self._follow:
             (await self._agent()).need_keepers()
-            news = EpochNews(self._redis, self._tasks)
-            for space in opened.spaces:
-                news.watch(space.name, self._changed)
-        self._items = self._read(self._reader, opened.first)
+            self._news = EpochNews(self._redis, self._tasks)
+            self._reader.watch(self._news, self._changed)
+        self._items = self._read(self._reader, first)
         return self
 
     async def __aexit__(
@@ -166,18 +170,27 @@ class EpochSubscription:
     def _failed(self, task: str, error: StreamleaseError) -> None:
         """A defect of the push was logged; boundaries are looked for all the same."""
 
-    def _make(self, opened: Opened) -> AtomicReader:
-        return AtomicReader(self._redis, opened, self._filter, self._schema, follow=self._follow)
+    async def _open(self) -> tuple[Reader, EpochItem | None]:
+        """A reader, and what is to be told first."""
+        opened = await open_epochs(self._redis, self._spaces, self._filter, self._start)
+        what = (self._redis, opened, self._filter, self._schema)
+        reader: Reader
+        if self._mode == "eager":
+            reader = EagerReader(*what, late=self._start == "latest")
+        else:
+            reader = AtomicReader(*what, follow=self._follow)
+        await reader.open()
+        return reader, opened.first
 
     async def _read(
-        self, reader: AtomicReader, first: EpochItem | None
+        self, reader: Reader, first: EpochItem | None
     ) -> AsyncGenerator[EpochItem | MissingOffsets]:
         if first is not None:
             yield first
         any_yet = False
         while self._follow or not reader.at_end:
             self._changed.clear()
-            number = reader.boundaries
+            steps = reader.steps
             try:
                 async for told in reader.turn():
                     any_yet = True
@@ -190,12 +203,14 @@ class EpochSubscription:
                 if self._start != "earliest" or any_yet:
                     raise
                 # Retention moved the earliest before anything was handed out.
-                opened = await open_epochs(self._redis, self._spaces, self._filter, self._start)
-                reader = self._reader = self._make(opened)
-                if opened.first is not None:
-                    yield opened.first
+                reader, first = await self._open()
+                self._reader = reader
+                if self._news is not None:
+                    reader.watch(self._news, self._changed)
+                if first is not None:
+                    yield first
                 continue
-            if number == reader.boundaries and self._follow:
+            if steps == reader.steps and self._follow:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._changed.wait()

@@ -14,6 +14,7 @@ The algebra of epochs stands in `protocol/epochs/`; what stands in Redis and who
 ``keeping``          the acts of a keeper: decide, move, drop, record
 ``beginning``        at which boundary a reader begins
 ``boundary_reading`` following boundaries, and what Redis lost of them
+``staged_reading``   following what is staged
 ``stretch_reading``  reading the messages of an epoch from the streams
 ==================== =====================================================================
 """

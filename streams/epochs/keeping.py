@@ -22,7 +22,7 @@ from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import Fenced, NotDurable, StoreRefused, StreamleaseError, Unsupported
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
-from streamlease.streams.epochs.core.boundaries import Boundary, MovedPart
+from streamlease.streams.epochs.core.boundaries import Boundary, DroppedOpen, MovedPart
 from streamlease.streams.epochs.core.fold import Dropped, Fold, Owned
 from streamlease.streams.epochs.core.silence import Sign, Silences
 from streamlease.streams.epochs.stored import (
@@ -267,16 +267,9 @@ class Keeper:
                 for (owned, _, _), moved in zip(wanted, reply[2 : 2 + done], strict=True):
                     rows[owned, stream] = rows.get((owned, stream), 0) + int(moved)
         return [
-            MovedPart(
-                staged.epoch,
-                owned.name,
-                owned.inc,
-                staged.stream,
-                rows[owned, staged.stream],
-                staged.rows - rows[owned, staged.stream],
-            )
+            MovedPart(it.epoch, owned.name, owned.inc, it.stream, got, it.rows - got, it.ranges)
             for owned in opened.complete
-            if (staged := owned.staged).rows
+            if (it := owned.staged).rows and (got := rows[owned, it.stream]) >= 0
         ]
 
     def _moved(self, stream: StreamId, reply: Any) -> Sequence[Any]:
@@ -333,7 +326,7 @@ class Keeper:
             fold.upper,
             opened.ends,
             (*moved,),
-            tuple((one.name, one.inc) for one in opened.dropped),
+            tuple(DroppedOpen(one.name, one.inc, one.frontier) for one in opened.dropped),
         )
         args: list[Argument] = [self._term, opened.number, boundary.dump(), keys.news(self.space)]
         for stream, end in opened.ends.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import Any
+from typing import Any, Protocol
 
 from redis.exceptions import RedisError
 
@@ -27,6 +27,12 @@ QUIET_SECONDS = 5.0
 LONGEST_WAIT = 2.0
 
 
+class Bell(Protocol):
+    """Somebody who is woken."""
+
+    def set(self) -> None: ...
+
+
 class EpochNews:
     """One connection for the news of any number of spaces; it is there while a space is watched.
 
@@ -38,7 +44,7 @@ class EpochNews:
         self._redis = redis
         self._tasks = tasks
         self._task: asyncio.Task[None] | None = None
-        self._bells: dict[str, list[asyncio.Event]] = {}
+        self._bells: dict[str, list[Bell]] = {}
         """Channel -> who is woken."""
         self._changed = asyncio.Event()
         self._heard_at = 0.0
@@ -50,11 +56,15 @@ class EpochNews:
             bell: that of another space, to be woken by both.
         """
         bell = bell or asyncio.Event()
-        self._bells.setdefault(keys.news(space), []).append(bell)
+        self.watch_channel(keys.news(space), bell)
+        return bell
+
+    def watch_channel(self, channel: str, bell: Bell) -> None:
+        """Set `bell` with everything that is published there, and once the push stands."""
+        self._bells.setdefault(channel, []).append(bell)
         self._changed.set()
         if self._task is None:
             self._task = self._tasks.start("news of epochs", self._run(), endless=True)
-        return bell
 
     def forget(self, space: str, bell: asyncio.Event) -> None:
         """Wake nobody by `bell` any more."""

@@ -118,7 +118,7 @@ async def test_a_silent_publisher_is_given_up_by_both_clocks(redis: AsyncRedis) 
     with pytest.raises(Fenced):
         await writer.advance(((1,),), [])
     (bound,) = await boundaries(redis)
-    assert bound.dropped == (("a", 1),)
+    assert bound.dropped == (("a", 1, ((0,),)),)
     assert bound.lower == ((1,),)
 
 

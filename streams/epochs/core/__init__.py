@@ -6,6 +6,7 @@
 ``boundaries`` up to where the streams have whole epochs
 ``silence``    which publishers are silent
 ``late``       what a reader of several spaces may see
+``early``      what a reader of staged messages has seen, and what not
 ``whole``      where the messages of an epoch stand, and when it is complete for a reader
 ============== =======================================================================
 """

@@ -14,7 +14,7 @@ from streamlease.protocol.epochs.antichains import Antichain
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import InvalidInput, Unsupported
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.epochs.core.lines import epoch_of, frontier_of
+from streamlease.streams.epochs.core.lines import Ranges, epoch_of, frontier_of
 
 
 class MovedPart(NamedTuple):
@@ -27,6 +27,16 @@ class MovedPart(NamedTuple):
     rows: int
     lost: int = 0
     """So many more were staged, and Redis lost them."""
+    ranges: Ranges = ()
+    """Where they stood in the staged log: who has seen some of them there knows which are missing."""
+
+
+class DroppedOpen(NamedTuple):
+    """What an incarnation of a publisher staged at or above an element of `frontier` was dropped."""
+
+    name: str
+    inc: int
+    frontier: Antichain
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +55,8 @@ class Boundary:
     ends: Mapping[StreamId, int] = field(default_factory=dict)
     """The ends of the streams that changed: the offset behind the last message of the boundary."""
     moved: tuple[MovedPart, ...] = ()
-    dropped: tuple[tuple[str, int], ...] = ()
-    """Name and incarnation of publishers that were given up, and whose open epochs were dropped."""
+    dropped: tuple[DroppedOpen, ...] = ()
+    """Of publishers that were given up, or came back."""
     at: int = 0
     """When it was recorded, in milliseconds of the Redis clock."""
 
@@ -88,11 +98,19 @@ class Boundary:
                 {StreamId.parse(stream): int(end) for stream, end in it["ends"].items()},
                 tuple(
                     MovedPart(
-                        epoch_of(epoch), str(name), int(inc), StreamId.parse(stream), int(rows), int(lost)
+                        epoch_of(epoch),
+                        str(name),
+                        int(inc),
+                        StreamId.parse(stream),
+                        int(rows),
+                        int(lost),
+                        tuple((int(first), int(to)) for first, to in ranges),
                     )
-                    for epoch, name, inc, stream, rows, lost in it["parts"]
+                    for epoch, name, inc, stream, rows, lost, ranges in it["parts"]
                 ),
-                tuple((str(name), int(inc)) for name, inc in it["dropped"]),
+                tuple(
+                    DroppedOpen(str(name), int(inc), frontier_of(held)) for name, inc, held in it["dropped"]
+                ),
                 at,
             )
         except (KeyError, TypeError, ValueError, InvalidInput) as error:

@@ -50,6 +50,10 @@ class MergedSpaces:
         """Whether that space holds the merged frontier back: only then can it move it."""
         return any(one in self.lower for one in self._lowers[space])
 
+    def is_open(self, space: str, epoch: Epoch) -> bool:
+        """Whether messages of `epoch` may still come in that space."""
+        return is_open(self._lowers[space], epoch)
+
     def passes(self, space: str, epoch: Epoch) -> bool:
         """Whether messages of `epoch` may be seen. Ask ahead of the change that completes it."""
         if not self._filter.came(space, epoch, None):

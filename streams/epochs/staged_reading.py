@@ -1,0 +1,136 @@
+"""Following the staged logs of streams: what is there, with holes where something was moved or dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from streamlease.protocol.epochs.order import Epoch
+from streamlease.protocol.errors import SchemaMismatch
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.offsets import parse_entry_id, range_start
+from streamlease.streams.entries.decoding import decode_entries
+from streamlease.streams.entries.entries import Entry
+from streamlease.streams.entries.epoch_fields import EPOCH_FIELD, WRITER_FIELD, epoch_of
+from streamlease.streams.entries.schemas import Schema, load_versions
+from streamlease.streams.epochs import keys
+from streamlease.streams.epochs.boundary_reading import EpochsLost
+from streamlease.streams.epochs.core.early import StagedEntry
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask
+
+COUNT = 64
+"""Entries of one stream that one reply has; each may have a MiB and more."""
+
+AT_ONCE = 16
+"""Streams that one exchange reads."""
+
+STREAMS_AT_ONCE = 250
+"""Streams that one exchange asks for their ends."""
+
+
+class EarlyBatch(NamedTuple):
+    """Messages of one epoch and one publisher that were staged one after the other."""
+
+    epoch: Epoch
+    name: str
+    inc: int
+    batches: list[pa.RecordBatch]
+
+
+class StagedLogs:
+    """Reads the staged logs of streams on from where they ended when it was opened, or from their beginning.
+
+    Args:
+        came: asked of each entry whether it is wanted.
+    """
+
+    def __init__(self, redis: AsyncRedis, came: Callable[[StagedEntry], bool], schema: Schema | None) -> None:
+        self._redis = redis
+        self._came = came
+        self._schema = schema
+        self._at: dict[StreamId, int] = {}
+
+    async def open(self, streams: Sequence[StreamId], *, at_ends: bool) -> None:
+        """Follow `streams`.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        self._at = dict.fromkeys(streams, 0)
+        for begin in range(0, len(streams) if at_ends else 0, STREAMS_AT_ONCE):
+            page = streams[begin : begin + STREAMS_AT_ONCE]
+            ends = await ask(self._redis, [("HGET", keys.staged_meta(stream), "next") for stream in page])
+            self._at |= {stream: int(end or 0) for stream, end in zip(page, ends, strict=True)}
+
+    async def read(self, streams: Sequence[StreamId]) -> tuple[list[EarlyBatch], set[StreamId]]:
+        """What is new in some of the streams, at most `AT_ONCE`; and those that may have more.
+
+        Raises:
+            EpochsLost: Redis lost what was read before.
+            SchemaMismatch: an entry is damaged, or not what the reader wants.
+            StoreUnavailable, StoreRefused: nothing was taken.
+        """
+        asked: list[Command] = []
+        for stream in streams:
+            asked += [
+                ("XRANGE", keys.staged_log(stream), range_start(self._at[stream]), "+", "COUNT", COUNT),
+                ("HGET", keys.staged_meta(stream), "next"),
+                ("HGET", stream_meta(stream), "schemas"),
+            ]
+        replies = await ask(self._redis, asked)
+        found: list[EarlyBatch] = []
+        more: set[StreamId] = set()
+        for stream, entries, next, schemas in zip(
+            streams, replies[::3], replies[1::3], replies[2::3], strict=True
+        ):
+            if int(next or 0) < self._at[stream]:
+                raise EpochsLost(
+                    f"what was staged for stream {stream} ends at {int(next or 0)}, and was read up to "
+                    f"{self._at[stream]}: Redis lost writes, as in a failover, or the space was deleted; "
+                    f"begin again"
+                )
+            found += self._taken(stream, [(one[0], one[1]) for one in entries], schemas)
+            if len(entries) == COUNT:
+                more.add(stream)
+        return found, more
+
+    def _taken(self, stream: StreamId, entries: Iterable[Entry], schemas: bytes | None) -> list[EarlyBatch]:
+        versions = load_versions(schemas) if schemas else None
+        wanted: list[tuple[StagedEntry, Entry]] = []
+        for entry in entries:
+            staged = parse_staged(stream, entry)
+            self._at[stream] = staged.to
+            if self._came(staged):
+                wanted.append((staged, entry))
+        return [
+            EarlyBatch(
+                *of,
+                decode_entries(stream, [entry for _, entry in group], versions=versions, wanted=self._schema),
+            )
+            for of, group in groupby(wanted, lambda one: (one[0].epoch, one[0].name, one[0].inc))
+        ]
+
+
+def parse_staged(stream: StreamId, entry: Entry) -> StagedEntry:
+    """What an entry of a staged log is of.
+
+    Raises:
+        SchemaMismatch: it is damaged.
+    """
+    id, fields = entry
+    try:
+        first, to = parse_entry_id(id)
+        named = dict(zip(fields[-4::2], fields[-3::2], strict=True))
+        name, inc = named[WRITER_FIELD].decode().split(" ")
+        epoch = epoch_of({EPOCH_FIELD: named[EPOCH_FIELD]})
+        assert epoch is not None
+        return StagedEntry(stream, first, to, epoch, name, int(inc))
+    except (KeyError, ValueError) as error:
+        raise SchemaMismatch(
+            f"the entry {ascii(id)[:40]} that is staged for stream {stream} is damaged "
+            f"({type(error).__name__}): abort its publisher"
+        ) from None
