@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,11 +14,14 @@ from streamlease.agent.client import Client, connect
 from streamlease.protocol.epochs.order import HIGHEST_EPOCH
 from streamlease.protocol.errors import (
     Fenced,
+    Indefinite,
     InvalidEpoch,
     InvalidInput,
     InvalidOption,
     MessageTooLarge,
     NotCapable,
+    NotDurable,
+    StoreUnavailable,
     StreamSealed,
     UnknownSpace,
 )
@@ -26,11 +30,11 @@ from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.lines import AdvanceLine, EnterLine, LeaveLine, Line, LoseLine
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.stored import lines_command, parse_lines
-from streamlease.streams.epochs.writing import lose
+from streamlease.streams.epochs.writing import LineWriter, lose
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.redis.connection import ask
+from streamlease.streams.redis.connection import Argument, ask
 from streamlease.streams.redis.durability import MEMORY
-from tests.streams.helpers import until
+from tests.streams.helpers import Proxy, until
 
 
 @pytest.fixture
@@ -420,3 +424,57 @@ def test_the_blocking_twin(redis_url: str) -> None:
         with pytest.raises(RuntimeError), client.epoch_publisher("clicks", "p") as pub:
             assert pub.frontier == [(6,)]
             raise RuntimeError
+
+
+async def test_a_lost_answer_writes_each_line_once(real_redis_url: str) -> None:
+    port = int(real_redis_url.rpartition(":")[2].partition("/")[0])
+    async with Proxy(port) as proxy, connect(proxy.url, embedded=False) as client:
+        await client.create_space("clicks", ["clicks/#"], epochs=1)
+        async with client.epoch_publisher("clicks", "p") as pub:
+            for epoch in range(3):
+                proxy.lose(b"ingested", times=1)
+                await pub.send("clicks/a", b"ingested", epoch=epoch)
+                proxy.lose(b'"k":"advance"', times=2)
+                await pub.advance(epoch + 1)
+            proxy.lose(b'"k":"leave"', times=2)
+        assert proxy.lost == 11
+        found = await lines(client)
+    assert [rows(line) for line in found[1:]] == [{(0,): 1}, {(1,): 1}, {(2,): 1}, {}]
+
+
+async def test_what_a_line_gives_up_is_given_up_whatever_the_answer(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_space("quick", ["quick/#"], epochs=1, epochs_timeout=0.5)
+    async with client.epoch_publisher("quick", "p", delivery_timeout=0.3) as pub:
+        await pub.send("quick/a", b"x", epoch=1)
+        run, reachable = LineWriter._run, False
+
+        async def unreachable(self: LineWriter, script: str, args: Sequence[Argument]) -> Any:
+            if not reachable:
+                raise StoreUnavailable("no answer")
+            return await run(self, script, args)
+
+        monkeypatch.setattr(LineWriter, "_run", unreachable)
+        with pytest.raises(Indefinite, match="is written with the next one, or not"):
+            await pub.advance(2)
+        assert pub.frontier == [(2,)]
+        with pytest.raises(NotCapable):
+            await pub.send("quick/a", b"y", epoch=1)
+        reachable = True
+        async with asyncio.timeout(20):  # the next sign of life writes it
+            while len(await lines(client, "quick")) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await pub.advance(2)
+    found = await lines(client, "quick")
+    assert [rows(line) for line in found[1:]] == [{(1,): 1}, {}, {}]
+
+
+async def test_a_message_that_is_not_durable_enough_is_given_up_by_nobody(real_redis_url: str) -> None:
+    async with connect(real_redis_url, embedded=False) as client:
+        await client.create_space("clicks", ["clicks/#"], epochs=1)
+        text = (await client.redis.hget("sl:{spaces}:defs", "clicks")).decode()
+        await client.redis.hset("sl:{spaces}:defs", "clicks", text.replace('"memory"', '"replicated:1"'))
+        with pytest.raises(NotDurable, match="a line of publisher p"):
+            async with client.epoch_publisher("clicks", "p", delivery_timeout=0.5):
+                pass
