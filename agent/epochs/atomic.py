@@ -1,6 +1,6 @@
 """Whole epochs: at each boundary the epochs that complete there, one after the other, and then the frontier.
 
-Only one epoch is in memory at a time, however much a boundary has.
+Only one epoch is in memory at a time, however much a boundary has; and of those that are small, some.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from streamlease.streams.epochs.boundary_reading import FollowedSpace
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.core.whole import Stretch, WholeEpochs
 from streamlease.streams.epochs.news import EpochNews
+from streamlease.streams.epochs.reading_ahead import BoundariesAhead
 from streamlease.streams.epochs.stretch_reading import StretchReader
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis, ask
@@ -48,6 +49,7 @@ class AtomicReader:
         ]
         self.steps = 0
         """Goes up with each boundary."""
+        self._ahead = BoundariesAhead(redis, schema)
         self._read: dict[str, deque[Boundary]] = {name: deque() for name in opened.began}
 
     @property
@@ -80,6 +82,8 @@ class AtomicReader:
             if not waiting and not space.at_end:
                 waiting += space.taken(await ask(self._redis, space.commands()))
             if waiting:
+                if not self._ahead.has_begun(waiting[0]):
+                    await self._ahead.fill(waiting)
                 self.steps += 1
                 async for told in self._boundary(space, waiting.popleft()):
                     yield told
@@ -99,7 +103,7 @@ class AtomicReader:
             yield Frontier(self._merged.lower, net)
 
     async def _epoch(self, epoch: Epoch, wanted: list[Stretch]) -> AsyncGenerator[Told]:
-        reader = StretchReader(self._redis, epoch, wanted, self._schema)
+        reader = StretchReader(self._redis, epoch, wanted, self._schema, self._ahead)
         while True:
             try:
                 found = await reader.read()

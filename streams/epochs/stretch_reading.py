@@ -14,6 +14,7 @@ from streamlease.protocol.errors import StoreRefused, StoreUnavailable, Streamle
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.epochs.boundary_reading import EpochsLost
 from streamlease.streams.epochs.core.whole import Stretch
+from streamlease.streams.epochs.reading_ahead import BoundariesAhead
 from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, read_all
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader
 from streamlease.streams.redis.connection import AsyncRedis
@@ -29,10 +30,16 @@ class StretchReader:
 
     Args:
         schema: the typed columns wanted, in spaces with a schema.
+        ahead: what was read already.
     """
 
     def __init__(
-        self, redis: AsyncRedis, epoch: Epoch, wanted: Sequence[Stretch], schema: Schema | None
+        self,
+        redis: AsyncRedis,
+        epoch: Epoch,
+        wanted: Sequence[Stretch],
+        schema: Schema | None,
+        ahead: BoundariesAhead | None = None,
     ) -> None:
         self.epoch = epoch
         self._redis = redis
@@ -40,6 +47,7 @@ class StretchReader:
         self._schema = schema
         self._at = [one.first for one in wanted]
         self._found: list[list[pa.RecordBatch]] = [[] for _ in wanted]
+        self._ahead = ahead
 
     async def read(self) -> list[pa.RecordBatch]:
         """The messages, stretch by stretch. While Redis does not answer it tries again.
@@ -50,6 +58,11 @@ class StretchReader:
             EpochsLost: other messages stand there.
             SchemaMismatch: an entry is damaged, or a space has not the columns wanted.
         """
+        ahead, self._ahead = self._ahead, None
+        for place, one in enumerate(self._wanted if ahead is not None else ()):
+            known = ahead.take(one) if ahead is not None else None
+            if known is not None:
+                self._take(place, known)
         while left := [place for place, one in enumerate(self._wanted) if self._at[place] < one.to]:
             now = left[:AT_ONCE]
             readers = [

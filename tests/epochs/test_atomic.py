@@ -13,7 +13,7 @@ from streamlease.agent.client import Client, connect
 from streamlease.agent.epochs.epoch_items import EpochBatch
 from streamlease.protocol.errors import EpochsTruncated, HistoryTruncated, InvalidOption, InvalidTopic
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.epochs import beginning, keys
+from streamlease.streams.epochs import beginning, keys, reading_ahead
 from streamlease.streams.epochs.boundary_reading import EpochsLost, PartsLost
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.log.keys import stream_log, stream_meta
@@ -390,7 +390,10 @@ async def test_a_boundary_that_was_made_again_otherwise_is_noticed(client: Clien
             await some(one, 1)
 
 
-async def test_what_retention_took_is_told_and_the_earliest_is_behind_it(client: Client) -> None:
+async def test_what_retention_took_is_told_and_the_earliest_is_behind_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_ahead, "MOST_ROWS", 1)  # what was read already would be handed out
     await played(client, 4)
     stream = StreamId("space", 0, 0)
     async with client.listen(ALL, start="earliest", epochs="atomic") as slow:
@@ -413,6 +416,16 @@ async def test_the_earliest_moves_with_retention_until_something_was_handed_out(
     async with client.listen(ALL, start="earliest", epochs="atomic") as slow:
         await trim(client.redis, Trim(StreamId("space", 0, 1), Retention(messages=2), 10))
         assert await some(slow, 5) == [("frontier", [(2,)], {(0,): -1, (2,): 1}), *items(2, 3)]
+
+
+async def test_what_is_behind_is_read_at_once_and_cut_into_its_epochs(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await played(client, 9)
+    expected = await everything(client.history(ALL, epochs="atomic"))
+    for rows in (1, 3, 7):
+        monkeypatch.setattr(reading_ahead, "MOST_ROWS", rows)
+        assert await everything(client.history(ALL, epochs="atomic")) == expected
 
 
 async def test_boundaries_that_are_not_there_any_more_are_told(client: Client) -> None:
