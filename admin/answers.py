@@ -277,13 +277,17 @@ class Base64:
 
 
 Bytes = str | Base64
+Epoch = list[int]
 
 _LINES = json.JSONEncoder(ensure_ascii=False, default=vars)
 
 
 @dataclass
 class Message:
-    """One line for each message. `payload` is null and `values` is there in a space with a schema."""
+    """One line for each message. `payload` is null and `values` is there in a space with a schema.
+
+    With ``--epochs eager`` it has no offset yet, and `publisher` and `incarnation` say who sent it.
+    """
 
     __pydantic_config__ = MANY
 
@@ -291,15 +295,49 @@ class Message:
     key: Bytes | None
     payload: Bytes | None
     stream: StreamName
-    offset: Count
+    offset: Count | None
     timestamp: Moment
     headers: list[tuple[str, Bytes]]
-    epoch: list[int] | None
+    epoch: Epoch | None
     values: dict[str, Any] | None = None
+    publisher: str | None = None
+    incarnation: Count | None = None
 
     def as_line(self) -> str:
         """As ``--json`` prints it."""
         fields = vars(self)
-        if self.values is None:
-            fields = {name: value for name, value in fields.items() if name != "values"}
+        if self.values is None or self.publisher is None:
+            fields = {name: value for name, value in fields.items() if value is not None or name in _ALWAYS}
         return _LINES.encode(fields)
+
+
+_ALWAYS = {"key", "payload", "offset", "epoch"}
+"""What every message has a field for, null or not."""
+
+
+class EpochsBegun(FactRow):
+    """The first line with ``--epochs``, unless it begins at the earliest."""
+
+    lower: list[Epoch]
+    """What is not at or above one of these is completed."""
+    upper: list[Epoch]
+    """What is at or below one of these may have had messages."""
+
+
+class FrontierMoved(FactRow):
+    """Every message of an epoch that is not at or above one of these stands above this line."""
+
+    frontier: list[Epoch]
+
+
+class AbortedOpen(FactRow):
+    """With ``--epochs eager``: what a publisher that is gone, or came back, had open."""
+
+    publisher: str
+    incarnation: Count
+    epochs: list[Epoch]
+    """Its messages at or above one of these, of this incarnation, are not valid."""
+
+
+class EpochsAborted(FactRow):
+    aborted: AbortedOpen

@@ -22,7 +22,10 @@ from streamlease.admin.answers import (
     Drained,
     DrainedHost,
     EmbeddedRedis,
+    EpochsAborted,
+    EpochsBegun,
     Error,
+    FrontierMoved,
     History,
     Imported,
     Message,
@@ -46,7 +49,7 @@ from streamlease.admin.facts.spaces import SpaceList, SpaceRow, SpaceShown
 from streamlease.admin.facts.status import StatusFacts
 
 DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
-    "consume": (Message,),
+    "consume": (Message, EpochsBegun, FrontierMoved, EpochsAborted),
     "doctor": (Doctor,),
     "epochs abort": (AbortedPublisher,),
     "epochs show": (SpaceEpochs,),

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from streamlease.agent.epochs.epoch_reading import EpochMode
-    from streamlease.agent.listening import Since
+    from streamlease.agent.plain_ways import Since
     from streamlease.agent.subscription import SharedReader
     from streamlease.registry.starts import Start
     from streamlease.streams.entries.schemas import SchemaLike

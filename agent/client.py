@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from streamlease.agent.epochs.epoch_reading import EpochMode, EpochSubscription
-    from streamlease.agent.listening import PlainSubscription, Since
+    from streamlease.agent.listening import PlainSubscription
     from streamlease.agent.membership.agent import Agent
+    from streamlease.agent.plain_ways import Since
     from streamlease.agent.subscription import SharedReader, Subscription
     from streamlease.protocol.acts import Act
     from streamlease.streams.epochs.epoch_publisher import EpochPublisher

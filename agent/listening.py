@@ -19,7 +19,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -46,7 +55,7 @@ from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Outcome, Rea
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader
 from streamlease.streams.log.state import LogState
 from streamlease.streams.log.tails import Tails
-from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
+from streamlease.streams.log.times import after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.rows.shared_rows import Rows
 from streamlease.streams.spaces.spaces import Known, SpaceStore
@@ -55,9 +64,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 log = logging.getLogger(__name__)
-
-Since = int | datetime | Mapping[str, int] | None
-"""The last offset that is known already, of each stream or by stream, or a moment; None: nothing is known."""
 
 LOOK_SECONDS = 1.0
 """How often new spaces and generations are looked for; what another reader of the client saw since serves."""
@@ -108,25 +114,6 @@ class _Place:
         self.delivered = self.position
 
 
-def after(since: Since) -> Start:
-    """The start at what came right after `since`; None: the earliest.
-
-    Raises:
-        InvalidInput: the moment has no time zone.
-        InvalidOption: it is no point in a stream.
-    """
-    if since is None:
-        return "earliest"
-    if isinstance(since, datetime):
-        microseconds(since)
-        return since + MICROSECOND
-    if isinstance(since, Mapping):
-        return {stream: offset + 1 for stream, offset in since.items()}
-    if not isinstance(since, int) or isinstance(since, bool):
-        raise InvalidOption(f"since is {ascii(since)[:80]}: use an offset, a datetime, or offsets by stream")
-    return since + 1
-
-
 def check_plain(filter: str) -> str:
     """`filter`, if it is one without a group.
 
@@ -150,6 +137,7 @@ class PlainSubscription:
         follow: go on for ever; else end where the streams end when it is entered.
         max_batch: most messages in one batch.
         schema: the typed columns wanted, in spaces with a schema; None for all of a space's newest version.
+        need_keepers: called if a space has epochs: without a keeper nothing comes into its streams.
 
     Raises:
         InvalidTopic: the filter is malformed.
@@ -168,6 +156,7 @@ class PlainSubscription:
         follow: bool,
         max_batch: int,
         schema: SchemaLike | None = None,
+        need_keepers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._filter = check_plain(filter)
         check_start(start)
@@ -178,6 +167,7 @@ class PlainSubscription:
         self._log = AsyncLog(redis)
         self._start = start
         self._follow = follow
+        self._need_keepers = need_keepers
         self._max_batch = max_batch
         self._schema = None if schema is None else Schema.of(schema)
         self._places: dict[StreamId, _Place] = {}
@@ -239,6 +229,8 @@ class PlainSubscription:
         # Streams of a space whose definition was damaged meanwhile are still there, and read on.
         kept = seen.damaged.keys() if self._places else ()
         spaces = seen.matched(self._filter).listed if kept else seen.for_filter(self._filter)
+        if self._need_keepers is not None and self._follow and any(space.epochs for space in spaces):
+            await self._need_keepers()
         found = {stream for space in spaces for stream in space.streams()}
         self._newest = {name: number for name, number in self._newest.items() if name in kept}
         self._newest |= {space.name: space.newest.number for space in spaces}

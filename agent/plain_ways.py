@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from streamlease.agent.epochs.epoch_reading import EpochSubscription, checked_mode
-from streamlease.agent.listening import PlainSubscription, after, check_plain
+from streamlease.agent.listening import PlainSubscription, check_plain
+from streamlease.protocol.errors import InvalidOption
 from streamlease.registry.starts import Start
 from streamlease.streams.entries.schemas import SchemaLike
 from streamlease.streams.log.tails import Tails
+from streamlease.streams.log.times import MICROSECOND, microseconds
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import SpaceStore
 
 if TYPE_CHECKING:
     from streamlease.agent.membership.agent import Agent
 
-__all__ = ["after", "read_plain"]
+Since = int | datetime | Mapping[str, int] | None
+"""The last offset that is known already, of each stream or by stream, or a moment; None: nothing is known."""
+
+
+def after(since: Since) -> Start:
+    """The start at what came right after `since`; None: the earliest.
+
+    Raises:
+        InvalidInput: the moment has no time zone.
+        InvalidOption: it is no point in a stream.
+    """
+    if since is None:
+        return "earliest"
+    if isinstance(since, datetime):
+        microseconds(since)
+        return since + MICROSECOND
+    if isinstance(since, Mapping):
+        return {stream: offset + 1 for stream, offset in since.items()}
+    if not isinstance(since, int) or isinstance(since, bool):
+        raise InvalidOption(f"since is {ascii(since)[:80]}: use an offset, a datetime, or offsets by stream")
+    return since + 1
 
 
 def read_plain(
@@ -38,9 +61,11 @@ def read_plain(
         InvalidTopic, InvalidOption: an argument is not acceptable.
     """
     check_plain(filter)
+
+    async def need_keepers() -> None:
+        (await agent()).need_keepers()
+
+    common: dict[str, Any] = {"follow": follow, "schema": schema, "need_keepers": need_keepers}
     if epochs == "off":
-        return PlainSubscription(
-            redis, tails, spaces, filter, start, follow=follow, max_batch=max_batch, schema=schema
-        )
-    mode = checked_mode(epochs)
-    return EpochSubscription(redis, spaces, agent, filter, start, mode, follow=follow, schema=schema)
+        return PlainSubscription(redis, tails, spaces, filter, start, max_batch=max_batch, **common)
+    return EpochSubscription(redis, spaces, filter, start, checked_mode(epochs), **common)

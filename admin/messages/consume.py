@@ -7,32 +7,31 @@ group it reads all streams of the filter from one point on, and keeps no progres
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 import typer
 
 from streamlease.admin.common_options import RedisUrl, check_seconds, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
-from streamlease.admin.messages.sources import plain
-from streamlease.admin.output import iso, note, printable
+from streamlease.admin.messages.message_lines import epoch_json_line, epoch_text_line, json_line, text_line
+from streamlease.admin.output import note
 from streamlease.protocol.errors import InvalidOption, UnknownGroup
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription, check_filter
 from streamlease.streams.tasks import first_of
 
 if TYPE_CHECKING:
-    from streamlease.admin.answers import Base64
     from streamlease.agent.client import Client
+    from streamlease.agent.epochs.epoch_items import Aborted, EpochBatch, Frontier, Snapshot
+    from streamlease.agent.epochs.epoch_reading import EpochMode
     from streamlease.streams.entries.delivered import Message
 
 T = TypeVar("T")
@@ -61,11 +60,28 @@ class Printer:
         """Print messages and flush them; how many of them were still wanted."""
         if self.count is not None:
             messages = messages[: self.count - self.printed]
-        form = _json_line if self.as_json else _text_line
-        sys.stdout.write("".join(form(message) for message in messages))
+        form = json_line if self.as_json else text_line
+        return self._put(map(form, messages))
+
+    def write_batch(self, batch: EpochBatch) -> None:
+        """Print messages of an epoch, as far as they are wanted."""
+        messages = batch.messages[: None if self.count is None else self.count - self.printed]
+        if self.as_json:
+            self._put(json_line(one, batch.publisher, batch.incarnation) for one in messages)
+        else:
+            self._put(map(text_line, messages))
+
+    def write_told(self, item: Snapshot | Frontier | Aborted) -> None:
+        """Print what is told of epochs."""
+        sys.stdout.write(epoch_json_line(item) if self.as_json else epoch_text_line(item))
         sys.stdout.flush()
-        self.printed += len(messages)
-        return len(messages)
+
+    def _put(self, lines: Iterable[str]) -> int:
+        made = [*lines]
+        sys.stdout.write("".join(made))
+        sys.stdout.flush()
+        self.printed += len(made)
+        return len(made)
 
     async def until_stopped(self, awaited: Awaitable[T]) -> T | None:
         """What `awaited` gives, or None once the program is to stop."""
@@ -95,6 +111,14 @@ def consume(
             "An existing group continues where it left off.",
         ),
     ] = None,
+    epochs: Annotated[
+        str,
+        typer.Option(
+            metavar="atomic|eager|off",
+            help="In spaces with epochs: atomic prints whole epochs, and how far the frontier is; eager "
+            "prints messages as they are staged, and what is aborted; off reads each stream as it is.",
+        ),
+    ] = "off",
     count: Annotated[int | None, typer.Option(help="Stop after this many messages.")] = None,
     timeout: Annotated[
         float | None, typer.Option(help="Stop after this many seconds; exit 1 if --count was not reached.")
@@ -118,7 +142,7 @@ def consume(
         raise InvalidOption(f"--count is {count}: give at least 1")
     check_seconds("--timeout", timeout)
     set_up_logs(log_format, logging.WARNING)
-    work = _work(source, start)
+    work = _work(source, start, epochs)
     if metrics_port is not None:
         from streamlease.agent.membership.metrics import serve_metrics
 
@@ -138,18 +162,26 @@ def consume(
     return 0
 
 
-def _work(source: str, start: str | None) -> Work:
+def _work(source: str, start: str | None, epochs: str) -> Work:
     """How messages of `source` are read.
 
     Raises:
-        InvalidTopic, InvalidOption: `source` or `start` is not acceptable.
+        InvalidTopic, InvalidOption: `source`, `start` or `epochs` is not acceptable.
     """
     from streamlease.admin.messages.tail import parse_start
 
+    if epochs not in ("atomic", "eager", "off"):
+        raise InvalidOption(f"--epochs {ascii(epochs)[:80]} is unknown: use atomic, eager or off")
+
     if source.partition("/")[0] in SHARED_PREFIXES:
         subscription = SharedSubscription.parse(source)
+        if epochs != "off":
+            raise InvalidOption(f"--epochs {epochs} reads without a group: give a filter, such as '#'")
         return partial(_consume_shared, subscription, None if start is None else parse_start(start))
-    return partial(_consume_alone, check_filter(source), parse_start("latest" if start is None else start))
+    filter, begin = check_filter(source), parse_start("latest" if start is None else start)
+    if epochs == "off":
+        return partial(_consume_alone, filter, begin)
+    return partial(_consume_epochs, filter, begin, cast("EpochMode", epochs))
 
 
 async def _run(url: str, work: Work, as_json: bool, count: int | None, seconds: float | None) -> Printer:
@@ -205,36 +237,17 @@ async def _consume_alone(filter: str, start: Any, client: Client, printer: Print
             printer.write(batch.messages)
 
 
-def _json_line(message: Message) -> str:
-    from streamlease.admin import answers
+async def _consume_epochs(
+    filter: str, start: Start, mode: EpochMode, client: Client, printer: Printer
+) -> None:
+    from streamlease.agent.epochs.epoch_items import EpochBatch
 
-    shown = answers.Message(
-        topic=message.topic,
-        key=None if message.key is None else _value(message.key),
-        payload=_value(message.payload) if message.values is None else None,
-        stream=message.stream,
-        offset=message.offset,
-        timestamp=iso(message.timestamp),
-        headers=[(name, _value(value)) for name, value in message.headers],
-        epoch=None if message.epoch is None else list(message.epoch),
-        values=None if message.values is None else plain(message.values),
-    )
-    return shown.as_line() + "\n"
-
-
-def _value(data: bytes) -> str | Base64:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        from streamlease.admin import answers
-
-        return answers.Base64(base64.b64encode(data).decode())
-
-
-def _text_line(message: Message) -> str:
-    if message.values is not None:
-        values = json.dumps(plain(message.values), ensure_ascii=False)
-        return f"{printable(message.topic)}\t{printable(values)}\n"
-    value = _value(message.payload)
-    text = value if isinstance(value, str) else f"base64:{value.base64}"
-    return f"{printable(message.topic)}\t{printable(text)}\n"
+    async with client.listen(filter, start=start, epochs=mode) as items:
+        while not printer.enough:
+            item = await printer.until_stopped(anext(items))
+            if item is None:
+                return
+            if isinstance(item, EpochBatch):
+                printer.write_batch(item)
+            else:
+                printer.write_told(item)

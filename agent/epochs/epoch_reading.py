@@ -41,7 +41,6 @@ from streamlease.streams.tasks import Supervisor
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from streamlease.agent.membership.agent import Agent
 
 Reader = AtomicReader | EagerReader
 
@@ -69,10 +68,10 @@ class EpochSubscription:
     """``client.listen(..., epochs=...)``: an async context manager and iterator of items.
 
     Args:
-        agent: of the client: it sees that there is a keeper, without which no epoch completes.
         start: see ``client.listen``.
         follow: go on for ever; else end at the newest boundary when it is entered.
         schema: the typed columns wanted, in spaces with a schema; None for all.
+        need_keepers: sees that there is a keeper, without which no epoch completes.
 
     Raises:
         InvalidOption: `start` is none of the kinds.
@@ -83,20 +82,20 @@ class EpochSubscription:
         self,
         redis: AsyncRedis,
         spaces: SpaceStore,
-        agent: Callable[[], Awaitable[Agent]],
         filter: str,
         start: Start,
         mode: EpochMode,
         *,
         follow: bool,
         schema: SchemaLike | None = None,
+        need_keepers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         check_start(start)
         if mode == "eager" and not follow:
             raise InvalidOption("history ends at a boundary, where epochs are whole: use 'atomic' or 'off'")
         self._redis = redis
         self._spaces = spaces
-        self._agent = agent
+        self._need_keepers = need_keepers
         self._filter = filter
         self._start = start
         self._mode = mode
@@ -120,7 +119,8 @@ class EpochSubscription:
         """
         self._reader, first = await self._open()
         if self._follow:
-            (await self._agent()).need_keepers()
+            if self._need_keepers is not None:
+                await self._need_keepers()
             self._news = EpochNews(self._redis, self._tasks)
             self._reader.watch(self._news, self._changed)
         self._items = self._read(self._reader, first)
