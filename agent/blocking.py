@@ -204,11 +204,12 @@ class EpochPublisher(ManagerBridge[AsyncEpochPublisher]):
         key: bytes | str | None = None,
         headers: HeadersInput | None = None,
         timestamp: datetime | int | None = None,
+        diff: int | None = None,
         *,
         epoch: EpochInput,
     ) -> None:
         """Hand over one message of `epoch`, as the asynchronous ``submit``; ``flush`` tells its error."""
-        self._loop.call(self._inner.submit(topic, payload, key, headers, timestamp, epoch=epoch))
+        self._loop.call(self._inner.submit(topic, payload, key, headers, timestamp, diff, epoch=epoch))
 
     send = waiting(AsyncEpochPublisher.send)
     send_many = waiting(AsyncEpochPublisher.send_many)

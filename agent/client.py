@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 from streamlease.protocol.errors import NotLeader
 from streamlease.protocol.group_options import GroupOptions
@@ -22,8 +22,8 @@ from streamlease.streams.entries.schemas import SchemaLike
 from streamlease.streams.redis.connection import AsyncRedis, check_server
 from streamlease.streams.redis.connection import connect as connect_redis
 from streamlease.streams.redis.urls import redis_url
-from streamlease.streams.spaces.retention import Retention
-from streamlease.streams.spaces.spaces import ShardBy, Space, SpaceStore
+from streamlease.streams.spaces.space_options import SpaceOptions
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -130,35 +130,9 @@ class Client:
                 self._agent = agent
             return self._agent
 
-    async def create_space(
-        self,
-        name: str,
-        topics: Iterable[str],
-        *,
-        streams: int = 1,
-        shard_by: ShardBy = "topic",
-        retention: Retention | None = None,
-        durability: str = "memory",
-        schema: SchemaLike | None = None,
-        compact_after_ms: int | None = None,
-        epochs: int = 0,
-        epochs_timeout: float | None = None,
-        epochs_on_loss: str | None = None,
-    ) -> Space:
+    async def create_space(self, name: str, topics: Iterable[str], **options: Unpack[SpaceOptions]) -> Space:
         """Create a space, or return it if it exists with the same definition; see `SpaceStore.create`."""
-        return await self.spaces.create(
-            name,
-            topics,
-            streams=streams,
-            shard_by=shard_by,
-            retention=retention,
-            durability=durability,
-            schema=schema,
-            compact_after_ms=compact_after_ms,
-            epochs=epochs,
-            epochs_timeout=epochs_timeout,
-            epochs_on_loss=epochs_on_loss,
-        )
+        return await self.spaces.create(name, topics, **options)
 
     async def next_offsets(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
         """The offset that the next message of each stream will get."""

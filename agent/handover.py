@@ -236,12 +236,14 @@ class Publisher(ManagerBridge[AsyncPublisher]):
         key: bytes | str | None = None,
         headers: HeadersInput | None = None,
         timestamp: datetime | int | None = None,
+        diff: int | None = None,
     ) -> Placed:
         """Publish one message and wait until it is written, as the asynchronous ``send`` does."""
-        placed = None if self._waiting else self._lent.send(topic, payload, key, headers, timestamp)
+        plain = not self._waiting and diff is None
+        placed = self._lent.send(topic, payload, key, headers, timestamp) if plain else None
         if placed is not None:
             return placed
-        if type(topic) is str and not self._waiting and self._inner.singles.can_write(topic):
+        if plain and type(topic) is str and not self._waiting and self._inner.singles.can_write(topic):
 
             def begin(placed: Future[Placed | None]) -> None:
                 alone = None
@@ -256,7 +258,7 @@ class Publisher(ManagerBridge[AsyncPublisher]):
             if placed is not None:
                 self._lent.sent()
                 return placed
-        return self._send(topic, payload, key, headers, timestamp)
+        return self._send(topic, payload, key, headers, timestamp, diff)
 
     _send = _behind(AsyncPublisher.send)
     send_many = _behind(AsyncPublisher.send_many)
@@ -269,6 +271,7 @@ class Publisher(ManagerBridge[AsyncPublisher]):
         key: bytes | str | None = None,
         headers: HeadersInput | None = None,
         timestamp: datetime | int | None = None,
+        diff: int | None = None,
     ) -> None:
         """Hand over one message, waiting only while the buffer is full; its error comes out of ``flush``.
 
@@ -282,6 +285,7 @@ class Publisher(ManagerBridge[AsyncPublisher]):
             type(payload) is bytes
             and (key is None or type(key) is bytes)
             and not headers
+            and diff is None
             and (timestamp is None or (type(timestamp) is int and FIRST_TIME <= timestamp < LAST_TIME))
             and len(payload) + len(key or b"") <= MOST_BYTES
             and len(self._waiting) < MOST_MESSAGES
@@ -294,7 +298,7 @@ class Publisher(ManagerBridge[AsyncPublisher]):
             if not called:
                 self._loop.soon(self._look)
         else:
-            self._submit(topic, payload, key, headers, timestamp)
+            self._submit(topic, payload, key, headers, timestamp, diff)
 
     _submit = _behind(AsyncPublisher.submit)
 

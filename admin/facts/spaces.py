@@ -74,6 +74,7 @@ class SpaceRow(FactRow):
     """Of how many dimensions its epochs are; 0: it has none."""
     epochs_timeout_ms: Count
     epochs_on_loss: OnLoss
+    collection: bool
     generations: list[GenerationRow]
     schema_: SchemaRow | None = Field(alias="schema")
 
@@ -97,6 +98,7 @@ class SpaceRow(FactRow):
             epochs=space.epochs,
             epochs_timeout_ms=space.epochs_timeout_ms,
             epochs_on_loss=space.epochs_on_loss,
+            collection=space.collection,
             generations=[GenerationRow(**one.model_dump()) for one in space.generations],
             schema=None if schema is None else SchemaRow.of(schema, len(space.schemas)),
             **more,
@@ -148,6 +150,7 @@ class SpaceShown(FactRow):
     epochs: Count
     epochs_timeout_ms: Count
     epochs_on_loss: OnLoss
+    collection: bool
     generations: list[GenerationRow]
     schema_: SchemaRow | None = Field(alias="schema")
     groups: list[SpaceGroup]

@@ -73,6 +73,7 @@ class _Changes:
         return await self.streams.alter(client, space) if self.streams.anything else space
 
     def _redefined(self, space: Space) -> Space:
+        from streamlease.streams.spaces.collection_settings import check_collection
         from streamlease.streams.spaces.definitions import check_compact_after
         from streamlease.streams.spaces.epoch_settings import check_not_merged
 
@@ -81,6 +82,7 @@ class _Changes:
             update["compact_after_ms"] = parse_compact_after(self.compact_after)
             check_compact_after(update["compact_after_ms"])
             check_not_merged(space.name, space.epochs, update["compact_after_ms"])
+            check_collection(space.name, space.collection, (), update["compact_after_ms"])
         changed = space.model_copy(update=update)
         return changed if self.columns is None else changed.with_schema(self.columns)
 

@@ -61,6 +61,10 @@ def create(
     epochs: Epochs = None,
     epochs_timeout: EpochsTimeout = None,
     epochs_on_loss: EpochsOnLoss = None,
+    collection: Annotated[
+        bool,
+        typer.Option("--collection", help="Messages are changes of a multiset. Cannot be changed later."),
+    ] = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,6 +86,7 @@ def create(
             durability=durability,
             schema=columns,
             compact_after_ms=parse_compact_after(compact_after),
+            collection=collection,
             **epoch_options(epochs, epochs_timeout, epochs_on_loss),
         ),
     )

@@ -34,6 +34,8 @@ def draw(seen: SpaceShown) -> None:
         from streamlease.streams.spaces.epoch_settings import epochs_of
 
         line(epochs_of(seen))
+    if seen.collection:
+        line("a collection: its messages are changes")
     if seen.schema_ is not None:
         schema_option.show(seen.schema_)
     if len(seen.generations) > 1 or seen.ended:

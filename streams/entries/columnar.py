@@ -24,7 +24,7 @@ from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.append_times import times_of
 from streamlease.streams.entries.arrays import integer, integers, repeated, spread, texts
 from streamlease.streams.entries.epoch_fields import epoch_column, epoch_of
-from streamlease.streams.entries.layout import layout_of
+from streamlease.streams.entries.layout import DIFF_COLUMN, layout_of
 from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA, TIMESTAMP, whole_headers
 from streamlease.streams.entries.schemas import Schema, Versions
 from streamlease.streams.entries.typed import projected
@@ -44,6 +44,7 @@ _READING: dict[tuple[str, str, frozenset[str]], pa.ipc.IpcReadOptions] = {}
 _MOST_READING = 1024
 _START = pa.Array.from_buffers(pa.int32(), 1, [None, pa.py_buffer(bytes(4))])
 _FIRST = _START[0]
+_ONE = integer(1, pa.int64())
 
 
 class View(NamedTuple):
@@ -188,6 +189,9 @@ def _common(
         base = integer(least[0], pa.int64()) if len(least) == 1 else spread(least, lengths, pa.int64())
         moments = pc.add(column["timestamp"].cast(pa.int64()), base).view(TIMESTAMP)
         return pc.coalesce(moments, _appended(neighbours, lengths)) if moments.null_count else moments
+    if name == "diff":
+        rows = sum(lengths)
+        return column[name] if b"n" in neighbours[0].fields[b"c"] else pa.repeat(_ONE, rows)
     if name == "epoch":
         return epoch_column([epoch_of(one.fields) for one in neighbours], lengths)
     if name in column and (name != "payload" or b"s" not in neighbours[0].fields):
@@ -335,7 +339,7 @@ def fixed_columns(columns: frozenset[str] | None) -> pa.Schema:
     return pa.schema(
         [
             pa.field("topic", TOPIC_INDEXED) if field.name == "topic" else field
-            for field in MESSAGE_SCHEMA
+            for field in (*MESSAGE_SCHEMA, DIFF_COLUMN)
             if field.name == "topic" or field.name in columns
         ]
     )

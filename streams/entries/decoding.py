@@ -28,7 +28,7 @@ from streamlease.streams.entries.columnar import (
     topics_of,
 )
 from streamlease.streams.entries.epoch_fields import epoch_column, epoch_of
-from streamlease.streams.entries.layout import Encoded
+from streamlease.streams.entries.layout import DIFF_FIELD, Encoded, diff_of
 from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA, TIMESTAMP, Headers, header_lists
 from streamlease.streams.entries.schemas import Schema, Versions
 
@@ -112,7 +112,7 @@ def decode_entries(
         versions: all versions of the schema that the stream's space has; None if it has none.
         wanted: the typed columns to give; None for those of the newest version.
         columns: which columns of ``MESSAGE_SCHEMA`` to give, and always the topic, as a dictionary; None for
-            all as they are there. What is not asked for is not made.
+            all as they are there. What is not asked for is not made. ``diff`` is given to who asks for it.
 
     Raises:
         DamagedEntry: the entry there has an unknown form, is damaged, or, in a space with a schema, is not
@@ -251,6 +251,7 @@ class Single(NamedTuple):
     timestamp: int
     appended: int
     epoch: Epoch | None = None
+    diff: int = 1
 
 
 def single_of(offsets: OffsetRange, fields: dict[bytes, bytes]) -> Single:
@@ -272,6 +273,7 @@ def single_of(offsets: OffsetRange, fields: dict[bytes, bytes]) -> Single:
         appended if event is None else int(event),
         appended,
         epoch_of(fields),
+        diff_of(fields),
     )
 
 
@@ -313,7 +315,7 @@ def decode_singles(
         ValueError, and all of `DAMAGE`: a message has a value which no column takes.
     """
     lengths = [*map(len, runs)]
-    topics, keys, payloads, headers, offsets, times, appended, epochs = zip(
+    topics, keys, payloads, headers, offsets, times, appended, epochs, diffs = zip(
         *chain.from_iterable(runs), strict=True
     )
     make: dict[str, Callable[[], pa.Array]] = {
@@ -326,6 +328,7 @@ def decode_singles(
         "timestamp": lambda: integers(times, TIMESTAMP),
         "append_timestamp": lambda: integers(appended, TIMESTAMP),
         "epoch": lambda: epoch_column(epochs, repeat(1, len(epochs))),
+        "diff": lambda: integers(diffs, pa.int64()),
     }
     fixed = fixed_columns(columns)
     arrays = [make[name]() for name in fixed.names]
@@ -356,6 +359,8 @@ def reopened(entry: Encoded, version: Schema | None) -> pa.RecordBatch:
             "headers": header_lists([_headers(fields.get(b"h"))]),
             "timestamp": pa.nulls(1, pa.int64()) if event is None else integers([int(event)], pa.int64()),
         }
+        if DIFF_FIELD in fields:
+            column["diff"] = integers([diff_of(fields)], pa.int64())
     else:
         column = stored_columns([BatchEntry.of(b"", OffsetRange(0, rows), fields)], version)
         if "timestamp" in column:

@@ -15,6 +15,7 @@ from streamlease.streams.entries.decoding import reopened
 from streamlease.streams.entries.epoch_fields import same_epoch
 from streamlease.streams.entries.few import encode_few, is_few
 from streamlease.streams.entries.layout import (
+    DIFF_FIELD,
     INT32_MAX,
     LETTERS,
     SMALL_BYTES,
@@ -22,6 +23,7 @@ from streamlease.streams.entries.layout import (
     Encoded,
     Fields,
     layout_of,
+    other_diffs,
     write_options,
 )
 from streamlease.streams.entries.message_rows import HEADERS, Headers, Row, check_payload, normalized
@@ -51,6 +53,8 @@ def encode_message(row: Row) -> Encoded:
         fields += [b"h", json.dumps(pairs, separators=(",", ":"), ensure_ascii=False).encode()]
     if row.timestamp is not None:
         fields += [b"e", b"%d" % row.timestamp]
+    if row.diff != 1:
+        fields += [DIFF_FIELD, b"%d" % row.diff]
     return Encoded(1, fields)
 
 
@@ -62,17 +66,18 @@ def encode_rows(rows: Sequence[Row], codec: Codec = "zstd") -> Encoded:
     """
     for row in rows:
         check_payload(row.payload)
-    topics, payloads, keys, headers, times, _ = zip(*rows, strict=True)
+    topics, payloads, keys, headers, times, _, diffs = zip(*rows, strict=True)
     named = {place: one for place, one in enumerate(headers) if one}
-    return encode_columns(topics, payloads, keys, times, named, codec=codec)
+    return encode_columns(topics, payloads, keys, times, named, other_diffs(diffs), codec=codec)
 
 
 def encode_typed_rows(schema: Schema, rows: Sequence[Row], codec: Codec = "zstd") -> Encoded:
     """One entry of `rows`, which have typed values, under `schema`."""
-    topics, _, keys, headers, times, values = zip(*rows, strict=True)
+    topics, _, keys, headers, times, values, diffs = zip(*rows, strict=True)
     named = {place: one for place, one in enumerate(headers) if one}
+    contents = [one or {} for one in values]
     return encode_columns(
-        topics, [one or {} for one in values], keys, times, named, codec=codec, schema=schema
+        topics, contents, keys, times, named, other_diffs(diffs), codec=codec, schema=schema
     )
 
 
@@ -82,6 +87,7 @@ def encode_columns(
     keys: Sequence[bytes | None],
     times: Sequence[int | None],
     headers: Mapping[int, Headers],
+    diffs: Mapping[int, int] | None = None,
     *,
     codec: Codec = "zstd",
     schema: Schema | None = None,
@@ -92,11 +98,13 @@ def encode_columns(
         contents: payloads; with a `schema`, the typed values by column.
         times: event times in microseconds, None for the append time.
         headers: those of the messages that have some, by place.
+        diffs: those other than +1, by place; None if there is none.
     """
     rows = len(topics)
     if schema is None and rows == 1:
-        return encode_message(Row(topics[0], contents[0], keys[0], headers.get(0), times[0]))  # type: ignore[arg-type]
-    if schema is None and not headers and is_few(contents, keys):  # type: ignore[arg-type]
+        diff = diffs[0] if diffs else 1
+        return encode_message(Row(topics[0], contents[0], keys[0], headers.get(0), times[0], None, diff))  # type: ignore[arg-type]
+    if schema is None and not headers and not diffs and is_few(contents, keys):  # type: ignore[arg-type]
         return encode_few(topics, contents, keys, times, codec)  # type: ignore[arg-type]
     given = pa.array([_structs(headers.get(place)) for place in range(rows)], HEADERS) if headers else None
     return _encode(
@@ -105,6 +113,7 @@ def encode_columns(
         pa.array(keys, pa.binary()),
         given,
         pa.array(times, pa.int64()),
+        pa.array([diffs.get(place, 1) for place in range(rows)], pa.int64()) if diffs else None,
         codec=codec,
         typed=None if schema is None else (schema, columns_of(schema, contents)),  # type: ignore[arg-type]
     )
@@ -144,6 +153,7 @@ def encode_normalized(whole: pa.RecordBatch, codec: Codec = "zstd", schema: Sche
         columns.get("key"),
         columns.get("headers"),
         columns.get("timestamp"),
+        columns.get("diff") if schema is None or schema.named("diff") is None else None,
         codec=codec,
         typed=None if schema is None else (schema, [columns[one.name] for one in schema.columns]),
     )
@@ -196,6 +206,7 @@ def _encode(
     keys: pa.Array | None,
     headers: pa.Array | None,
     times: pa.Array | None,
+    diffs: pa.Array | None,
     *,
     codec: Codec,
     typed: tuple[Schema, list[pa.Array]] | None = None,
@@ -223,6 +234,9 @@ def _encode(
         letters += letter
         columns.append(pc.subtract(times, least).cast(LETTERS[letter].type))
         fields += [b"e", b"%d" % least]
+    if diffs is not None and pc.any(pc.not_equal(diffs, 1)).as_py():
+        letters += "n"
+        columns.append(diffs)
     if typed is not None:
         columns += typed[1]
     layout = layout_of(letters, schema)

@@ -51,6 +51,7 @@ _STORED = {
     "key": pa.binary(),
     "headers": HEADERS,
     "timestamp": pa.int64(),
+    "diff": pa.int64(),
 }
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -70,6 +71,8 @@ class Row(NamedTuple):
     headers: Headers | None = None
     timestamp: int | None = None
     values: dict[str, Any] | None = None
+    diff: int = 1
+    """In a collection: how many of the item come, or, below 0, go."""
 
 
 def check_payload(payload: bytes) -> None:
@@ -198,7 +201,7 @@ def normalized(batch: pa.RecordBatch) -> pa.RecordBatch:
     if not {"topic", "payload"} <= set(names) <= _STORED.keys() or len(set(names)) < len(names):
         raise InvalidInput(
             f"a batch with the columns {', '.join(names)} cannot be published: "
-            f"give topic and payload, and perhaps key, headers, timestamp"
+            f"give topic and payload, and perhaps key, headers, timestamp; in a collection diff"
         )
     whole = normalized_fixed(batch)
     largest = pc.max(pc.binary_length(whole.column("payload"))).as_py() or 0
@@ -253,7 +256,7 @@ def normalized_fixed(batch: pa.RecordBatch) -> pa.RecordBatch:
             ) from None
         if name == "timestamp":
             check_times(columns[-1])
-        if column.null_count and name in ("topic", "payload"):
+        if column.null_count and name in ("topic", "payload", "diff"):
             raise InvalidInput(
                 f"column {name} of the batch has {column.null_count} nulls: each message needs one"
             )

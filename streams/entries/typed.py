@@ -20,6 +20,11 @@ from streamlease.streams.entries.values import Values, value_size
 FIXED = ("topic", "key", "headers", "timestamp")
 
 
+def _fixed_names(schema: Schema) -> tuple[str, ...]:
+    """The columns of a batch that are not of `schema`: a collection has no typed column ``diff``."""
+    return FIXED if schema.named("diff") is not None else (*FIXED, "diff")
+
+
 def columns_of(schema: Schema, values: Sequence[Values]) -> list[pa.Array]:
     """The typed columns of rows that ``check_values`` gave."""
     return [pa.array([row.get(field.name) for row in values], field.type) for field in schema.arrow]
@@ -49,14 +54,14 @@ def normalized_typed(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
         InvalidInput: topic, key, headers or timestamp is not acceptable.
         MessageTooLarge: a row is above ``MAX_MESSAGE_BYTES``.
     """
-    names = batch.schema.names
-    typed = {name: batch.column(place) for place, name in enumerate(names) if name not in FIXED}
+    names, beside = batch.schema.names, _fixed_names(schema)
+    typed = {name: batch.column(place) for place, name in enumerate(names) if name not in beside}
     unknown = [name for name in typed if schema.named(name) is None]
     if unknown or len(set(names)) < len(names):
         known = ", ".join(column.name for column in schema.columns)[:200]
         what = f"unknown column {ascii(unknown[0])[:80]}" if unknown else "two columns of one name"
         raise SchemaMismatch(f"a batch has {what}: the schema has {known}; give these, each once")
-    fixed = normalized_fixed(batch.select([name for name in names if name in FIXED]))
+    fixed = normalized_fixed(batch.select([name for name in names if name in beside]))
     columns = [_column(typed.get(field.name), field, batch.num_rows) for field in schema.arrow]
     whole = pa.RecordBatch.from_arrays(
         [*fixed.columns, *columns], schema=pa.schema([*fixed.schema, *schema.arrow])

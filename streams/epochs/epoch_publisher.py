@@ -171,6 +171,7 @@ class EpochPublisher:
         key: bytes | str | None = None,
         headers: HeadersInput | None = None,
         timestamp: datetime | int | None = None,
+        diff: int | None = None,
         *,
         epoch: EpochInput,
     ) -> Placed:
@@ -184,7 +185,7 @@ class EpochPublisher:
             InvalidInput: the topic belongs to another space.
             And as ``Publisher.send``.
         """
-        receipt = await self.submit(topic, payload, key, headers, timestamp, epoch=epoch)
+        receipt = await self.submit(topic, payload, key, headers, timestamp, diff, epoch=epoch)
         with self._fenced():
             return await receipt
 
@@ -195,6 +196,7 @@ class EpochPublisher:
         key: bytes | str | None = None,
         headers: HeadersInput | None = None,
         timestamp: datetime | int | None = None,
+        diff: int | None = None,
         *,
         epoch: EpochInput,
     ) -> Receipt:
@@ -208,7 +210,7 @@ class EpochPublisher:
             async with self._one_call:
                 return await known[2].submit(topic, payload, key, headers, timestamp)
         async with self._sending(epoch) as publisher:
-            return await publisher.submit(topic, payload, key, headers, timestamp)
+            return await publisher.submit(topic, payload, key, headers, timestamp, diff)
 
     async def send_many(
         self,
@@ -219,10 +221,11 @@ class EpochPublisher:
         keys: Sequence[bytes | str | None] | None = None,
         headers: Sequence[HeadersInput | None] | None = None,
         timestamps: Sequence[datetime | int | None] | None = None,
+        diffs: Sequence[int] | None = None,
     ) -> list[PlacedRange]:
         """Stage many messages of `epoch`, given column by column, and wait until they are; see `send`."""
         taken = await self.submit_many(
-            topics, payloads, epoch=epoch, keys=keys, headers=headers, timestamps=timestamps
+            topics, payloads, epoch=epoch, keys=keys, headers=headers, timestamps=timestamps, diffs=diffs
         )
         with self._fenced():
             return await all_places(taken)
@@ -236,11 +239,12 @@ class EpochPublisher:
         keys: Sequence[bytes | str | None] | None = None,
         headers: Sequence[HeadersInput | None] | None = None,
         timestamps: Sequence[datetime | int | None] | None = None,
+        diffs: Sequence[int] | None = None,
     ) -> list[asyncio.Future[list[PlacedRange]]]:
         """Hand over many messages of `epoch`; see ``Publisher.submit_many``."""
         async with self._sending(epoch) as publisher:
             return await publisher.submit_many(
-                topics, payloads, keys=keys, headers=headers, timestamps=timestamps
+                topics, payloads, keys=keys, headers=headers, timestamps=timestamps, diffs=diffs
             )
 
     async def send_batch(self, topic: str, batch: pa.RecordBatch, *, epoch: EpochInput) -> list[PlacedRange]:

@@ -18,6 +18,7 @@ from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.entries import HeadersInput, normalized
+from streamlease.streams.entries.layout import check_diffs
 from streamlease.streams.entries.message_rows import topics_of
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.entries.splitting import by_stream, pieces_of
@@ -26,7 +27,7 @@ from streamlease.streams.publish import traces
 from streamlease.streams.publish.buffer import ROW_BYTES
 from streamlease.streams.publish.following import Following
 from streamlease.streams.publish.gate import Gate
-from streamlease.streams.publish.inputs import Payload, batch_of
+from streamlease.streams.publish.inputs import Payload, batch_of, check_has_diffs
 from streamlease.streams.publish.lanes import Lane, Lanes
 from streamlease.streams.publish.parts import FIELDS, PlacedRange
 from streamlease.streams.publish.routes import Route, Routes
@@ -76,6 +77,7 @@ class Columns:
         keys: Sequence[bytes | str | None] | None,
         headers: Sequence[HeadersInput | None] | None,
         timestamps: Sequence[datetime | int | None] | None,
+        diffs: Sequence[int] | None,
         watched: bool,
     ) -> list[asyncio.Future[list[PlacedRange]]]:
         """Take messages that are given column by column; see ``Publisher.send_many``.
@@ -84,7 +86,7 @@ class Columns:
             watched: somebody waits for every future, so that an error needs no other way to be seen.
         """
         rows = len(payloads)
-        columns: dict[str, Any] = {"keys": keys, "headers": headers, "timestamps": timestamps}
+        columns: dict[str, Any] = {"keys": keys, "headers": headers, "timestamps": timestamps, "diffs": diffs}
         if not isinstance(topics, str):
             columns["topics"] = topics
         for name, column in columns.items():
@@ -105,6 +107,7 @@ class Columns:
                     keys and keys[part],
                     headers and headers[part],
                     timestamps and timestamps[part],
+                    diffs and diffs[part],
                     schema,
                     spaces,
                 )
@@ -139,6 +142,10 @@ class Columns:
         by_key = any(route.lane is None for route in routes.values())
         schema = _one_schema(routes.values())
         rows = normalized(batch) if schema is None else normalized_typed(batch, schema)
+        if "diff" in rows.schema.names and (schema is None or schema.named("diff") is None):
+            for route in routes.values():
+                check_has_diffs(route.space)
+            check_diffs(rows.column("diff"))
         homes: dict[StreamId, Space] = {}
         await turn.come()
         self._gate.check_open()

@@ -58,6 +58,7 @@ class Entering:
         key: bytes | str | None,
         headers: HeadersInput | None,
         timestamp: datetime | int | None,
+        diff: int | None,
         *,
         sent: bool,
     ) -> tuple[Part, int]:
@@ -76,7 +77,7 @@ class Entering:
             topic = check_topic(topic)
         with self._turns.draw((topic,)) as turn:
             route = await self._routes.of(topic, self._clock() + self._timeout)
-            row = row_of(route.space, topic, payload, key, headers, timestamp)
+            row = row_of(route.space, topic, payload, key, headers, timestamp, diff)
             await turn.come()
             self._gate.check_open()
             size = size_of(row)

@@ -18,6 +18,7 @@ from streamlease.streams.entries.entries import (
     check_payload,
     pack_headers,
 )
+from streamlease.streams.entries.layout import check_diff
 from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, beyond, check_beside, check_times
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.entries.typed import check_size, columns_of
@@ -83,6 +84,7 @@ def row_of(
     key: bytes | str | None,
     headers: HeadersInput | None,
     timestamp: datetime | int | None,
+    diff: int | None = None,
 ) -> Row:
     """A message for `space`, checked.
 
@@ -99,7 +101,31 @@ def row_of(
     name = None if key is None else as_bytes("the key", key)
     packed = pack_headers(headers) if headers else None
     check_beside(name, packed)
-    return Row(topic, content, name, packed, None if timestamp is None else event_time(timestamp), values)
+    moment = None if timestamp is None else event_time(timestamp)
+    return Row(topic, content, name, packed, moment, values, 1 if diff is None else change_of(space, diff))
+
+
+def change_of(space: Space, diff: object) -> int:
+    """`diff` of a message for `space`.
+
+    Raises:
+        InvalidInput: it is none, or the space has none.
+    """
+    check_has_diffs(space)
+    return check_diff(diff)
+
+
+def check_has_diffs(space: Space) -> None:
+    """Whether messages for `space` have diffs.
+
+    Raises:
+        InvalidInput: it is no collection.
+    """
+    if not space.collection:
+        raise InvalidInput(
+            f"space {space.name} is no collection, so its messages have no diff: leave it out, or make a "
+            f"space with --collection"
+        )
 
 
 def event_time(timestamp: datetime | int) -> int:
@@ -129,6 +155,7 @@ def batch_of(
     keys: Sequence[bytes | str | None] | None,
     headers: Sequence[HeadersInput | None] | None,
     timestamps: Sequence[datetime | int | None] | None,
+    diffs: Sequence[int] | None,
     schema: Schema | None,
     spaces: Mapping[str, Space],
 ) -> pa.RecordBatch:
@@ -160,6 +187,8 @@ def batch_of(
         arrays["headers"] = pa.array(structs, HEADERS)
     if timestamps is not None:
         arrays["timestamp"] = _times(timestamps)
+    if diffs is not None:
+        arrays["diff"] = pa.array([check_diff(one) for one in diffs], pa.int64())
     return pa.RecordBatch.from_pydict(arrays)
 
 
@@ -188,3 +217,17 @@ def _times(timestamps: Sequence[datetime | int | None]) -> pa.Array:
         raise beyond(wrong) from None
     check_times(times)
     return times
+
+
+def row_again(values: dict[str, Any], schema: Schema | None) -> Row:
+    """A message of a part that was encoded already, from its columns."""
+    headers = values.get("headers")
+    return Row(
+        values["topic"],
+        b"" if schema is not None else values["payload"],
+        values.get("key"),
+        tuple((one["key"], one["value"]) for one in headers) if headers else None,
+        values.get("timestamp"),
+        None if schema is None else {column.name: values[column.name] for column in schema.columns},
+        1 if schema is not None and schema.named("diff") is not None else values.get("diff", 1),
+    )

@@ -37,6 +37,7 @@ from streamlease.streams.entries.entries import (
 from streamlease.streams.entries.epoch_fields import Stamp
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.entries.typed import normalized_typed
+from streamlease.streams.publish.inputs import row_again
 
 Placed = tuple[StreamId, int]
 """Where one message stands: its stream and offset."""
@@ -72,6 +73,7 @@ class Part:
         "capacity",
         "codec",
         "count",
+        "diffs",
         "ended",
         "entry",
         "error",
@@ -98,6 +100,7 @@ class Part:
         """Topic, content, key and event time of each message in turn."""
         self.count = 0
         self.headers: dict[int, Headers] = {}
+        self.diffs: dict[int, int] = {}  # of the messages that have another than +1
         self.capacity = self.room = room
         self.sent = 0
         """How many messages somebody waits for anyway, so that an error needs no other way to be seen."""
@@ -170,6 +173,8 @@ class Part:
         self.rows += (row.topic, row.payload if row.values is None else row.values, row.key, row.timestamp)
         if row.headers:
             self.headers[place] = row.headers
+        if row.diff != 1:
+            self.diffs[place] = row.diff
         return place
 
     def add_rows(
@@ -197,7 +202,14 @@ class Part:
                 columns = [self.rows[place::FIELDS] for place in range(FIELDS)]
                 topics, contents, keys, times = columns
                 self.entry = encode_columns(
-                    topics, contents, keys, times, self.headers, codec=self.codec, schema=self.schema
+                    topics,
+                    contents,
+                    keys,
+                    times,
+                    self.headers,
+                    self.diffs,
+                    codec=self.codec,
+                    schema=self.schema,
                 )
             if self.stamp is not None:
                 self.entry = self.stamp.on(self.entry)
@@ -226,16 +238,16 @@ class Part:
     def messages(self) -> list[Row]:
         """Its messages one by one."""
         if self.entry is not None or self.batch is not None:
-            return [_row(one, self.schema) for one in self._columns().to_pylist()]
-        typed = self.schema is not None
+            return [row_again(one, self.schema) for one in self._columns().to_pylist()]
         return [
             Row(
                 topic,
-                b"" if typed else content,
+                b"" if self.schema else content,
                 key,
                 self.headers.get(place),
                 time,
-                content if typed else None,
+                content if self.schema else None,
+                self.diffs.get(place, 1),
             )
             for place, (topic, content, key, time) in enumerate(zip(*[iter(self.rows)] * FIELDS, strict=True))
         ]
@@ -386,15 +398,3 @@ def _join(
 
     for piece in pieces:
         piece.add_done_callback(look)
-
-
-def _row(values: dict[str, Any], schema: Schema | None) -> Row:
-    headers = values.get("headers")
-    return Row(
-        values["topic"],
-        b"" if schema is not None else values["payload"],
-        values.get("key"),
-        tuple((one["key"], one["value"]) for one in headers) if headers else None,
-        values.get("timestamp"),
-        None if schema is None else {column.name: values[column.name] for column in schema.columns},
-    )

@@ -217,6 +217,7 @@ class Publisher:
         key: bytes | str | None = None,
         headers: HeadersInput | None = None,
         timestamp: datetime | int | None = None,
+        diff: int | None = None,
     ) -> Placed:
         """Publish one message and wait until it is written; its stream and offset.
 
@@ -224,22 +225,22 @@ class Publisher:
             payload: bytes or text; in a space with a schema, a mapping from its columns to values.
             timestamp: event time in the years 1 to 9999, an aware datetime or microseconds since 1970;
                 None for the append time.
+            diff: in a collection, how many of the item come (+1 if not given), or, below 0, go.
 
         Raises:
             InvalidTopic, InvalidInput, MessageTooLarge: the message cannot be published.
             UnknownSpace: no space covers the topic.
             SchemaMismatch: the payload or values are not of the schema of the space.
-            StreamSealed, Fenced: the stream takes nothing from this publisher.
-            StoreUnavailable, StoreRefused: it was not written.
+            StreamSealed, Fenced, StoreUnavailable, StoreRefused: it was not written.
             NotDurable: it was written, but less durably than the space demands; it may still exist.
             Indefinite: it was written, or it was not.
         """
-        alone = self.singles.write(topic, payload, key, headers, timestamp)
+        alone = self.singles.write(topic, payload, key, headers, timestamp) if diff is None else None
         if alone is not None:
             future: asyncio.Future[Placed] = self._loop.create_future()
             alone.tell(future)
             return await future
-        part, place = await self._entering.place(topic, payload, key, headers, timestamp, sent=True)
+        part, place = await self._entering.place(topic, payload, key, headers, timestamp, diff, sent=True)
         placed = await part.future(place)
         if part.count == 1 and topic in self._quick:
             self.singles.want_line(placed[0])
@@ -252,6 +253,7 @@ class Publisher:
         key: bytes | str | None = None,
         headers: HeadersInput | None = None,
         timestamp: datetime | int | None = None,
+        diff: int | None = None,
     ) -> Receipt:
         """Hand over one message, waiting only while the buffer is full; the receipt gives what ``send`` does.
 
@@ -265,6 +267,7 @@ class Publisher:
             lane is not None
             and type(payload) is bytes
             and headers is None
+            and diff is None
             and topic not in self._busy
             and (timestamp is None or (type(timestamp) is int and FIRST_TIME <= timestamp < LAST_TIME))
         ):
@@ -286,7 +289,7 @@ class Publisher:
                     part.count = place + 1
                     part.rows += (topic, payload, key, timestamp)
                     return Receipt(part, place)
-        part, place = await self._entering.place(topic, payload, key, headers, timestamp, sent=False)
+        part, place = await self._entering.place(topic, payload, key, headers, timestamp, diff, sent=False)
         return Receipt(part, place)
 
     # ------------------------------------------------------------------------------ many messages at once
@@ -299,6 +302,7 @@ class Publisher:
         keys: Sequence[bytes | str | None] | None = None,
         headers: Sequence[HeadersInput | None] | None = None,
         timestamps: Sequence[datetime | int | None] | None = None,
+        diffs: Sequence[int] | None = None,
     ) -> list[PlacedRange]:
         """Publish many messages, given column by column, and wait until they are written.
 
@@ -306,16 +310,15 @@ class Publisher:
             topics: the topic of all messages, or one for each.
             payloads: bytes or texts; in a space with a schema, mappings from its columns to values.
             keys, headers, timestamps: None, or one for each message, which may be None.
+            diffs: None, or one for each message; see `send`.
 
-        Returns:
-            where they stand; per stream they keep their order.
-
+        Returns: where they stand; per stream they keep their order.
         Raises:
             As ``send``, for the first piece that failed; others may have been written.
         """
         await converting.ready()
         return await all_places(
-            await self._columns.take_many(topics, payloads, keys, headers, timestamps, True)
+            await self._columns.take_many(topics, payloads, keys, headers, timestamps, diffs, True)
         )
 
     async def submit_many(
@@ -326,13 +329,14 @@ class Publisher:
         keys: Sequence[bytes | str | None] | None = None,
         headers: Sequence[HeadersInput | None] | None = None,
         timestamps: Sequence[datetime | int | None] | None = None,
+        diffs: Sequence[int] | None = None,
     ) -> list[asyncio.Future[list[PlacedRange]]]:
         """Hand over many messages, waiting only while the buffer is full; see ``send_many``.
 
         Each future gives one place, or several if the space got a new generation meanwhile.
         """
         await converting.ready()
-        return await self._columns.take_many(topics, payloads, keys, headers, timestamps, False)
+        return await self._columns.take_many(topics, payloads, keys, headers, timestamps, diffs, False)
 
     async def send_batch(self, topic: str, batch: pa.RecordBatch) -> list[PlacedRange]:
         """Publish all rows of an Arrow record batch and wait until they are written.
@@ -340,10 +344,9 @@ class Publisher:
         Args:
             topic: the topic of all rows; or the name of a column of `batch` that has their topics.
             batch: column payload, or the columns of the space's schema; and, if wanted, key, headers,
-                timestamp.
+                timestamp; in a collection diff.
 
-        Returns:
-            where the rows stand; per stream they keep their order.
+        Returns: where the rows stand; per stream they keep their order.
 
         Raises:
             As ``send``, for the first piece that failed; others may have been written.
@@ -353,10 +356,7 @@ class Publisher:
     async def submit_batch(
         self, topic: str, batch: pa.RecordBatch
     ) -> list[asyncio.Future[list[PlacedRange]]]:
-        """Hand over all rows of `batch`, waiting only while the buffer is full; see ``send_batch``.
-
-        Each future gives one place, or several if the space got a new generation meanwhile.
-        """
+        """Hand over all rows of `batch`, waiting only while the buffer is full; see ``submit_many``."""
         return await self._columns.take_batch(topic, batch, False)
 
     # --------------------------------------------------------------------------------------- finishing

@@ -29,6 +29,7 @@ from streamlease.protocol.quantities import MOST, format_duration
 from streamlease.protocol.topics import check_filter, intersect, matches
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.redis.durability import Durability
+from streamlease.streams.spaces.collection_settings import check_collection, check_same_kind
 from streamlease.streams.spaces.epoch_settings import LEAST_TIMEOUT_MS, TIMEOUT_MS, EpochSettings, OnLoss
 from streamlease.streams.spaces.retention import Retention
 
@@ -78,6 +79,8 @@ class Space(BaseModel):
     epochs_timeout_ms: int = TIMEOUT_MS
     """An epoch publisher that is silent for so long is lost."""
     epochs_on_loss: OnLoss = "abort"
+    collection: bool = False
+    """Its messages are changes of a multiset."""
 
     @field_validator("durability")
     @classmethod
@@ -175,6 +178,7 @@ class Space(BaseModel):
         if wanted.fingerprint == now.fingerprint:
             return self
         now.check_successor(wanted)
+        check_collection(self.name, self.collection, (wanted,), None)
         return self.model_copy(update={"schemas": (*self.schemas, wanted)})
 
     def stream_for(
@@ -273,8 +277,10 @@ def check_same(
     typed: tuple[Schema, ...],
     compact_after_ms: int | None,
     epochs: EpochSettings,
+    collection: bool,
 ) -> Space:
     epochs.check_same(existing)
+    check_same_kind(existing, collection)
     if compact_after_ms not in (None, existing.compact_after_ms):
         raise SpaceConflict(
             f"space {existing.name} exists and {compaction_of(existing)}: "

@@ -25,6 +25,7 @@ from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import Redis, ask
 from streamlease.streams.redis.durability import WAIT_SECONDS, Durability, check_durability
 from streamlease.streams.spaces.altering import Generations
+from streamlease.streams.spaces.collection_settings import check_collection
 from streamlease.streams.spaces.definitions import (
     MAX_STREAMS,
     Generation,
@@ -75,6 +76,7 @@ class SpaceStore:
         epochs: int = 0,
         epochs_timeout: float | None = None,
         epochs_on_loss: str | None = None,
+        collection: bool = False,
     ) -> Space:
         """Create a space; if it exists with this same definition, that one.
 
@@ -92,6 +94,7 @@ class SpaceStore:
                 space that exists has.
             epochs_on_loss: what becomes then of the epochs that it had open: ``abort`` drops what it sent in
                 them, ``wait`` waits for an operator; None: ``abort``, or what a space that exists has.
+            collection: its messages are changes of a multiset, and have a diff. It stays so.
 
         Raises:
             InvalidInput: a name, filter, number or schema is not acceptable.
@@ -113,12 +116,22 @@ class SpaceStore:
         promised = Durability.parse(durability)
         await check_durability(self._redis, promised)
         typed = () if schema is None else (Schema.of(schema),)
+        check_collection(name, collection, typed, compact_after_ms)
         for _ in range(ATTEMPTS):
             seen, used = await self._table.read(name)
             existing = seen.spaces.get(name)
             if existing is not None:
                 same = check_same(
-                    existing, filters, streams, shard_by, retention, promised, typed, compact_after_ms, time
+                    existing,
+                    filters,
+                    streams,
+                    shard_by,
+                    retention,
+                    promised,
+                    typed,
+                    compact_after_ms,
+                    time,
+                    collection,
                 )
                 await self._table.make_durable(same)
                 return same
@@ -139,6 +152,7 @@ class SpaceStore:
                 epochs=time.dimensions,
                 epochs_timeout_ms=time.timeout_ms or TIMEOUT_MS,
                 epochs_on_loss=time.on_loss or "abort",
+                collection=collection,
             )
             await self._log.open(space.streams())
             if await self._table.write(seen, name, space.model_dump_json(), generation.number):

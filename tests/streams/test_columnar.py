@@ -55,6 +55,7 @@ some_rows = st.builds(
     headers=st.none() | st.just((("name", b"value"),)),
     timestamp=st.none() | st.sampled_from([0, 1, 2**40, 2**62]),
     values=st.none(),
+    diff=st.just(1) | st.sampled_from([-1, 7]),
 )
 
 

@@ -77,6 +77,7 @@ any_rows = st.builds(
     | st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), min_size=1, max_size=3).map(tuple),
     timestamp=st.none() | st.integers(0, 2_000_000_000).map(lambda second: second * 1_000_000),
     values=st.none(),
+    diff=st.just(1),
 )
 
 
@@ -105,7 +106,7 @@ def test_entries_cut_anywhere_give_exactly_the_rows(data: st.DataObject) -> None
 @settings(deadline=None, max_examples=200)
 @given(st.lists(any_rows, min_size=2, max_size=12))
 def test_few_messages_are_written_as_arrow_writes_them(rows: list[Row]) -> None:
-    topics, payloads, keys, _, times, _ = zip(*rows, strict=True)
+    topics, payloads, keys, _, times, _, _ = zip(*rows, strict=True)
     if None in times:  # what stands below a null is anything
         times = (None,) * len(rows)
     columns = {
@@ -129,6 +130,7 @@ def test_few_messages_are_written_as_arrow_writes_them(rows: list[Row]) -> None:
             headers=st.none(),
             timestamp=st.none() | st.integers(FIRST_TIME, LAST_TIME - 1),
             values=st.none(),
+            diff=st.just(1),
         ),
         min_size=2,
         max_size=MOST_ROWS,
@@ -136,7 +138,7 @@ def test_few_messages_are_written_as_arrow_writes_them(rows: list[Row]) -> None:
     codec=st.sampled_from(CODECS),
 )
 def test_few_messages_come_back_however_they_are_compressed(rows: list[Row], codec: Codec) -> None:
-    topics, payloads, keys, _, times, _ = zip(*rows, strict=True)
+    topics, payloads, keys, _, times, _, _ = zip(*rows, strict=True)
     entry = encode_few(topics, payloads, keys, times, codec)
     (batch,) = decode_entries(STREAM, [stored(entry, 0)])
     batch.validate(full=True)

@@ -158,6 +158,7 @@ rows = st.builds(
     st.none() | st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=3).map(tuple),
     st.none() | st.integers(-(2**50), 2**50),
     st.none(),
+    st.just(1),
 )
 
 

@@ -1,0 +1,24 @@
+"""What somebody may say of a space when it is created, by name."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from streamlease.streams.entries.schemas import SchemaLike
+from streamlease.streams.spaces.definitions import ShardBy
+from streamlease.streams.spaces.retention import Retention
+
+
+class SpaceOptions(TypedDict, total=False):
+    """The options of ``SpaceStore.create``, which says what they mean."""
+
+    streams: int
+    shard_by: ShardBy
+    retention: Retention | None
+    durability: str
+    schema: SchemaLike | None
+    compact_after_ms: int | None
+    epochs: int
+    epochs_timeout: float | None
+    epochs_on_loss: str | None
+    collection: bool
