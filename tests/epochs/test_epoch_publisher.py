@@ -478,3 +478,32 @@ async def test_a_message_that_is_not_durable_enough_is_given_up_by_nobody(real_r
         with pytest.raises(NotDurable, match="a line of publisher p"):
             async with client.epoch_publisher("clicks", "p", delivery_timeout=0.5):
                 pass
+
+
+async def test_the_schema_gains_a_column_under_a_publisher(client: Client) -> None:
+    old = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    new = pa.schema([pa.field("n", pa.int64(), nullable=False), ("more", pa.string())])
+    await client.create_space("typed", ["typed/#"], epochs=1, schema=old)
+    async with client.epoch_publisher("typed", "p") as pub:
+        await pub.send("typed/a", {"n": 1}, epoch=4)
+        await client.spaces.alter_schema("typed", new)
+        await pub.submit("typed/a", {"n": 2}, epoch=4)
+        await pub.submit("typed/a", {"n": 3}, epoch=5)
+        await pub.send_batch("typed/a", pa.RecordBatch.from_pydict({"n": [4, 5]}), epoch=5)
+        await pub.advance(6)
+        await pub.send("typed/a", {"n": 6, "more": "x"}, epoch=6)
+    await (await keeper_of(client, "typed")).turn()
+    (stream,) = (await client.spaces.get("typed")).streams()
+    found = [
+        (row["n"], row["more"], row["epoch"])
+        for batch in await AsyncLog(client.redis).read(stream, 0)
+        for row in batch.to_pylist()
+    ]
+    assert found == [
+        (1, None, [4]),
+        (2, None, [4]),
+        (3, None, [5]),
+        (4, None, [5]),
+        (5, None, [5]),
+        (6, "x", [6]),
+    ]

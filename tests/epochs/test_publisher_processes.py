@@ -89,11 +89,12 @@ def all_of(name: str, epoch: int, rows: int = ROWS) -> Counter[str]:
     return Counter(f"{name} {epoch} {number}" for number in range(rows))
 
 
-async def staged(client: Client) -> int:
-    """How many messages are staged, and not moved."""
+async def nothing_staged(client: Client) -> None:
+    """Wait until all that was staged is moved or dropped."""
     streams = (await client.spaces.get("clicks")).streams()
-    counts = await ask(client.redis, [("HVALS", keys.staged_epochs(stream)) for stream in streams])
-    return sum(int(one) for some in counts for one in some)
+    async with asyncio.timeout(20):
+        while any(await ask(client.redis, [("HVALS", keys.staged_epochs(stream)) for stream in streams])):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def test_a_killed_publisher_goes_on_under_its_name(client: Client) -> None:
@@ -109,7 +110,7 @@ async def test_a_killed_publisher_goes_on_under_its_name(client: Client) -> None
     await completed(client, 11)
     found = await whole(client)
     assert found == {epoch: all_of("p", epoch) + all_of("other", epoch, 10) for epoch in range(12)}
-    assert await staged(client) == 0
+    await nothing_staged(client)
 
 
 async def test_two_processes_under_one_name(client: Client) -> None:
@@ -124,7 +125,7 @@ async def test_two_processes_under_one_name(client: Client) -> None:
     await completed(client, last)
     found = await whole(client)
     assert found == {epoch: all_of("p", epoch) for epoch in range(last + 1)} and last >= 7
-    assert await staged(client) == 0
+    await nothing_staged(client)
 
 
 async def test_a_publisher_that_stays_away_is_given_up(client: Client) -> None:
@@ -144,4 +145,24 @@ async def test_a_publisher_that_stays_away_is_given_up(client: Client) -> None:
         assert found[epoch] - mine == all_of("other", epoch, 1)
         assert mine in (all_of("p", epoch), Counter()), "all that it sent in an epoch, or nothing"
     assert all(all_of("p", epoch) <= found[epoch] for epoch in range(3)), "it had given these up"
-    assert await staged(client) == 0
+    await nothing_staged(client)
+
+
+async def test_a_publisher_that_was_stopped_for_too_long_is_fenced(client: Client) -> None:
+    await client.spaces.delete("clicks")
+    await client.create_space("clicks", ["clicks/#"], streams=3, epochs=1, epochs_timeout=1)
+    async with publishing(client, "p", 100_000) as process:
+        await said(process, "end 2")
+        process.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(60):
+            while (await read_fold(client.redis, "clicks", 1)).present:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        held = (await read_fold(client.redis, "clicks", 1)).lower
+        process.send_signal(signal.SIGCONT)
+        await said(process, "fenced publisher p of space clicks is not there any more")
+        assert await process.wait() == 3
+    assert (await read_fold(client.redis, "clicks", 1)).lower == held, "it gave up nothing any more"
+    (last,) = [one - 1 for (one,) in held]
+    await completed(client, last)
+    assert await whole(client) == {epoch: all_of("p", epoch) for epoch in range(last + 1)}
+    await nothing_staged(client)
