@@ -65,6 +65,7 @@ def continuous(
     max_batch: int = 1000,
     session_timeout: float = 10.0,
     embedded_leader: bool = True,
+    epochs: str = "off",
 ) -> ContinuousQuery:
     """Call `function` with every batch of `subscription` until the query is stopped.
 
@@ -79,11 +80,17 @@ def continuous(
         max_batch: most messages of a batch.
         session_timeout: seconds of silence after which a slot's streams go to others.
         embedded_leader: whether a task may host the group's leader where no leader host runs.
+        epochs: only ``off``: a batch is handed on as it comes, and epochs are whole in micro-batches only.
 
     Raises:
         InvalidOption, InvalidTopic: an argument is not acceptable.
         Unsupported: the session is one of Spark Connect, which cannot run such tasks.
     """
+    if epochs != "off":
+        raise InvalidOption(
+            f"epochs is {ascii(epochs)[:80]}, and continuous mode hands batches on as they come: read whole "
+            f"epochs with readStream and its option 'epochs'"
+        )
     if slots < 1:
         raise InvalidOption(f"slots is {slots}: it must be at least 1")
     if name is not None:

@@ -36,6 +36,8 @@ NAMES = (
     "columns",
     "embeddedLeader",
     "metricsPort",
+    "epochs",
+    "maxEpochsPerTrigger",
 )
 
 DEFAULT_TRIGGER_DELAY_MS = 900_000
@@ -66,6 +68,8 @@ class SourceOptions:
     embedded_leader: bool = True
     metrics_port: int | None = None
     """Where the process of the source, beside the driver, answers Prometheus."""
+    whole_epochs: bool = False
+    """Whether a micro-batch is whole epochs."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -103,6 +107,7 @@ class SourceOptions:
             columns=read.words("columns", given.get("columns", "")),
             embedded_leader=read.flag("embeddedLeader", given.get("embeddedleader", "true")),
             metrics_port=read.optional_number("metricsPort", given, 1, 65_535),
+            whole_epochs=_whole_epochs(given),
         )
 
 
@@ -117,6 +122,25 @@ def _starting(given: Mapping[str, str]) -> Starting:
     if text is None or text == "latest":
         return "latest"
     return read.offsets("startingOffsets", text)
+
+
+def _whole_epochs(given: Mapping[str, str]) -> bool:
+    mode = given.get("epochs", "off")
+    if mode not in ("off", "atomic"):
+        raise InvalidOption(f"option 'epochs' is {read.shown(mode)}: use 'off' or 'atomic'")
+    if mode == "off":
+        if "maxepochspertrigger" in given:
+            raise InvalidOption(
+                "option 'maxEpochsPerTrigger' is for micro-batches of whole epochs: set 'epochs' to 'atomic'"
+            )
+        return False
+    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"):
+        if name.lower() in given:
+            raise InvalidOption(
+                f"option '{name}' would cut epochs in two, which 'epochs' 'atomic' excludes: "
+                f"use 'maxEpochsPerTrigger'"
+            )
+    return True
 
 
 def _limits(given: Mapping[str, str]) -> Limits:
@@ -138,4 +162,5 @@ def _limits(given: Mapping[str, str]) -> Limits:
         None if size is None else read.size("maxBytesPerTrigger", size),
         least,
         DEFAULT_TRIGGER_DELAY_MS if delay is None else read.duration("maxTriggerDelay", delay),
+        read.optional_number("maxEpochsPerTrigger", given, 1),
     )

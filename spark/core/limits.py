@@ -20,6 +20,8 @@ class Limits:
     min_rows: int | None = None
     """A smaller cut waits for more, up to `max_delay_ms`."""
     max_delay_ms: int = 0
+    max_epochs: int | None = None
+    """Where cuts are whole epochs: how many of them, but one boundary at least."""
 
     def at_once(self) -> Limits:
         """The same, but no cut waits for more."""

@@ -90,7 +90,17 @@ class Untold:
     gone: Mapping[str, int]
 
 
-Wanted = Arrival | GroupView | MeanSizes | WrittenLate | Floors | Untold
+@dataclass(frozen=True, slots=True)
+class EpochBounds:
+    """The next boundaries of the space, as `epoch_ends.BoundsFound`."""
+
+    positions: Mapping[str, int]
+    """How far the query is in each stream that it holds."""
+    anew: bool
+    """Whether those are wanted that are behind some of these positions; else the ones behind the last."""
+
+
+Wanted = Arrival | GroupView | MeanSizes | WrittenLate | Floors | Untold | EpochBounds
 
 # ---------------------------------------------------------------- events
 

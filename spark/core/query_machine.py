@@ -31,6 +31,7 @@ from streamlease.protocol.messages import CutFinished, CutFixed, CutRead, CutRes
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.available import AvailableNow
 from streamlease.spark.core.conversations.calls import Calls
+from streamlease.spark.core.conversations.epoch_cut import EpochCut
 from streamlease.spark.core.conversations.finishing import Finishing
 from streamlease.spark.core.conversations.next_cut import NextCuts
 from streamlease.spark.core.conversations.query_desk import Desk
@@ -59,6 +60,8 @@ class QueryConfig:
     redis_timeout: float = 60.0
     """How long (s) Redis may be away."""
     fail_on_data_loss: bool = True
+    whole_epochs: bool = False
+    """Whether each cut is to be whole epochs."""
 
 
 class QueryMachine:
@@ -75,6 +78,7 @@ class QueryMachine:
         self._finishing = Finishing(self._desk, self.cuts, self._losses, fresh=config.fresh)
         self._stopping = Stopping(self._desk, self.cuts)
         self._outage = Outage(config.redis_timeout)
+        epochs = EpochCut(self._desk, self.cuts) if config.whole_epochs else None
         self._calls = Calls(
             self._desk,
             self.cuts,
@@ -88,12 +92,13 @@ class QueryMachine:
                 self._finishing,
                 fresh=config.fresh,
                 fail_on_data_loss=config.fail_on_data_loss,
+                epochs=epochs,
             ),
             Resuming(self._desk, self.cuts, self._losses, config.subscription),
             config.subscription,
         )
         self._leaderless = Leaderless(config.subscription)
-        self._report = QueryReport(self._desk, self.cuts, self._leaderless)
+        self._report = QueryReport(self._desk, self.cuts, self._leaderless, epochs)
         self._attempts: dict[tuple[int, int], int] = {}
         """Cut and slot -> the newest attempt whose report was counted."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamlease.spark.core.conversations.epoch_cut import EpochCut
 from streamlease.spark.core.conversations.query_desk import Desk
 from streamlease.spark.core.outage import Leaderless
 from streamlease.spark.core.query_cuts import QueryCuts
@@ -16,10 +17,13 @@ MOST_STREAMS = 1000
 class QueryReport:
     """Made anew only when something may have changed, because Spark asks again and again."""
 
-    def __init__(self, desk: Desk, cuts: QueryCuts, leaderless: Leaderless) -> None:
+    def __init__(
+        self, desk: Desk, cuts: QueryCuts, leaderless: Leaderless, epochs: EpochCut | None = None
+    ) -> None:
         self._desk = desk
         self._cuts = cuts
         self._leaderless = leaderless
+        self._epochs = epochs
         self._version = 0
         """Goes up with all that may change what is reported."""
         self._reported: tuple[tuple[int, bool, str | None], dict[str, Any]] = ((-1, False, None), {})
@@ -29,7 +33,7 @@ class QueryReport:
         self._version += 1
 
     def shown(self) -> dict[str, Any]:
-        """Ends, streams held, lag, rebalances, and what is wrong."""
+        """Ends, streams held, lag, rebalances, and what is wrong; the frontier, where epochs are whole."""
         key = self._version, self._desk.around.connected, self._wrong()
         if self._reported[0] != key:
             _, known, error = key
@@ -42,6 +46,7 @@ class QueryReport:
                     "lag": lag if known and error is None else None,
                     "rebalances": self._cuts.rebalances,
                     "error": error,
+                    **({} if self._epochs is None else {"epochs": self._epochs.report()}),
                 },
             )
         return self._reported[1]

@@ -96,6 +96,23 @@ def at_hand(view: Mapping[str, Any] | None, session: str, held: Collection[str],
     )
 
 
+def holds_all(view: Mapping[str, Any], session: str, granted: Collection[str], *, patient: bool) -> bool:
+    """Whether every stream that is counted as the session's own is granted to it.
+
+    Args:
+        view: the group as its leader describes it.
+        granted: the streams that are granted to the session, and not asked back.
+        patient: whether streams are waited for that may still become its own.
+    """
+    if view["state"] != "stable" and (patient or view["state"] != "rebalancing"):
+        return False
+    return all(
+        row["stream"] in granted
+        for row in view["streams"]
+        if row["session"] == session and row.get("state") not in _NEVER_HELD
+    )
+
+
 def stopped(view: Mapping[str, Any]) -> list[_Row]:
     """The streams that stand at a message that failed, until an operator decides."""
     return [row for row in view["streams"] if row.get("state") == "stopped"]

@@ -43,6 +43,7 @@ class AsyncQuery:
                 session_timeout_ms=options.session_timeout_ms,
                 redis_timeout=options.redis_timeout_ms / 1000,
                 fail_on_data_loss=options.fail_on_data_loss,
+                whole_epochs=options.whole_epochs,
             )
         )
         self.finder = Finder(options, self.machine.cuts, connect)

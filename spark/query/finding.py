@@ -18,6 +18,7 @@ from streamlease.spark.core import query_events as q
 from streamlease.spark.core.conversations.query_desk import ANSWER_SECONDS
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.options import SourceOptions
+from streamlease.spark.query.epoch_following import BoundaryFollower, epoch_space
 from streamlease.spark.query.starting import declare
 from streamlease.streams.log.log import AsyncLog
 
@@ -44,6 +45,7 @@ class Finder:
         """Whether it is noted that the checkpoint is behind the query's progress."""
         self.client: Client | None = None
         self.agent: Agent | None = None
+        self._boundaries: BoundaryFollower | None = None
 
     def _by_options(self) -> Client:
         return Client(self._options.redis, embedded=self._options.embedded_leader)
@@ -57,7 +59,9 @@ class Finder:
             client = self._connect()
             await client.__aenter__()
             try:
-                await declare(client.groups, AsyncLog(client.redis), options)
+                if options.whole_epochs:
+                    self._boundaries = BoundaryFollower(client, await epoch_space(client, options))
+                await declare(client.groups, AsyncLog(client.redis), options, self._boundaries)
             except BaseException:
                 await client.close()
                 raise
@@ -81,6 +85,8 @@ class Finder:
         match what:
             case q.Arrival():
                 self.agent = await client.agent()
+                if self._options.whole_epochs:
+                    self.agent.need_keepers()
                 return await client.groups.arrive(self._options.subscription)
             case q.GroupView():
                 return await self._view(client)
@@ -96,6 +102,9 @@ class Finder:
                 gone = await runs.untold(client.redis, cuts.who.group, cuts.who.session, what.gone)
                 await runs.note_told(client.redis, cuts.who.group, cuts.who.session, gone)
                 return gone
+            case q.EpochBounds():
+                assert self._boundaries is not None
+                return await self._boundaries.found(what)
             case _:
                 assert_never(what)
 
@@ -108,8 +117,10 @@ class Finder:
             return None
 
     async def ends(self) -> dict[str, int]:
-        """Where each stream of the group ends now."""
+        """Where each stream of the group ends now; the newest boundary, where epochs are read whole."""
         client = await self.connected()
+        if self._boundaries is not None:
+            return await self._boundaries.ends()
         ends = await client.next_offsets(await client.groups.streams(self._options.subscription))
         return {str(stream): next for stream, next in ends.items()}
 

@@ -14,21 +14,27 @@ from datetime import UTC, datetime, timedelta
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, UnknownGroup
 from streamlease.protocol.ids import StreamId
 from streamlease.registry.groups import Groups
-from streamlease.spark.option_values import LATEST
+from streamlease.spark.option_values import EARLIEST, LATEST
 from streamlease.spark.options import SourceOptions
+from streamlease.spark.query.epoch_following import BoundaryFollower
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.state import LogState
 
 log = logging.getLogger(__name__)
 
 
-async def declare(groups: Groups, streams: AsyncLog, options: SourceOptions) -> None:
+async def declare(
+    groups: Groups, streams: AsyncLog, options: SourceOptions, boundaries: BoundaryFollower | None = None
+) -> None:
     """Declare the group as the options say, unless it is declared already.
+
+    Args:
+        boundaries: of the space, where epochs are read whole: a new group begins at one of them.
 
     Raises:
         UnknownSpace: no space has topics that the filter matches.
         InvalidOption: an offset is of an unknown stream, or beyond its end.
-        HistoryTruncated: an offset or moment is gone, and ``failOnDataLoss`` is set.
+        HistoryTruncated, EpochsTruncated: an offset or moment is gone, and ``failOnDataLoss`` is set.
         GroupConflict: it is declared under the other prefix.
         UnknownGroup: it is a ``$queue``, and nobody has declared it.
     """
@@ -36,21 +42,29 @@ async def declare(groups: Groups, streams: AsyncLog, options: SourceOptions) -> 
     if subscription.kind == "$queue":
         await groups.join(subscription)
         return
-    if isinstance(starting, str) and options.starting_timestamp is None:
-        await groups.declare(subscription, starting)
-        return
-    if await _is_declared(groups, options):
+    strict = options.fail_on_data_loss
+    in_a_word = starting if isinstance(starting, str) and options.starting_timestamp is None else None
+    if boundaries is not None and not isinstance(starting, str) and EARLIEST in starting.values():
+        in_a_word = "earliest"  # all streams begin at one boundary
+    if in_a_word is not None and boundaries is None:
+        await groups.declare(subscription, in_a_word)
+    elif await _is_declared(groups, options):
         await groups.declare(subscription, "earliest")
+    elif in_a_word is not None and boundaries is not None:
+        positions = await boundaries.begin_at(in_a_word, fail_on_data_loss=strict)
+        await groups.declare(subscription, "earliest", positions=positions)
     else:
         states = await streams.states(await groups.streams(subscription))
         if options.starting_timestamp is None:
             assert not isinstance(starting, str)
-            positions = at_offsets(starting, states, fail_on_data_loss=options.fail_on_data_loss)
+            positions = at_offsets(starting, states, fail_on_data_loss=strict)
         else:
             moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=options.starting_timestamp)
             positions = {}
             for stream in states:
                 positions[str(stream)] = await _since(streams, stream, moment, options)
+        if boundaries is not None:
+            positions = await boundaries.begin_at(positions, fail_on_data_loss=strict)
         await groups.declare(subscription, "earliest", positions=positions)
 
 

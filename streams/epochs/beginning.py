@@ -82,6 +82,15 @@ class _Back:
         self.number -= 1
         return None
 
+    async def before(self) -> bool:
+        """Go back by one boundary, whatever retention removed; False: this one is not there any more."""
+        here = await self.bound(self.number)
+        if here is None:
+            return False
+        self.ends |= begins(here)
+        self.number -= 1
+        return True
+
     async def began(self, epochs: int) -> Began:
         """This place."""
         if self.number == 0:
@@ -136,6 +145,29 @@ async def begin_at(redis: AsyncRedis, space: Space, wanted: Mapping[StreamId, in
         if why is not None:
             raise EpochsTruncated(f"{why}, and what was asked for begins before it: read from the earliest")
     return await back.began(space.epochs)
+
+
+class Before(NamedTuple):
+    """A boundary, of which nothing is left but perhaps its number."""
+
+    number: int
+    bound: Boundary | None
+    ends: dict[StreamId, int]
+
+
+async def begin_before(redis: AsyncRedis, space: Space, reached: Mapping[StreamId, int]) -> Before:
+    """At the newest boundary at which no stream ends behind the offset `reached`, whatever retention removed.
+
+    If boundaries are forgotten that far back, at the one before the oldest: who has got so far is behind it.
+
+    Raises:
+        Unsupported, StoreUnavailable, StoreRefused.
+    """
+    back = _Back(redis, space, await read_joined(redis, space.name))
+    while back.number and any(back.ends.get(stream, 0) > offset for stream, offset in reached.items()):
+        if not await back.before():
+            break
+    return Before(back.number, await back.bound(back.number) if back.number else None, back.ends)
 
 
 async def staged_epochs(redis: AsyncRedis, streams: list[StreamId]) -> set[Epoch]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from streamlease.protocol.errors import EpochsTruncated, StreamleaseError
 from streamlease.streams.entries.epoch_fields import epoch_text
-from streamlease.streams.epochs.beginning import Began
+from streamlease.streams.epochs.beginning import Before, Began
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.core.whole import begins
 from streamlease.streams.epochs.stored import bounds_command, parse_bounds, parse_state, state_command
@@ -39,7 +39,7 @@ class FollowedSpace:
         upto: the last one that is wanted; None: all that ever come.
     """
 
-    def __init__(self, space: str, began: Began, upto: int | None = None) -> None:
+    def __init__(self, space: str, began: Began | Before, upto: int | None = None) -> None:
         self.space = space
         self.number = began.number
         """The last one that was read."""

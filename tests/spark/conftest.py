@@ -22,8 +22,8 @@ def make_world(embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(resuming, "TAIL_SECONDS", 0.1)
     made: list[World] = []
 
-    def make(streams: int = 4) -> World:
-        made.append(World(embedded_redis_url, streams))
+    def make(streams: int = 4, epochs: int = 0) -> World:
+        made.append(World(embedded_redis_url, streams, epochs))
         return made[-1]
 
     yield make

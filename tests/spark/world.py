@@ -285,12 +285,12 @@ class Host:
 class World:
     """See the module."""
 
-    def __init__(self, url: str, streams: int = 4) -> None:
+    def __init__(self, url: str, streams: int = 4, epochs: int = 0) -> None:
         self.url = url
         self.published: Counter[str] = Counter()
         self._thread = LoopThread("test-world")
         self._client = self._thread.call(self._connect())
-        self._thread.call(self._client.create_space(SPACE, ["t/#"], streams=streams))
+        self._thread.call(self._client.create_space(SPACE, ["t/#"], streams=streams, epochs=epochs))
         self.streams = [str(StreamId(SPACE, 0, shard)) for shard in range(streams)]
         self._sequence: Counter[str] = Counter()
         self._incarnation = 1

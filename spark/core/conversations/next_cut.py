@@ -15,6 +15,7 @@ from streamlease.protocol.messages import CutFinished, CutFixed, CutResumed, Lea
 from streamlease.spark.core import query_events as q
 from streamlease.spark.core.available import AvailableNow, View
 from streamlease.spark.core.checkpoint import CutOffset
+from streamlease.spark.core.conversations.epoch_cut import EpochCut
 from streamlease.spark.core.conversations.finishing import Finishing
 from streamlease.spark.core.conversations.query_desk import ANSWER_SECONDS, NEWS_SECONDS, Desk
 from streamlease.spark.core.limits import Limits
@@ -33,6 +34,7 @@ class NextCuts:
         finishing: what comes first.
         fresh: the session of a query that begins without a checkpoint, if that is this process.
         fail_on_data_loss: whether the query is to fail where retention removed messages that it has not read.
+        epochs: makes the cuts, if they are to be whole epochs.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class NextCuts:
         *,
         fresh: str,
         fail_on_data_loss: bool,
+        epochs: EpochCut | None = None,
     ) -> None:
         self._desk = desk
         self._cuts = cuts
@@ -53,6 +56,7 @@ class NextCuts:
         self._finishing = finishing
         self._fresh = fresh
         self._fail_on_data_loss = fail_on_data_loss
+        self._epochs = epochs
         self._fixed_at: float | None = None
         """When the last cut was fixed."""
         # Of the present conversation:
@@ -106,6 +110,10 @@ class NextCuts:
             view: of the group, just now; only with one can the only cut be made.
         """
         cuts, targets, limits = self._cuts, self._available.targets, self._limits
+        if self._epochs is not None:
+            if not self._available.has_one_cut or self._is_at_hand(view):
+                self._epochs.propose(limits.max_epochs, targets)
+            return
         if targets is not None:
             limits = limits.at_once()  # there will not be more
         waiting, pinned = cuts.unread.counts(targets), cuts.unread.pinned_ends()
@@ -133,6 +141,8 @@ class NextCuts:
             self._finishing.overtaken(answer.finished)
             return
         self._result = self._cuts.fixed(answer)
+        if self._epochs is not None:
+            self._epochs.fixed(self._result)
         self._passed = self._losses.passed()
         if self._passed:
             self._desk.move(_M.PASSED_OVER)
@@ -185,13 +195,20 @@ class NextCuts:
         """Nothing is there to be read. Is it the end of what is available now?"""
         desk = self._desk
         if self._available.targets is None:
-            if self._is_early():
+            if self._epochs is not None and self._epochs.may_wait():
+                self._look_at_group()
+            elif self._is_early():
                 desk.wait(NEWS_SECONDS)
             else:
                 desk.reply(self._start)
         elif self._has_waited_long():
             self._wait_no_longer()
-        elif desk.around.connected:
+        else:
+            self._look_at_group()
+
+    def _look_at_group(self) -> None:
+        desk = self._desk
+        if desk.around.connected:
             self._view_asked_at = desk.now
             desk.find(q.GroupView())
         else:
@@ -222,11 +239,14 @@ class NextCuts:
         self._desk.wait(NEWS_SECONDS)
         if view is None:
             return
-        if self._available.has_one_cut:
+        if self._epochs is not None:
+            self._epochs.viewed(view)
+        if self._available.has_one_cut or self._epochs is not None:
             self._propose({}, view)
             if self._desk.is_finding or self._cuts.proposed.message is not None:
                 return
-        if self._available.is_exhausted(view, self._view_asked_at - self._desk.asked_at):
+        waited = self._view_asked_at - self._desk.asked_at
+        if self._available.targets is not None and self._available.is_exhausted(view, waited):
             self._desk.reply(self._start)
 
     def _is_at_hand(self, view: View | None) -> bool:
@@ -258,6 +278,10 @@ class NextCuts:
                 self._propose(answer, self._view)
             case q.GroupView():
                 self._viewed(answer)
+            case q.EpochBounds():
+                assert self._epochs is not None
+                self._epochs.found(answer)
+                self._propose({}, self._view)
             case q.Floors():
                 self._weigh(answer)
             case q.Untold():
