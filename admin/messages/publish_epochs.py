@@ -16,12 +16,19 @@ from streamlease.admin.messages.publication import Contents, PublicationPlan, Pu
 from streamlease.admin.messages.sources import Form, InputMeter, Record, read_ahead, records
 from streamlease.protocol.epochs.antichains import Antichain, minimal
 from streamlease.protocol.epochs.order import HIGHEST_EPOCH, Epoch, checked_epoch, join
-from streamlease.protocol.errors import InvalidEpoch, InvalidInput, InvalidOption, NotCapable
+from streamlease.protocol.errors import (
+    InvalidEpoch,
+    InvalidInput,
+    InvalidOption,
+    NotCapable,
+    StreamleaseError,
+)
 from streamlease.protocol.ids import check_name
 
 if TYPE_CHECKING:
     from streamlease.admin.bar import Bar
     from streamlease.agent.client import Client
+    from streamlease.streams.epochs.epoch_publisher import EpochPublisher
     from streamlease.streams.spaces.spaces import Space
 
 
@@ -122,7 +129,7 @@ def both(held: Iterable[Epoch], wanted: Iterable[Epoch]) -> Antichain:
 async def publish_epochs(
     client: Client, plan: PublicationPlan, epochs: EpochPlan, counts: PublicationProgress, bar: Bar
 ) -> None:
-    """Publish all records, and end well unless something goes wrong.
+    """Publish all records, and end well unless something goes wrong behind the first of them.
 
     Raises:
         InvalidEpoch, NotCapable, InvalidInput: a record has no epoch, or one that was given up.
@@ -139,28 +146,60 @@ async def publish_epochs(
         space = await client.spaces.for_topic(topic)
         _check_epochs(space)
         epoch_of, contents = epochs.epoch_of(space.epochs), Contents(client, plan, epochs.column)
-        last: Epoch | None = None
         for record in some[:1]:
             epoch_of(record)  # a first record without an epoch is refused before anything is written
+        error: StreamleaseError | None = None
         async with client.epoch_publisher(space.name, epochs.name, **plan.options) as publisher:
-            while some:
-                for record in some:
-                    epoch = epoch_of(record)
-                    name, content, key = await contents.of(record)
-                    try:
-                        if last is not None and epoch > last:
-                            await publisher.advance(both(publisher.frontier, from_on(epoch)))
-                        receipt = await publisher.submit(name, content, key, epoch=epoch)
-                    except NotCapable as error:
-                        raise NotCapable(f"{record.where}: {error}") from None
-                    last = epoch if last is None else max(last, epoch)
-                    receipt.add_done_callback(counts.settled)
-                    counts.submitted += 1
-                    counts.bytes += len(record.payload)
-                bar.show(meter.done, meter.total, counts.published)
-                some = await anext(lists, [])
-            if last is not None and (rest := both(publisher.frontier, behind_all(last))):
-                await publisher.advance(rest)
+            sending = _Sending(publisher, epoch_of, contents, counts)
+            try:
+                while some:
+                    for record in some:
+                        await sending.send(record)
+                    bar.show(meter.done, meter.total, counts.published)
+                    some = await anext(lists, [])
+                await sending.end()
+            except StreamleaseError as why:
+                if counts.submitted:
+                    raise
+                error = why  # nothing was sent: a clean end, so that it holds back nobody
+        if error is not None:
+            raise error
+
+
+class _Sending:
+    """Sends records, and gives up what stands before the highest epoch of them."""
+
+    def __init__(
+        self,
+        publisher: EpochPublisher,
+        epoch_of: Callable[[Record], Epoch],
+        contents: Contents,
+        counts: PublicationProgress,
+    ) -> None:
+        self._publisher = publisher
+        self._epoch_of = epoch_of
+        self._contents = contents
+        self._counts = counts
+        self._highest: Epoch | None = None
+
+    async def send(self, record: Record) -> None:
+        epoch = self._epoch_of(record)
+        topic, content, key = await self._contents.of(record)
+        try:
+            if self._highest is not None and epoch > self._highest:
+                await self._publisher.advance(both(self._publisher.frontier, from_on(epoch)))
+            receipt = await self._publisher.submit(topic, content, key, epoch=epoch)
+        except NotCapable as error:
+            raise NotCapable(f"{record.where}: {error}") from None
+        self._highest = epoch if self._highest is None else max(self._highest, epoch)
+        receipt.add_done_callback(self._counts.settled)
+        self._counts.submitted += 1
+        self._counts.bytes += len(record.payload)
+
+    async def end(self) -> None:
+        """All records were sent: give up the last epoch too."""
+        if self._highest is not None and (rest := both(self._publisher.frontier, behind_all(self._highest))):
+            await self._publisher.advance(rest)
 
 
 def _check_epochs(space: Space) -> None:

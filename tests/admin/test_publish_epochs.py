@@ -173,6 +173,13 @@ def test_a_row_without_a_good_epoch_ends_it_uncleanly(
     assert lines(store) == [] or "line 1" not in outcome.err
 
 
+def test_who_could_send_nothing_holds_back_nobody(clicks: Command, store: redis.Redis) -> None:
+    clicks.ok("publish", "clicks/a", "--publisher", "p", "--epoch", "4", text="a\n")
+    outcome = clicks("publish", "clicks/a", "--publisher", "q", "--epoch", "4", text="b\n")
+    assert outcome.code != 0 and "line 1: publisher q holds 5 and cannot send at epoch 4" in outcome.err
+    assert [(line["k"], line["name"]) for line in lines(store)[-2:]] == [("enter", "q"), ("leave", "q")]
+
+
 def test_frontiers_in_the_order_of_tuples() -> None:
     assert from_on((4,)) == ((4,),)
     assert from_on((1, 5)) == ((1, 5), (2, 0))
