@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from streamlease.agent import client as asynchronous
 from streamlease.agent.batch import Batch as AsyncBatch
+from streamlease.agent.collections.collection import Collection as AsyncCollection
 from streamlease.agent.epochs.epoch_items import EpochItem
 from streamlease.agent.epochs.epoch_reading import EpochSubscription as AsyncEpochSubscription
 from streamlease.agent.handover import Publisher
@@ -35,6 +36,7 @@ from streamlease.agent.loop import Bridge, LoopThread, ManagerBridge, at_once, o
 from streamlease.agent.subscription import Subscription as AsyncSubscription
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import InvalidInput
+from streamlease.streams.collections.core.multiset import Change, Item
 from streamlease.streams.entries.delivered import Messages
 from streamlease.streams.entries.message_rows import HeadersInput
 from streamlease.streams.epochs.epoch_publisher import EpochInput
@@ -189,6 +191,29 @@ class EpochSubscription(ManagerBridge[AsyncEpochSubscription]):
         return self._inner.positions
 
 
+class Collection(ManagerBridge[AsyncCollection]):
+    """``client.collection(...)``: a context manager and an iterator of changes."""
+
+    def __iter__(self) -> Iterator[Change]:
+        while (change := self._loop.call(_next(self._inner))) is not None:
+            yield change
+
+    @property
+    def items(self) -> dict[Item, int]:
+        """How many there were of each item at the point."""
+        return self._inner.items
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """How far each stream was handed out."""
+        return self._inner.positions
+
+    @property
+    def frontier(self) -> list[Epoch] | None:
+        """The lower frontier, in spaces with epochs."""
+        return self._inner.frontier
+
+
 class EpochPublisher(ManagerBridge[AsyncEpochPublisher]):
     """``client.epoch_publisher(...)``: a context manager."""
 
@@ -306,6 +331,7 @@ class Client(ManagerBridge[asynchronous.Client]):
 
     create_space = waiting(asynchronous.Client.create_space)
     subscribe = opening(asynchronous.Client.subscribe, Subscription)
+    collection = opening(asynchronous.Client.collection, Collection)
 
 
 def connect(url: str | None = None, *, embedded: bool = True) -> Client:

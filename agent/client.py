@@ -7,7 +7,7 @@ none of it, and half of its time would be imports.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
@@ -28,6 +28,7 @@ from streamlease.streams.spaces.spaces import Space, SpaceStore
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from streamlease.agent.collections.collection import Collection
     from streamlease.agent.epochs.epoch_reading import EpochMode, EpochSubscription
     from streamlease.agent.listening import PlainSubscription
     from streamlease.agent.membership.agent import Agent
@@ -286,6 +287,20 @@ class Client:
 
         own, options = (self.redis, self.tails, self.spaces, self.agent), (max_batch, schema)
         return read_plain(*own, filter, after(since), epochs, *options, follow=False)
+
+    def collection(self, filter: str, *, start: Mapping[str, int] | None = None) -> Collection:
+        """What is there of collections at one point (`items`), and then each change behind it, once.
+
+        Args:
+            start: `positions` of another one, to go on there; None: with all that is there.
+
+        Raises:
+            InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated, or that a space is no
+            collection (InvalidOption): when entered.
+        """
+        from streamlease.agent.collections.collection import Collection
+
+        return Collection(self.redis, self.tails, self.spaces, self.agent, filter, start)
 
     async def command(
         self,

@@ -158,6 +158,8 @@ STOREYS = [
     "streams.publish",
     "streams.epochs.core",
     "streams.epochs",
+    "streams.collections.core",
+    "streams.collections",
     "streams.imports",
     "borrower",
     "leader.core.planning",
@@ -285,8 +287,8 @@ def test_the_rules_find_what_they_forbid(tmp_path: Path) -> None:
 
 
 SAME_THING = {
-    "Batch", "Client", "EpochPublisher", "EpochSubscription", "PlainSubscription",  # the blocking twins
-    "Publisher", "Subscription",  # these too
+    "Batch", "Client", "Collection", "EpochPublisher", "EpochSubscription",  # the blocking twins
+    "PlainSubscription", "Publisher", "Subscription",  # these too
     "DeadLetter", "Failed", "NotLeader", "Received", "Tick",  # the event, message or record of the same thing
     "Held", "Peer", "Process", "Reading",  # these are not: they wait for a name each
 }  # fmt: skip

@@ -1,0 +1,280 @@
+"""A subscription to collections: what is there at one point, and then each change behind it.
+
+::
+
+    async with client.collection("prices/#") as prices:
+        prices.items                       # {(topic, key, payload): count} at the point
+        async for change in prices: ...    # topic, key, payload, diff: each change behind it, once
+
+The point is where the streams ended when the subscription was opened; in a space with epochs the newest
+boundary. What is behind it is read in rounds, each up to a newer point: with epochs, a round is whole epochs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from streamlease.agent.collections.gathering import Gathering
+from streamlease.agent.listening import check_plain
+from streamlease.protocol.epochs.antichains import minimal
+from streamlease.protocol.epochs.order import Epoch
+from streamlease.protocol.errors import (
+    HistoryTruncated,
+    InvalidOption,
+    StoreRefused,
+    StoreUnavailable,
+    StreamleaseError,
+    UnknownSpace,
+)
+from streamlease.protocol.ids import StreamId
+from streamlease.registry.starts import check_start
+from streamlease.streams.collections.change_reading import ChangeReader
+from streamlease.streams.collections.core.multiset import Change, Item
+from streamlease.streams.collections.core.tables import changes_of
+from streamlease.streams.collections.points import Point, frontier_at, newest_point
+from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.epochs.news import EpochNews
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import no_stream
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.log.times import after_offset
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.spaces import Space, SpaceStore
+from streamlease.streams.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from streamlease.agent.membership.agent import Agent
+
+LOOK_SECONDS = 1.0
+"""How often new points, spaces and generations are looked for, whatever is pushed."""
+
+ATTEMPTS = 5
+"""So often the point is looked for anew because retention removed what lay before it."""
+
+log = logging.getLogger(__name__)
+
+
+class Collection:
+    """``client.collection(...)``: an async context manager and iterator of changes.
+
+    Args:
+        agent: of the client: it sees that there is a keeper, without which no epoch completes.
+        start: where to go on, as `positions` said; None: with all that is there.
+
+    Raises:
+        InvalidTopic: the filter is malformed.
+        InvalidOption: it names a group, or `start` is no positions.
+    """
+
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        tails: Tails,
+        spaces: SpaceStore,
+        agent: Callable[[], Awaitable[Agent]],
+        filter: str,
+        start: Mapping[str, int] | None = None,
+    ) -> None:
+        self._filter = check_plain(filter)
+        if start is not None and not isinstance(start, Mapping):
+            raise InvalidOption(f"start is {ascii(start)[:80]}: use the positions of a collection, or None")
+        if start is not None:
+            check_start(start)
+        self._redis = redis
+        self._spaces = spaces
+        self._agent = agent
+        self._start = start
+        self._changed = asyncio.Event()
+        self._tails = tails.watch(lambda stream, next: self._changed.set())
+        self._tasks = Supervisor(f"collection {filter}", self._failed)
+        self._found: dict[str, Space] = {}
+        self._schemas: dict[str, Schema | None] = {}
+        self._reader = ChangeReader(redis, filter, self._schemas, {})
+        self._done: dict[StreamId, int] = {}
+        """How far each stream was handed out; with epochs, at which boundary it was."""
+        self._lower: dict[str, tuple[Epoch, ...]] = {}
+        self._losses: list[MissingOffsets] = []
+        self._changes: AsyncGenerator[Change | MissingOffsets] | None = None
+        self.items: dict[Item, int] = {}
+        """How many there were of each item at the point; with a `start`, nothing."""
+
+    async def __aenter__(self) -> Collection:
+        """Read what is there.
+
+        Raises:
+            UnknownSpace: no space has topics that the filter matches.
+            InvalidOption: one of them is no collection.
+            HistoryTruncated: retention removed what was to come first.
+            InvalidInput: a stream never had the offset at which it is to begin.
+            SchemaMismatch: an entry is damaged.
+            StoreUnavailable, StoreRefused.
+        """
+        self._take(await self._spaces.for_filter(self._filter))
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                await (self._begin() if self._start is None else self._go_on(self._start))
+                break
+            except HistoryTruncated:
+                if self._start is not None or attempt == ATTEMPTS:
+                    raise
+        if any(space.epochs for space in self._found.values()):
+            (await self._agent()).need_keepers()
+            news = EpochNews(self._redis, self._tasks)
+            for space in self._found.values():
+                if space.epochs:
+                    news.watch(space.name, self._changed)
+        self._tails.set_streams(self._done)
+        self._changes = self._follow()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._changes is not None:
+            await self._changes.aclose()
+        await self._tasks.close()
+        self._tails.close()
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        return self
+
+    async def __anext__(self) -> Change:
+        """The next change.
+
+        Raises:
+            MissingOffsets: Redis lost changes that were acknowledged, perhaps some that `items` lacks. Asked
+                again, it goes on with what is left; after every other error it is over.
+            HistoryTruncated: retention was faster.
+            SchemaMismatch: an entry is damaged.
+        """
+        if self._changes is None:
+            raise InvalidOption("it is not open: write 'async with client.collection(...) as ...'")
+        change = await anext(self._changes)
+        if isinstance(change, MissingOffsets):
+            raise change
+        return change
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """How far each stream was handed out: a `start` for another subscription.
+
+        In a space with epochs, at which boundary it was of which everything was handed out.
+        """
+        return {str(stream): end for stream, end in self._done.items()}
+
+    @property
+    def frontier(self) -> list[Epoch] | None:
+        """The lower frontier, of what was handed out wholly; None without epochs."""
+        if not self._lower or len({len(epoch) for lower in self._lower.values() for epoch in lower}) > 1:
+            return None
+        return [*minimal([epoch for lower in self._lower.values() for epoch in lower])]
+
+    # ------------------------------------------------------------ the point
+
+    def _take(self, spaces: list[Space]) -> None:
+        for space in spaces:
+            if not space.collection:
+                raise InvalidOption(
+                    f"the filter {ascii(self._filter)[:80]} has topics of space {space.name}, which is no "
+                    f"collection: narrow the filter, or use client.listen"
+                )
+            # The columns of an item stay those that they were at the beginning.
+            self._schemas.setdefault(space.name, space.newest_schema)
+        self._found = {space.name: space for space in spaces}
+
+    async def _begin(self) -> None:
+        gathering, self._losses = Gathering(), []
+        self._reader.positions.clear()
+        for space in self._found.values():
+            point = await newest_point(self._redis, space)
+            self._reader.positions.update(dict.fromkeys(point.ends, 0))
+            async for read in self._reader.upto(point.ends):
+                if isinstance(read, MissingOffsets):
+                    log.warning("collection %s: %s", self._filter, read)
+                    self._losses.append(read)
+                else:
+                    await gathering.add(space.name, read.table)
+            await self._reached(space, point)
+        self.items = await gathering.items()
+
+    async def _go_on(self, start: Mapping[str, int]) -> None:
+        for space in self._found.values():
+            streams = space.streams()
+            states = await AsyncLog(self._redis).states(streams)
+            for stream in streams:
+                if stream not in states:
+                    raise no_stream(stream)
+                offset = start.get(str(stream), 0)
+                after_offset(stream, offset - 1, states[stream])
+                states[stream].check_exists(stream, offset)
+                self._reader.positions[stream] = self._done[stream] = offset
+
+    async def _reached(self, space: Space, point: Point) -> None:
+        """All up to `point` was handed out."""
+        self._done |= point.ends
+        if space.epochs:
+            self._lower[space.name] = await frontier_at(self._redis, space, point.boundary)
+
+    # ------------------------------------------------------------ behind it
+
+    async def _follow(self) -> AsyncGenerator[Change | MissingOffsets]:
+        losses, self._losses = self._losses, []
+        for loss in losses:
+            yield loss
+        looked = 0.0
+        clock = asyncio.get_running_loop().time
+        while True:
+            self._changed.clear()
+            if clock() - looked >= LOOK_SECONDS:
+                looked = clock()
+                await self._look()
+            any_new = False
+            for space in [*self._found.values()]:
+                try:
+                    point = await newest_point(self._redis, space)
+                except (StoreUnavailable, StoreRefused) as error:
+                    log.warning("reading collection %s: %s", self._filter, error)
+                    continue
+                if all(end <= self._done.get(stream, 0) for stream, end in point.ends.items()):
+                    continue
+                any_new = True
+                async for change in self._round(space, point):
+                    yield change
+            if not any_new:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._changed.wait()
+
+    async def _round(self, space: Space, point: Point) -> AsyncGenerator[Change | MissingOffsets]:
+        async for read in self._reader.upto(point.ends):
+            if isinstance(read, MissingOffsets):
+                yield read
+                continue
+            for change, offset in zip(changes_of(read.table), read.offsets.to_pylist(), strict=True):
+                if not space.epochs:
+                    self._done[read.stream] = offset + 1
+                yield change
+            if not space.epochs:
+                self._done[read.stream] = read.end
+        with contextlib.suppress(StoreUnavailable, StoreRefused):  # the next round will tell
+            await self._reached(space, point)
+
+    async def _look(self) -> None:
+        """Take new spaces and generations; those that are gone have no more changes."""
+        with contextlib.suppress(UnknownSpace, StoreUnavailable, StoreRefused):
+            known = await self._spaces.recent()
+            self._take(known.for_filter(self._filter))
+            self._tails.set_streams(stream for one in self._found.values() for stream in one.streams())
+
+    def _failed(self, task: str, error: StreamleaseError) -> None:
+        """A defect of the push was logged; points are looked for all the same."""

@@ -1,0 +1,1 @@
+"""Adding changes up. Pure."""

@@ -1,0 +1,60 @@
+"""Changes as Arrow tables: adding them up, many at once. Pure.
+
+A table has the columns topic, key, payload or the typed ones, and diff. Adding up groups rows whose values
+Arrow holds for the same; rows that it cannot group (lists and structs) stay as they are, and so do all rows
+if a count might not fit into 64 bits. So a table is never wrong, only longer than need be: `Multiset` says
+what is one item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamlease.streams.collections.core.multiset import Change, Columns, Content, frozen
+
+BESIDE = ("topic", "key", "diff")
+"""What each table has, whatever the items are."""
+
+_MOST = 2**63 - 1
+
+
+def added_up(table: pa.Table) -> pa.Table:
+    """A table that comes to the same with fewer rows; in no order, and perhaps not with the fewest."""
+    names = table.schema.names
+    items = [name for name in names if name != "diff"]
+    if any(pa.types.is_nested(table.schema.field(name).type) for name in items) or not _fits(table):
+        return table
+    grouped = table.group_by(items, use_threads=False).aggregate([("diff", "sum")])
+    renamed = grouped.rename_columns(
+        ["diff" if name == "diff_sum" else name for name in grouped.schema.names]
+    )
+    return renamed.select(names).filter(pc.not_equal(renamed.column("diff"), 0))
+
+
+def _fits(table: pa.Table) -> bool:
+    """Whether no sum of diffs leaves 64 bits, whichever rows it is of."""
+    extent = pc.min_max(table.column("diff"))
+    least, most = extent["min"].as_py(), extent["max"].as_py()
+    return least is None or max(abs(least), abs(most)) * table.num_rows <= _MOST
+
+
+def changes_of(table: pa.Table | pa.RecordBatch) -> list[Change]:
+    """The rows of a table."""
+    topics, keys, diffs = (table.column(name).to_pylist() for name in BESIDE)
+    return [
+        Change(topic, key, content, diff)
+        for topic, key, content, diff in zip(topics, keys, _contents(table), diffs, strict=True)
+    ]
+
+
+def _contents(table: pa.Table | pa.RecordBatch) -> Sequence[Content]:
+    names = [name for name in table.schema.names if name not in BESIDE]
+    if names == ["payload"]:
+        payloads: list[bytes] = table.column("payload").to_pylist()
+        return payloads
+    columns = [[frozen(value) for value in table.column(name).to_pylist()] for name in names]
+    rows: list[Columns] = [tuple(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return rows
