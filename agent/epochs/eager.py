@@ -88,8 +88,8 @@ class EagerReader:
                     yield told
         now = asyncio.get_running_loop().time()
         if now - self._looked >= LOOK_SECONDS:
+            self._due |= await self._staged.behind()
             self._looked = now
-            self._due.update(self._streams)
         # Without those in which there is more: boundaries come in between.
         due = sorted(self._due)
         for begin in range(0, len(due), AT_ONCE):

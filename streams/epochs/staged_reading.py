@@ -61,10 +61,36 @@ class StagedLogs:
             StoreUnavailable, StoreRefused.
         """
         self._at = dict.fromkeys(streams, 0)
-        for begin in range(0, len(streams) if at_ends else 0, STREAMS_AT_ONCE):
+        if at_ends:
+            self._at = await self._ends()
+
+    async def behind(self) -> set[StreamId]:
+        """The streams of which more is staged than was read.
+
+        Raises:
+            EpochsLost: Redis lost what was read before.
+            StoreUnavailable, StoreRefused.
+        """
+        ends = await self._ends()
+        for stream, end in ends.items():
+            self._check(stream, end)
+        return {stream for stream, end in ends.items() if end > self._at[stream]}
+
+    async def _ends(self) -> dict[StreamId, int]:
+        found: dict[StreamId, int] = {}
+        streams = [*self._at]
+        for begin in range(0, len(streams), STREAMS_AT_ONCE):
             page = streams[begin : begin + STREAMS_AT_ONCE]
             ends = await ask(self._redis, [("HGET", keys.staged_meta(stream), "next") for stream in page])
-            self._at |= {stream: int(end or 0) for stream, end in zip(page, ends, strict=True)}
+            found |= {stream: int(end or 0) for stream, end in zip(page, ends, strict=True)}
+        return found
+
+    def _check(self, stream: StreamId, end: int) -> None:
+        if end < self._at[stream]:
+            raise EpochsLost(
+                f"what was staged for stream {stream} ends at {end}, and was read up to {self._at[stream]}: "
+                f"Redis lost writes, as in a failover, or the space was deleted; begin again"
+            )
 
     async def read(self, streams: Sequence[StreamId]) -> tuple[list[EarlyBatch], set[StreamId]]:
         """What is new in some of the streams, at most `AT_ONCE`; and those that may have more.
@@ -87,12 +113,7 @@ class StagedLogs:
         for stream, entries, next, schemas in zip(
             streams, replies[::3], replies[1::3], replies[2::3], strict=True
         ):
-            if int(next or 0) < self._at[stream]:
-                raise EpochsLost(
-                    f"what was staged for stream {stream} ends at {int(next or 0)}, and was read up to "
-                    f"{self._at[stream]}: Redis lost writes, as in a failover, or the space was deleted; "
-                    f"begin again"
-                )
+            self._check(stream, int(next or 0))
             found += self._taken(stream, [(one[0], one[1]) for one in entries], schemas)
             if len(entries) == COUNT:
                 more.add(stream)
