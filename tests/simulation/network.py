@@ -22,6 +22,9 @@ FATAL = {
     for room, name in (
         ("registry", "claim"), ("registry", "take_over"), ("registry", "resign"), ("registry", "witness"),
         ("leader", "journal_append"), ("leader", "journal_snapshot"),
+        ("streams.epochs", "enter"), ("streams.epochs", "line"), ("streams.epochs", "lose"),
+        ("streams.epochs", "decide"), ("streams.epochs", "move"), ("streams.epochs", "record"),
+        ("streams.epochs", "drop"), ("streams.epochs", "snapshot"),
     )
 }  # fmt: skip
 """Scripts before and behind which a process may crash."""

@@ -1,0 +1,367 @@
+"""One world of epochs: a server in memory, keepers, publishers, readers, and a seed that decides all."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import secrets
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from streamlease.hosts import keepers
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.epochs import keeping, keys
+from streamlease.streams.log.keys import staged_part
+from streamlease.testing.loops import BusyLoop, Process, Timeline
+from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory_server import MemoryServer
+from tests.simulation.epochs.actors import SPACE, Actor, Closer, KeeperHost, Reader, Sender
+from tests.simulation.epochs.truth import EpochTruth
+from tests.simulation.judge import Violation
+from tests.simulation.kernel import Kernel
+from tests.simulation.network import Faults, FaultyLine
+from tests.simulation.watching import _Defects, _note_unraisable
+
+BEGAN_AT = 1_000_000.0
+LIVE_SECONDS = 120.0
+TIMEOUT_SECONDS = 5.0
+QUIET_SECONDS = 6.0
+"""So long all must stay well."""
+
+
+class EpochWorld:
+    """Everything of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.timeline = Timeline()
+        self.kernel = Kernel(seed, self.timeline)
+        self.random = self.kernel.random
+        self.sometimes: Counter[str] = Counter()
+        self.faults = Faults()
+        self.server = MemoryServer(lambda: BEGAN_AT + self.timeline.now, replicated=True)
+        self.truth = EpochTruth()
+        self.defects: list[str] = []
+        self.causes: list[BaseException | None] = []
+        self.dimensions = self.random.choice((1, 1, 2))
+        self.names = [f"p{number}" for number in range(self.random.randint(1, 3))]
+        self.streams = self.random.randint(1, 4)
+        self.keepers: list[KeeperHost] = []
+        self.senders: list[Sender] = []
+        self.readers: list[Reader] = []
+        self.closer: Closer | None = None
+        self.over = False
+        self.healing = False
+        self._down_until = 0.0
+        self._processes = 0
+        self._numbers = 0
+        self._weights = self._drawn()
+
+    def _drawn(self) -> dict[str, float]:
+        """Which faults this seed has, and how strong."""
+        draw = self.random
+
+        def maybe(weight: float) -> float:
+            return weight * draw.choice((0.3, 1, 3)) if draw.random() < 0.5 else 0.0
+
+        for name, strength in (
+            ("refused", 0.1), ("broken", 0.05), ("unanswered", 0.05), ("unheard", 1.0), ("overdue", 0.03),
+            ("crash_before", 0.02), ("crash_after", 0.02),
+        ):  # fmt: skip
+            if draw.random() < 0.4:
+                setattr(self.faults, name, draw.random() * strength)
+        if draw.random() < 0.3:
+            self.faults.slow = draw.choice((30, 200))
+        return {
+            "publish": 3.0, "read": 1.0, "leave": maybe(1.0), "crash": maybe(1.0), "pause": maybe(1.0),
+            "cut_off": maybe(0.5), "keeper": maybe(0.7), "twin": maybe(0.4), "restart": maybe(0.3),
+        }  # fmt: skip
+
+    # ------------------------------------------------------------ what lines and actors ask
+
+    @property
+    def down(self) -> bool:
+        """Whether the store answers nothing now."""
+        return self._down_until > self.timeline.now
+
+    def number(self) -> int:
+        """A number that was not there before."""
+        self._numbers += 1
+        return self._numbers
+
+    def process(self, kind: str) -> tuple[Process, FaultyLine]:
+        """A new process and its line."""
+        self._processes += 1
+        process = self.timeline.process(f"{kind}{self._processes}", 1.0, self.random.randint(0, 10**5))
+        line = FaultyLine(self, process)  # type: ignore[arg-type]  # what it asks of a world is here too
+        process.ends.append(lambda: line.cut_off(1e9))
+        return process, line
+
+    def crash(self, process: Process) -> None:
+        """The process is killed."""
+        if process.alive and not self.over:
+            self.kernel.note(process.name, "is killed")
+            process.kill()
+
+    # ------------------------------------------------------------ acts
+
+    @property
+    def actors(self) -> list[Actor]:
+        """Those that live."""
+        everybody: list[Actor] = [*self.keepers, *self.senders, *self.readers]
+        return [one for one in everybody if one.process.alive]
+
+    def _here(self) -> list[Sender]:
+        return [one for one in self.senders if one.process.alive]
+
+    def do_publish(self) -> None:
+        """A name that nobody has gets a process, perhaps again."""
+        taken = {one.publisher for one in self._here()}
+        free = [name for name in self.names if name not in taken]
+        if free:
+            self.senders.append(Sender(self, self.random.choice(free)))
+
+    def do_twin(self) -> None:
+        """A second process takes a name."""
+        if here := self._here():
+            self.sometimes["two processes under one name"] += 1
+            self.senders.append(Sender(self, self.random.choice(here).publisher))
+
+    def do_leave(self) -> None:
+        """A publisher ends well."""
+        if here := self._here():
+            self.random.choice(here).leaving = True
+
+    def do_read(self) -> None:
+        """One more reader, or one in the place of another, or where one was."""
+        if len(self.readers) < 3:
+            self.readers.append(Reader(self))
+            return
+        place = self.random.randrange(len(self.readers))
+        former = self.readers[place]
+        self.crash(former.process)
+        self.sometimes["a reader is followed at its positions"] += 1
+        self.readers[place] = Reader(self, former.chain)
+
+    def do_crash(self) -> None:
+        """A publisher or a keeper is killed."""
+        if here := [one for one in self.actors if not isinstance(one, Reader)]:
+            self.crash(self.random.choice(here).process)
+
+    def do_keeper(self) -> None:
+        """One more host."""
+        if len([one for one in self.keepers if one.process.alive]) < 3:
+            self.keepers.append(KeeperHost(self))
+
+    def do_pause(self) -> None:
+        """A process is stopped for a while."""
+        if here := self.actors:
+            seconds = self.random.choice((0.3, 3.0, 8.0))
+            one = self.random.choice(here)
+            self.kernel.note(one.name, "is stopped for", seconds)
+            self.sometimes["a pause"] += 1
+            one.process.pause(seconds)
+
+    def do_cut_off(self) -> None:
+        """A process cannot reach the store for a while."""
+        if here := self.actors:
+            one, seconds = self.random.choice(here), self.random.choice((0.3, 3.0, 8.0))
+            self.kernel.note(one.name, "is cut off for", seconds)
+            one.line.cut_off(seconds)
+
+    def do_restart(self) -> None:
+        """The server ends and comes back, with all its data."""
+        self.kernel.note("store", "is restarted")
+        self.sometimes["a restart of the store"] += 1
+        self.server.restart()
+        self._down_until = self.timeline.now + self.random.choice((0.1, 2.0))
+
+    # ------------------------------------------------------------ a run
+
+    def run(self) -> None:
+        """Everything, from the beginning to the end.
+
+        Raises:
+            Violation: an invariant does not hold.
+        """
+        gc.disable()
+        try:
+            with self._patched():
+                try:
+                    self._run()
+                finally:
+                    self.over = True
+                    self.timeline.end()
+                if self.defects:
+                    raise Violation(self.defects[0])
+        finally:
+            gc.enable()
+
+    def _run(self) -> None:
+        admin = self.timeline.process("admin")
+        admin.start(self._begin())
+        self._until(0.05)
+        self.do_keeper()
+        self.do_publish()
+        self.do_read()
+        names, weights = list(self._weights), list(self._weights.values())
+        gap = self.random.choice((150, 400))
+
+        def act() -> None:
+            if not self.healing:
+                getattr(self, f"do_{self.random.choices(names, weights)[0]}")()
+                self.kernel.after(1 + int(self.random.expovariate(1 / gap)), act)
+
+        self.kernel.after(200, act)
+        self._until(self.random.choice((6.0, 12.0)))
+        self._heal()
+        if not self._until(self.timeline.now + LIVE_SECONDS, self._is_well):
+            raise Violation(f"not well within {LIVE_SECONDS:.0f} s after the last fault: {self.why}")
+        for reader in self.readers:
+            if reader.process.alive:
+                self.truth.ended(reader.chain)
+
+    async def _begin(self) -> None:
+        client = connect(self.server, embedded=False)
+        await client.create_space(
+            SPACE, ["s/#"], streams=self.streams, epochs=self.dimensions, epochs_timeout=TIMEOUT_SECONDS
+        )
+        await client.close()
+
+    def _heal(self) -> None:
+        """No faults any more; whoever publishes leaves."""
+        self.kernel.note("world", "heals")
+        self.healing = True
+        self.faults.stop()
+        self._down_until = 0.0
+        for one in self.actors:
+            one.process.paused_until = min(one.process.paused_until, self.timeline.now + 1.0)
+            one.line.cut_off_until = 0.0
+        self.keepers.append(KeeperHost(self))
+        self.readers.append(Reader(self))
+        for sender in self.senders:
+            sender.leaving = True
+
+    why = ""
+
+    _well_since: float | None = None
+
+    def _is_well(self) -> bool:
+        """Nobody publishes, all that was given up is completed and read, and nothing is staged, for long."""
+        self.why = self._trouble()
+        if self.why:
+            self._well_since = None
+        elif self._well_since is None:
+            self._well_since = self.timeline.now
+        return self._well_since is not None and self.timeline.now - self._well_since >= QUIET_SECONDS
+
+    def _trouble(self) -> str:
+        if any(sender.process.alive for sender in self.senders):
+            return "somebody still publishes"
+        writers = self._asked(b"HGETALL", keys.writers(SPACE))
+        if any(record.endswith(b" here") for record in writers[1::2]):
+            return "somebody counts as being there"
+        if self.closer is None:
+            self.closer = Closer(self)
+        if not self.closer.done:
+            return "somebody closes what is open"
+        for shard in range(self.streams):
+            if staged := self._asked(b"HKEYS", staged_part(StreamId(SPACE, 0, shard), "epochs")):
+                return f"{staged[0]!r} is still staged"
+            if left := self._asked(b"XLEN", staged_part(StreamId(SPACE, 0, shard), "log")):
+                return f"{left} entries are left in a staged log"
+        boundary = int(self._asked(b"HGET", keys.state(SPACE), b"boundary") or 0)
+        newest = self._asked(b"XREVRANGE", keys.bounds(SPACE), b"+", b"-", b"COUNT", b"1")
+        if boundary and (not newest or not newest[0][0].startswith(b"%d-" % boundary)):
+            return "the newest boundary is not there"
+        if self._asked(b"HGET", keys.state(SPACE), b"pending"):
+            return "a boundary is pending"
+        found = self._asked(b"HGETALL", keys.ends(SPACE))
+        ends = {name.decode(): int(end) for name, end in zip(found[::2], found[1::2], strict=True)}
+        for reader in self.readers:
+            if reader.process.alive:
+                there = {stream: end for stream, end in reader.chain.kept[0].items() if end}
+                if there != {stream: end for stream, end in ends.items() if end}:
+                    return f"{reader.name} is at {there} of {ends}"
+        return ""
+
+    def _asked(self, name: bytes, *args: bytes | str) -> Any:
+        return self.server.execute([name, *(one.encode() if isinstance(one, str) else one for one in args)])
+
+    def _until(self, at: float, done: Any = lambda: False) -> bool:
+        def look() -> bool:
+            self._look_for_defects()
+            return bool(done())
+
+        try:
+            return self.timeline.run(at, look)
+        except BusyLoop as busy:
+            raise Violation(str(busy)) from None
+        finally:
+            self._look_for_defects()
+
+    def _look_for_defects(self) -> None:
+        for cause in self.causes:
+            if isinstance(cause, Violation):
+                raise cause
+        for process in self.timeline.processes:
+            for trouble in process.loop.troubles:
+                error = trouble.get("exception")
+                if isinstance(error, Violation):
+                    raise error
+                self.defects.append(f"{process.name}: {trouble.get('message')}: {error!r}")
+            process.loop.troubles.clear()
+            for task in process.loop.tasks:
+                if task.done() and not task.cancelled() and isinstance(task.exception(), Violation):
+                    raise task.exception()
+        if self.defects:
+            raise Violation(self.defects[0])
+
+    @contextmanager
+    def _patched(self) -> Iterator[None]:
+        """Random numbers are of the seed, and what is rare in production happens often."""
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            enter(mock.patch.object(secrets, "token_hex", lambda size=16: self.random.randbytes(size).hex()))
+            state = random.getstate()
+            stack.callback(random.setstate, state)
+            random.seed(self.seed)
+            enter(mock.patch.object(keeping, "SNAPSHOT_LINES", 10))
+            enter(mock.patch.object(keeping, "PIECE_ROWS", 2))
+            enter(mock.patch.object(keeping, "MOVE_ENTRIES", 2))
+            enter(mock.patch.object(keeping, "DROP_ENTRIES", 2))
+            enter(mock.patch.object(keepers, "TIDY_SECONDS", 3.0))
+            enter(warnings.catch_warnings())
+            warnings.simplefilter("error")
+            enter(mock.patch.object(sys, "unraisablehook", lambda raised: _note_unraisable(self, raised)))  # type: ignore[arg-type]
+            handler = _Defects(self)  # type: ignore[arg-type]
+            logger = logging.getLogger("streamlease")
+            level, propagate = logger.level, logger.propagate
+            logger.addHandler(handler)
+            logger.setLevel(logging.ERROR)
+            logger.propagate = False
+            stack.callback(logger.removeHandler, handler)
+            stack.callback(setattr, logger, "propagate", propagate)
+            stack.callback(logger.setLevel, level)
+            yield
+
+
+def run(seed: int) -> EpochWorld:
+    """Run one seed.
+
+    Raises:
+        Violation: an invariant does not hold; the world is in its `world` attribute.
+    """
+    world = EpochWorld(seed)
+    try:
+        world.run()
+    except Exception as error:
+        error.world = world  # type: ignore[attr-defined]
+        raise
+    return world
