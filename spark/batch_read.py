@@ -27,6 +27,7 @@ from streamlease.protocol.offsets import OffsetRange
 from streamlease.protocol.topics import intersect
 from streamlease.spark import option_values as read
 from streamlease.spark.connections import connection
+from streamlease.spark.epoch_ranges import EpochRange, epoch_ends
 from streamlease.spark.schema import (
     BATCH_NAMES,
     FrameColumns,
@@ -75,6 +76,8 @@ class BatchOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = True
     columns: tuple[str, ...] = ()
+    epochs: EpochRange | None = None
+    """The only epochs that are read."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> BatchOptions:
@@ -106,6 +109,7 @@ class BatchOptions:
             fail_on_data_loss=read.flag("failOnDataLoss", given.get("failondataloss", "true")),
             include_headers=read.flag("includeHeaders", given.get("includeheaders", "true")),
             columns=read.words("columns", given.get("columns", "")),
+            epochs=EpochRange.parse(given),
         )
 
 
@@ -236,6 +240,10 @@ def _ranges(reader: BatchReader) -> dict[StreamId, OffsetRange]:
         ends = _at(reader, states, options.ending_timestamp * 1000)
     elif not isinstance(options.ending, str):
         ends |= _checked("endingOffsets", options.ending, known)
+    if options.epochs is not None:
+        first, last = epoch_ends(redis, options.filter, reader.spaces, options.epochs)
+        starts |= _kept(first, states, fail=options.fail_on_data_loss)
+        ends |= {stream: min(end, ends[stream]) for stream, end in last.items() if stream in ends}
     return {
         stream: OffsetRange(starts[stream], ends[stream])
         for stream in states

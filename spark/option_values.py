@@ -141,6 +141,23 @@ def topics(name: str, text: str) -> tuple[str, ...]:
     return found
 
 
+def epoch(name: str, given: Mapping[str, str]) -> tuple[int, ...] | None:
+    """The epoch that stands under `name`, an integer or a list of them, or None."""
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    try:
+        data = json.loads(text)
+        found = tuple(data) if isinstance(data, list) else (data,)
+        if not found or any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in found):
+            raise ValueError
+    except (ValueError, RecursionError):
+        raise InvalidOption(
+            f"option '{name}' is {shown(text)}: give an epoch, such as 4, or [4, 0] where epochs are tuples"
+        ) from None
+    return found
+
+
 def duration(name: str, text: str) -> int:
     """Milliseconds of a duration such as ``15m``."""
     return parse_duration(f"option '{name}'", text)

@@ -46,6 +46,9 @@ BATCH_NAMES = (
     "failOnDataLoss",
     "includeHeaders",
     "columns",
+    "startingEpoch",
+    "endingEpoch",
+    "asOfEpoch",
 )
 
 

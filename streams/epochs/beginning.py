@@ -20,7 +20,7 @@ from streamlease.streams.epochs.core.whole import begins
 from streamlease.streams.epochs.stored import Joined, parse_bounds, read_joined
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.state import LogState, no_stream
-from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.connection import AsyncRedis, Redis, ask
 from streamlease.streams.spaces.spaces import Space
 
 BACK_PAGE = 100
@@ -44,10 +44,10 @@ class Began(NamedTuple):
     """The number of the newest boundary."""
 
 
-class _Back:
+class Way:
     """A place among the boundaries of a space, from the newest one backwards."""
 
-    def __init__(self, redis: AsyncRedis, space: Space, joined: Joined) -> None:
+    def __init__(self, redis: Redis, space: Space, joined: Joined) -> None:
         self._redis = redis
         self._space = space
         self._page: dict[int, Boundary] = {}
@@ -111,7 +111,7 @@ async def begin_newest(redis: AsyncRedis, space: Space) -> Began:
         EpochsTruncated: it is not there.
         Unsupported, StoreUnavailable, StoreRefused.
     """
-    began = await _Back(redis, space, await read_joined(redis, space.name)).began(space.epochs)
+    began = await Way(redis, space, await read_joined(redis, space.name)).began(space.epochs)
     upper = maximal([*began.stood.upper, *await staged_epochs(redis, space.streams())])
     return began._replace(stood=began.stood._replace(upper=upper))
 
@@ -122,7 +122,7 @@ async def begin_earliest(redis: AsyncRedis, space: Space) -> Began:
     Raises:
         As `begin_newest`; UnknownSpace: a stream is not there.
     """
-    back = _Back(redis, space, await read_joined(redis, space.name))
+    back = Way(redis, space, await read_joined(redis, space.name))
     states = await _states(redis, space)
     while back.number and await back.earlier(states) is None:
         pass
@@ -136,7 +136,7 @@ async def begin_at(redis: AsyncRedis, space: Space, wanted: Mapping[StreamId, in
         As `begin_earliest`.
         HistoryTruncated: retention removed messages from behind it.
     """
-    back = _Back(redis, space, await read_joined(redis, space.name))
+    back = Way(redis, space, await read_joined(redis, space.name))
     states = await _states(redis, space)
     while any(back.ends.get(stream, 0) > offset for stream, offset in wanted.items()):
         why = await back.earlier(states)
@@ -163,7 +163,7 @@ async def begin_before(redis: AsyncRedis, space: Space, reached: Mapping[StreamI
     Raises:
         Unsupported, StoreUnavailable, StoreRefused.
     """
-    back = _Back(redis, space, await read_joined(redis, space.name))
+    back = Way(redis, space, await read_joined(redis, space.name))
     while back.number and any(back.ends.get(stream, 0) > offset for stream, offset in reached.items()):
         if not await back.before():
             break
