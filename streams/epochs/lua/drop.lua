@@ -18,7 +18,7 @@ end
 local wanted = {}
 local some = false
 for i = 5, #ARGV do
-  if redis.call('HEXISTS', KEYS[3], ARGV[i]) == 1 then
+  if redis.call('HGET', KEYS[3], ARGV[i]) then
     wanted[ARGV[i]] = true
     some = true
   end
