@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
 
 import streamlease
 from streamlease.agent.epochs.epoch_items import EpochBatch, Frontier
+from streamlease.agent.epochs.epoch_reading import EpochSubscription
 from streamlease.streams.epochs import keys
 from tests.conftest import MakeServer
 from tests.topology.servers import Cluster
@@ -41,3 +43,28 @@ async def test_an_epoch_is_whole_over_the_servers_of_a_cluster(make_redis_server
                 elif isinstance(item, Frontier) and item.lower >= ((EPOCHS,),):
                     break
         assert found == {(epoch,): wanted for epoch in range(EPOCHS)}
+
+
+async def test_what_is_staged_on_several_servers_comes_once(make_redis_server: MakeServer) -> None:
+    cluster = Cluster(make_redis_server, "redis7")
+    async with streamlease.connect(cluster.url) as client:
+        await client.create_space("s", ["s/#"], streams=6, epochs=1)
+        found: Counter[tuple[tuple[int, ...], bytes]] = Counter()
+
+        async def listen(items: EpochSubscription) -> None:
+            async for item in items:
+                if isinstance(item, EpochBatch):
+                    found.update((item.epoch, message.payload) for message in item.messages)
+                elif isinstance(item, Frontier) and item.lower >= ((EPOCHS,),):
+                    break
+
+        async with client.listen("s/#", epochs="eager") as items, client.epoch_publisher("s", "a") as one:
+            listening = asyncio.create_task(listen(items))
+            for epoch in range(EPOCHS):
+                for number in range(ROWS):
+                    await one.submit(f"s/{number % 29}", b"%d" % number, epoch=epoch)
+                await one.advance(epoch + 1)
+            await listening
+        assert found == Counter(
+            {((epoch,), b"%d" % row): 1 for epoch in range(EPOCHS) for row in range(ROWS)}
+        )
