@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.streams.epochs.keys import stage_keys, staged_news
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.epochs.keys import stage_keys, staged_log, staged_news
 from streamlease.streams.log.append_rounds import write_appends
 from streamlease.streams.log.appends import Append, Appended
 from streamlease.streams.redis.connection import Argument, Redis
@@ -38,7 +39,21 @@ class StagedLog:
         Raises:
             As ``AsyncLog.append_many``.
         """
-        return await write_appends(self._redis, appends, stage_call, wait_seconds=wait_seconds, evolve=evolve)
+        outcomes = await write_appends(
+            self._redis, appends, stage_call, wait_seconds=wait_seconds, evolve=evolve
+        )
+        return [
+            _foreign(append.stream) if type(outcome) is StreamleaseError else outcome
+            for append, outcome in zip(appends, outcomes, strict=True)
+        ]
+
+
+def _foreign(stream: StreamId) -> StreamleaseError:
+    """The error for a staged log into which somebody put an entry behind its end."""
+    return StreamleaseError(
+        f"nothing can be staged for stream {stream} any more: {staged_log(stream)} was given an entry which "
+        f"Streamlease did not write; make another space"
+    )
 
 
 def stage_call(group: Sequence[Append]) -> Call:

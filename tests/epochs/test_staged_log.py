@@ -190,3 +190,15 @@ async def test_followers_hear_of_it(staged: StagedLog, redis: AsyncRedis, stream
         await one(staged, append(stream, 0, rows(0, 3)))
         message = await heard.get_message(ignore_subscribe_messages=True, timeout=5)
     assert message is not None and message["data"] == b"3"
+
+
+async def test_what_others_put_into_it_ends_it(
+    staged: StagedLog, redis: AsyncRedis, stream: StreamId
+) -> None:
+    await one(staged, append(stream, 0, rows(0, 1)))
+    await redis.xadd(staged_log(stream), {"some": "thing"}, id="900-1")
+    for _ in range(2):
+        outcome = await one(staged, append(stream, 1, rows(1, 1)))
+        assert type(outcome) is StreamleaseError
+        assert f"{staged_log(stream)} was given an entry which Streamlease did not write" in str(outcome)
+        await redis.xdel(staged_log(stream), "900-1")
