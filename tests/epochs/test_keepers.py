@@ -64,8 +64,7 @@ async def test_one_host_keeps_a_space_and_another_one_follows(redis_url: str) ->
 async def test_a_process_keeps_by_itself_where_there_are_no_hosts(redis_url: str) -> None:
     async with streamlease.connect(redis_url) as client:
         await client.create_space("space", topics=["t/#"], streams=2, epochs=1)
-        writer = LineWriter(client.redis, "space", "a")
-        await writer.enter()
-        await writer.advance(((1,),), [])
-        (await client.agent()).need_keepers()
-        await boundary(client.redis, 1)
+        async with client.epoch_publisher("space", "a") as publisher:
+            await publisher.send("t/1", b"x", epoch=0)
+            await publisher.advance(1)
+            await boundary(client.redis, 1)
