@@ -330,6 +330,7 @@ class Client(ManagerBridge[asynchronous.Client]):
         return EpochSubscription(self._loop, inner)
 
     create_space = waiting(asynchronous.Client.create_space)
+    seal_space = waiting(asynchronous.Client.seal_space)
     subscribe = opening(asynchronous.Client.subscribe, Subscription)
     collection = opening(asynchronous.Client.collection, Collection)
 

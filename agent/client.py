@@ -135,6 +135,12 @@ class Client:
         """Create a space, or return it if it exists with the same definition; see `SpaceStore.create`."""
         return await self.spaces.create(name, topics, **options)
 
+    async def seal_space(self, name: str) -> Space:
+        """End a space: it takes no more messages, and readers reach its end; see `sealing.seal_space`."""
+        from streamlease.streams.epochs.sealing import seal_space
+
+        return await seal_space(self.redis, self.spaces, name, self._have_keepers)
+
     async def next_offsets(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
         """The offset that the next message of each stream will get."""
         from streamlease.streams.log.log import AsyncLog

@@ -136,7 +136,7 @@ def seal(
         yes=yes,
         as_json=as_json,
     )
-    space = with_client(redis, lambda client: client.spaces.generations.seal(name))
+    space = with_client(redis, lambda client: client.seal_space(name))
     if as_json:
         space_view.definition(space)
     else:

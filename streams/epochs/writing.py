@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from streamlease.protocol.epochs.antichains import Antichain
-from streamlease.protocol.errors import Fenced, NotDurable, StoreRefused, StreamleaseError
+from streamlease.protocol.errors import Fenced, NotDurable, StoreRefused, StreamleaseError, StreamSealed
 from streamlease.protocol.ids import Token, check_name, random_token
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.lines import (
@@ -80,11 +80,15 @@ class LineWriter:
             above: an incarnation that somebody has seen, should Redis have lost it.
 
         Raises:
+            StreamSealed: the space takes no more.
             StoreUnavailable, StoreRefused: it was not written.
             NotDurable, Indefinite: it may have been; repeat it.
         """
         args: list[Argument] = [self.name, self._token, above, json.dumps(self._host), keys.news(self.space)]
-        _, inc, number = await self._run("enter", args)
+        verdict, *numbers = await self._run("enter", args)
+        if verdict == b"sealed":
+            raise StreamSealed(f"space {self.space} is sealed and takes no more messages: use another space")
+        inc, number = numbers
         self.inc, self.entered_at = int(inc), int(number)
         return self.entered_at
 

@@ -9,6 +9,7 @@
 --
 -- Replies
 --   {'entered', incarnation, number of the line}   by this call, or by a former one whose answer was lost
+--   {'sealed'}                                     the space takes no more
 
 -- include: streamlease.streams.epochs/writer
 
@@ -17,6 +18,9 @@ if it and it.token == ARGV[2] then
   -- A write, so that WAIT or WAITAOF behind a repetition covers the first call.
   write_writer(KEYS[1], ARGV[1], it)
   return {'entered', it.inc, it.line}
+end
+if redis.call('HGET', KEYS[1], '!sealed') then
+  return {'sealed'}
 end
 local inc = math.max(it and it.inc or 0, tonumber(ARGV[3])) + 1
 local shown = string.format('%.0f', inc)
