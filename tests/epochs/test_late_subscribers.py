@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import json
 import random
+import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -22,6 +24,7 @@ from streamlease.agent.epochs.epoch_reading import EpochSubscription
 from streamlease.protocol.epochs.antichains import changes, is_open, is_seen
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.streams.epochs import boundary_reading, stretch_reading
+from tests.admin.command import SCRIPT
 from tests.epochs.playing import SECONDS, epochs_of, everything, shown
 
 ALL = "clicks/#"
@@ -303,3 +306,46 @@ async def test_readers_of_two_clients_agree(real_redis_url: str, monkeypatch: py
                 await asyncio.gather(send(a, epoch, f"a{epoch}"), send(b, epoch, f"b{epoch}"))
                 await asyncio.gather(a.advance([epoch + 1]), b.advance([epoch + 1]))
             assert await first == await until_frontier(two, 15)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_reader_across_the_death_of_a_keeper(real_redis_url: str, tmp_path: Path, mode: Mode) -> None:
+    """The process that keeps the space is killed at work; another one goes on, and the reader with it."""
+    serve = [str(SCRIPT), "serve", "--redis", real_redis_url, "--http-port", "0"]
+    wanted = {epoch: sorted(f"{epoch}.{n}" for n in range(20)) for epoch in range(30)}
+    kept = asyncio.Event()
+
+    async def host() -> asyncio.subprocess.Process:
+        quiet = asyncio.subprocess.DEVNULL
+        return await asyncio.create_subprocess_exec(*serve, stdout=quiet, stderr=quiet, cwd=tmp_path)
+
+    async with connect(real_redis_url, embedded=False) as client:
+        await client.create_space("clicks", [ALL], streams=4, epochs=1)
+        first = await host()
+        processes = [first]
+        try:
+            async with client.listen(ALL, start="earliest", epochs=mode) as items:
+
+                async def publish() -> None:
+                    async with client.epoch_publisher("clicks", "a") as publisher:
+                        for epoch in range(30):
+                            await send(publisher, epoch, *(f"{epoch}.{n}" for n in range(20)))
+                            await publisher.advance([epoch + 1])
+                            if epoch == 0:
+                                await kept.wait()
+                            elif epoch == 10:
+                                first.kill()
+
+                publishing = asyncio.create_task(publish())
+                found = await until_frontier(items, 1)
+                kept.set()
+                assert await first.wait() == -signal.SIGKILL
+                processes.append(await host())
+                found += await until_frontier(items, 30)
+                assert texts_of(found) == wanted
+                await publishing
+        finally:
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
