@@ -66,7 +66,11 @@ class _Changes:
     compact_after: str | None
 
     async def make(self, client: Client, name: str) -> Space:
+        from streamlease.streams.spaces.epoch_settings import check_keeps_streams
+
         space = await client.spaces.get(name)
+        if self.streams.anything:
+            check_keeps_streams(space)  # before anything else is changed
         if self.retention.anything or self.columns is not None or self.compact_after is not None:
             space = await client.spaces.change(name, self._redefined)
             await client.spaces.generations.tell_schemas(space)

@@ -47,10 +47,13 @@ def test_what_epochs_rule_out_is_refused(command: Command) -> None:
     for words, said in (
         (("--streams", "4"), "make another space"),
         (("--rotate",), "make another space"),
+        (("--streams", "4", "--retention", "1d"), "make another space"),
         (("--compact-after", "1m"), "never merged"),
     ):
         outcome = command("space", "alter", "s", *words)
         assert outcome.code != 0 and said in outcome.err and len(outcome.err.splitlines()) == 1
+    shown = command.ok("space", "show", "s", "--json").document
+    assert shown["retention"]["age_ms"] is None, "nothing of it was changed"
     command.ok("space", "alter", "s", "--retention", "7d")
     outcome = command("space", "create", "s", "--topics", "s/#")
     assert outcome.code == 1 and "exists with epochs of 1 dimension" in outcome.err
