@@ -315,6 +315,39 @@ _ALWAYS = {"key", "payload", "offset", "epoch"}
 """What every message has a field for, null or not."""
 
 
+class CollectionItem(FactRow):
+    """`payload` is null and `values` are the columns in a space with a schema."""
+
+    topic: str
+    key: Bytes | None
+    payload: Bytes | None
+    values: dict[str, Any] | None = None
+
+
+class CountedItem(CollectionItem):
+    count: int
+    """Below 0 if it was taken away more often than it was added."""
+
+
+class CollectionShown(FactRow):
+    items: list[CountedItem]
+    frontier: list[Epoch] | None
+    """The lower frontier of the point; null without epochs."""
+
+
+class ItemChanged(FactRow):
+    """With ``--follow``: first each item with its count, behind the snapshot each change."""
+
+    item: CollectionItem
+    diff: int
+
+
+class SnapshotEnded(FactRow):
+    """What follows came behind the point."""
+
+    snapshot: bool
+
+
 class EpochsBegun(FactRow):
     """The first line with ``--epochs``, unless it begins at the earliest."""
 

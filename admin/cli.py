@@ -24,7 +24,7 @@ from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.doctor import doctor
 from streamlease.admin.epochs import epochs_cli
 from streamlease.admin.groups import group_cli
-from streamlease.admin.messages import consume, importing, publish
+from streamlease.admin.messages import collection_view, consume, importing, publish
 from streamlease.admin.output import document, note
 from streamlease.admin.redis import redis_cli
 from streamlease.admin.spaces import space_cli
@@ -48,6 +48,7 @@ app.command("serve")(serving.serve)
 app.add_typer(importing.app, name="import")
 app.command("publish")(publish.publish)
 app.command("consume")(consume.consume)
+app.command("collection")(collection_view.collection)
 app.command("status")(status_view.status)
 app.command("doctor")(doctor.doctor)
 app.command("top")(top.top)

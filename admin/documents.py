@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from streamlease.admin.answers import (
     AbortedPublisher,
     Altered,
+    CollectionShown,
     DeadLetters,
     Declared,
     Deleted,
@@ -28,6 +29,7 @@ from streamlease.admin.answers import (
     FrontierMoved,
     History,
     Imported,
+    ItemChanged,
     Message,
     Moved,
     PausedUntil,
@@ -36,6 +38,7 @@ from streamlease.admin.answers import (
     Released,
     ReplayedLetters,
     Reset,
+    SnapshotEnded,
     SteppedDown,
     StoppedRedis,
     Undrained,
@@ -49,6 +52,7 @@ from streamlease.admin.facts.spaces import SpaceList, SpaceRow, SpaceShown
 from streamlease.admin.facts.status import StatusFacts
 
 DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
+    "collection": (CollectionShown, SnapshotEnded, ItemChanged),
     "consume": (Message, EpochsBegun, FrontierMoved, EpochsAborted),
     "doctor": (Doctor,),
     "epochs abort": (AbortedPublisher,),

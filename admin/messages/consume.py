@@ -149,7 +149,7 @@ def consume(
         port = serve_metrics(metrics_port, metrics_host)
         note(f"note: metrics are at http://{metrics_host}:{port}/metrics")
     try:
-        printer = asyncio.run(_run(chosen_url(redis), work, as_json, count, timeout))
+        printer = asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, count, timeout))
     except BrokenPipeError:
         # Whoever reads the output has enough of it; the interpreter must not fail at its last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -184,7 +184,10 @@ def _work(source: str, start: str | None, epochs: str) -> Work:
     return partial(_consume_epochs, filter, begin, cast("EpochMode", epochs))
 
 
-async def _run(url: str, work: Work, as_json: bool, count: int | None, seconds: float | None) -> Printer:
+async def run_until_stopped(
+    url: str, work: Work, as_json: bool, count: int | None, seconds: float | None
+) -> Printer:
+    """Do `work` until it ends, `seconds` are over, or a signal says so."""
     from streamlease.agent.client import connect
 
     printer = Printer(as_json, count)

@@ -13,6 +13,7 @@ from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.protocol.topics import check_topic
 
 if TYPE_CHECKING:
+    from streamlease.admin.messages.diff_options import RecordDiffs
     from streamlease.agent.client import Client
     from streamlease.streams.entries.schemas import Schema
     from streamlease.streams.publish.receipts import Receipt
@@ -53,6 +54,8 @@ class PublicationPlan:
     topic_of: TopicOf | None
     key_of: Callable[[Record], str | None] | None
     options: dict[str, Any]
+    diffs: RecordDiffs | None = None
+    """Where those of the records come from; None: they have none."""
 
     @property
     def filter(self) -> str:

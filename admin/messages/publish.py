@@ -11,6 +11,7 @@ import typer
 
 from streamlease.admin.bar import Bar
 from streamlease.admin.common_options import AsJson, RedisUrl
+from streamlease.admin.messages.diff_options import Diff, DiffColumn, RecordDiffs
 from streamlease.admin.messages.publication import (
     Contents,
     PublicationPlan,
@@ -69,6 +70,8 @@ def publish(
             "is given up, so it must not fall again; at the end, so is the last one.",
         ),
     ] = None,
+    diff: Diff = None,
+    diff_column: DiffColumn = None,
     linger_ms: Annotated[
         float, typer.Option(help="How long a batch may wait for more messages, in milliseconds.")
     ] = 0.0,
@@ -93,7 +96,8 @@ def publish(
     check_batching(linger_ms, max_batch_bytes, compression)
     options = {"linger_ms": linger_ms, "max_batch_bytes": max_batch_bytes, "compression": compression}
     key_of = lookup(key) if key is not None else None
-    plan = PublicationPlan(topic, file, chosen, key, topic_of_records(topic, chosen), key_of, options)
+    diffs = RecordDiffs.of(diff, diff_column, chosen, resume)
+    plan = PublicationPlan(topic, file, chosen, key, topic_of_records(topic, chosen), key_of, options, diffs)
     if resume is not None:
         check_resumable(resume, file)
     epochs = EpochPlan.of(publisher, epoch, epoch_column, chosen, resume)
@@ -142,11 +146,15 @@ def _report(topic: str, counts: PublicationProgress, seconds: float, resumable: 
 async def _publish(client: Client, plan: PublicationPlan, counts: PublicationProgress, bar: Bar) -> None:
     meter = InputMeter()
     source = records(plan.file, plan.form, meter)
-    contents = Contents(client, plan)
+    contents, diffs = Contents(client, plan), plan.diffs
     async with client.publisher(**plan.options) as publisher, aclosing(read_ahead(source)) as lists:
         async for some in lists:
             for record in some:
-                receipt = await publisher.submit(*await contents.of(record))
+                if diffs is None:
+                    receipt = await publisher.submit(*await contents.of(record))
+                else:
+                    changed, diff = diffs.taken(record)
+                    receipt = await publisher.submit(*await contents.of(changed), diff=diff)
                 receipt.add_done_callback(counts.settled)
                 counts.submitted += 1
                 counts.bytes += len(record.payload)

@@ -27,6 +27,7 @@ from streamlease.protocol.ids import check_name
 
 if TYPE_CHECKING:
     from streamlease.admin.bar import Bar
+    from streamlease.admin.messages.diff_options import RecordDiffs
     from streamlease.agent.client import Client
     from streamlease.streams.epochs.epoch_publisher import EpochPublisher
     from streamlease.streams.spaces.spaces import Space
@@ -150,7 +151,7 @@ async def publish_epochs(
             epoch_of(record)  # a first record without an epoch is refused before anything is written
         error: StreamleaseError | None = None
         async with client.epoch_publisher(space.name, epochs.name, **plan.options) as publisher:
-            sending = _Sending(publisher, epoch_of, contents, counts)
+            sending = _Sending(publisher, epoch_of, contents, counts, plan.diffs)
             try:
                 while some:
                     for record in some:
@@ -175,20 +176,24 @@ class _Sending:
         epoch_of: Callable[[Record], Epoch],
         contents: Contents,
         counts: PublicationProgress,
+        diffs: RecordDiffs | None,
     ) -> None:
         self._publisher = publisher
+        self._diffs = diffs
         self._epoch_of = epoch_of
         self._contents = contents
         self._counts = counts
         self._highest: Epoch | None = None
 
     async def send(self, record: Record) -> None:
-        epoch = self._epoch_of(record)
+        epoch, diff = self._epoch_of(record), None
+        if self._diffs is not None:
+            record, diff = self._diffs.taken(record)
         topic, content, key = await self._contents.of(record)
         try:
             if self._highest is not None and epoch > self._highest:
                 await self._publisher.advance(both(self._publisher.frontier, from_on(epoch)))
-            receipt = await self._publisher.submit(topic, content, key, epoch=epoch)
+            receipt = await self._publisher.submit(topic, content, key, diff=diff, epoch=epoch)
         except NotCapable as error:
             raise NotCapable(f"{record.where}: {error}") from None
         self._highest = epoch if self._highest is None else max(self._highest, epoch)
