@@ -38,17 +38,15 @@ class Schedule:
         query = self.running.get(who)
         match self.random.choices(["publish", "trigger", "join", "leave", "leader"], [3, 12, 3, 1, 0.3])[0]:
             case "publish":
-                for stream in self.world.streams:
-                    self.world.publish({stream: self.random.randrange(6)}, entry=self.random.randint(1, 4))
+                self.publish()
             case "trigger" if query is not None:
                 query.trigger()
             case "join" if query is None:
-                limit: dict[str, Any] = self.random.choice(({}, {"maxOffsetsPerTrigger": 5}))
                 self.running[who] = self.world.query(
                     self.checkpoints[who],
                     sessionTimeoutMs=SHORT if self.kills else 20_000,
                     slots=self.slots[who],
-                    **limit,
+                    **self.options(),
                 )
             case "leave" if query is not None:
                 del self.running[who]
@@ -60,6 +58,16 @@ class Schedule:
             case "leader" if self.kills:
                 self.host.kill()
                 self.host = self.world.lead()
+
+    def publish(self) -> None:
+        """Some messages come in."""
+        for stream in self.world.streams:
+            self.world.publish({stream: self.random.randrange(6)}, entry=self.random.randint(1, 4))
+
+    def options(self) -> dict[str, Any]:
+        """Those of the next query that joins."""
+        limits: tuple[dict[str, Any], ...] = ({}, {"maxOffsetsPerTrigger": 5})
+        return self.random.choice(limits)
 
     def _end(self, query: Query) -> None:
         """End a query in the middle of something."""
@@ -77,7 +85,7 @@ class Schedule:
         """All come back, and everything is read."""
         for who, checkpoint in enumerate(self.checkpoints):
             if who not in self.running:
-                self.running[who] = self.world.query(checkpoint, slots=self.slots[who])
+                self.running[who] = self.world.query(checkpoint, slots=self.slots[who], **self.options())
         run_together(*self.running.values(), done=self._is_done, seconds=60.0)
         run_together(*self.running.values(), done=lambda: self.world.all_committed, seconds=20.0)
 
