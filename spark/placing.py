@@ -33,6 +33,7 @@ class Placer:
         spaces: all definitions by name.
         topic: the topic of all rows; None if they have a column of that name.
         space: the only space that may be written to; None for any.
+        epochs: whether what is staged becomes an epoch; else no space with epochs may be written to.
     """
 
     def __init__(
@@ -42,12 +43,15 @@ class Placer:
         topic: str | None = None,
         space: str | None = None,
         codec: Codec = "lz4",
+        *,
+        epochs: bool = False,
     ) -> None:
         self._spaces = spaces
         self._stager = stager
         self._topic = topic
         self._only = space
         self._codec: Codec = codec
+        self._epochs = epochs
         self._of_topic: dict[str, Space] = {}
         self._waiting: dict[StreamId, list[pa.RecordBatch]] = {}
         self._rows: dict[StreamId, int] = {}
@@ -110,7 +114,8 @@ class Placer:
                         f"topic {ascii(topic)[:80]} belongs to space {space.name}, not to {self._only}: "
                         f"leave such rows out, or change option 'space'"
                     )
-                check_plain(space)
+                if not self._epochs:
+                    check_plain(space)
                 return space
         raise UnknownSpace(
             f"no space has topics that match {ascii(topic)[:80]}; "

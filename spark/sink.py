@@ -42,15 +42,16 @@ from streamlease.spark import option_values as read
 from streamlease.spark.connections import connection
 from streamlease.spark.placing import Placer
 from streamlease.streams.entries.entries import CODECS, Codec
+from streamlease.streams.epochs.batch_epochs import BatchEpochs
 from streamlease.streams.publish.staged.batch_plan import Staged
 from streamlease.streams.publish.staged.delivery import Delivery
 from streamlease.streams.publish.staged.staging import Stager, abandon, forget
-from streamlease.streams.redis.connection import connect, run_blocking
+from streamlease.streams.redis.connection import AsyncRedis, connect, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 
 log = logging.getLogger(__name__)
 
-NAMES = ("redis", "topic", "space", "compression", "txnAppId", "txnVersion", "redis.timeout")
+NAMES = ("redis", "topic", "space", "compression", "txnAppId", "txnVersion", "redis.timeout", "epochs")
 _SPARK_S_OWN = ("checkpointlocation", "queryname")
 """Spark hands these to the writer of a stream."""
 
@@ -70,6 +71,8 @@ class SinkOptions:
     transaction: tuple[str, int] | None = None
     """``txnAppId`` and ``txnVersion``."""
     redis_timeout_ms: int = 60_000
+    epochs: bool = False
+    """Whether the number of a micro-batch is the epoch of its rows, in `space`."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool) -> SinkOptions:
@@ -89,6 +92,13 @@ class SinkOptions:
             raise InvalidOption("options 'txnAppId' and 'txnVersion' go together: give both, or neither")
         if stream and app is not None:
             raise InvalidOption("option 'txnAppId' is for batch writes: a stream is exactly once without it")
+        epochs = given.get("epochs", "off")
+        if epochs not in ("off", "batch"):
+            raise InvalidOption(f"option 'epochs' is {read.shown(epochs)}: use 'off' or 'batch'")
+        if epochs == "batch" and not stream:
+            raise InvalidOption("option 'epochs' 'batch' is for streams: a batch write has one batch only")
+        if epochs == "batch" and "space" not in given:
+            raise InvalidOption("option 'epochs' is 'batch': name the space with option 'space'")
         return cls(
             redis=read.redis_url(given),
             topic=None if topic is None else check_topic(topic),
@@ -98,6 +108,7 @@ class SinkOptions:
                 None if app is None or version is None else (check_name("option 'txnAppId'", app), version)
             ),
             redis_timeout_ms=read.duration("redis.timeout", given.get("redis.timeout", "60s")),
+            epochs=epochs == "batch",
         )
 
 
@@ -210,7 +221,9 @@ def stage(rows: Iterator[pa.RecordBatch], options: SinkOptions, sinks: Sinks, ba
     stager = Stager(redis, sinks.of, batch, random_token(), patience=options.redis_timeout_ms / 1000)
     try:
         known = run_blocking(SpaceStore(redis).look())
-        placer = Placer(known.spaces, stager, options.topic, options.space, options.compression)
+        placer = Placer(
+            known.spaces, stager, options.topic, options.space, options.compression, epochs=options.epochs
+        )
         for some in rows:
             placer.add(some)
         placer.finish()
@@ -234,12 +247,39 @@ def deliver(messages: Sequence[WriterCommitMessage | None], options: SinkOptions
         return
 
     async def run(sinks: Sinks) -> None:
+        seconds = options.redis_timeout_ms / 1000
         async with connect(options.redis) as redis:
             for sink, staged in gathered.staged.items():
-                delivery = Delivery(redis, sink, sinks.publisher(sink))
-                await _patiently(delivery, gathered.batch, staged, sinks, options.redis_timeout_ms / 1000)
+                if options.epochs:
+                    await _as_epoch(redis, options, sinks.publisher(sink), gathered.batch, staged)
+                else:
+                    delivery = Delivery(redis, sink, sinks.publisher(sink))
+                    await _patiently(delivery, gathered.batch, staged, sinks, seconds)
 
     asyncio.run(run(sinks))
+    if options.epochs:
+        with contextlib.suppress(StreamleaseError):  # the staged logs have it now; what stays there expires
+            _abandon(messages, options)
+
+
+async def _as_epoch(
+    redis: AsyncRedis, options: SinkOptions, sink: str, batch: int, staged: Sequence[Staged]
+) -> None:
+    """Deliver one batch as an epoch, again and again while Redis does not answer."""
+    assert options.space is not None
+    seconds = options.redis_timeout_ms / 1000
+    loop = asyncio.get_running_loop()
+    deadline, wait = loop.time() + seconds, FIRST_WAIT
+    while True:
+        try:
+            space = await SpaceStore(redis).get(options.space)
+            await BatchEpochs(redis, space, sink, seconds).deliver(batch, staged)
+            return
+        except StreamleaseError as error:
+            if not error.retriable or loop.time() > deadline:
+                raise
+        await asyncio.sleep(wait)
+        wait = min(LONGEST_WAIT, 2 * wait)
 
 
 async def _patiently(

@@ -1,7 +1,8 @@
 """Two Spark jobs in a chain: one copies ``in/#`` to ``out/#``, the other puts these into files.
 
-The argument is ``{"redis": URL, "folder": DIR, "cores": N, "once": BOOL}``. Both run in one program, so that
-one signal kills both, each wherever it is just then.
+The argument is ``{"redis": URL, "folder": DIR, "partitions": N, "once": BOOL, "epochs": BOOL}``. With epochs,
+each micro-batch of the first is an epoch, and the second reads whole epochs of space ``out``. Both run in one
+program, so that one signal kills both, each wherever it is just then.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ def main() -> None:
             "maxOffsetsPerTrigger": "100",
             "sessionTimeoutMs": "60000",
         }
+        if wanted.get("epochs") and name == "second":
+            del options["maxOffsetsPerTrigger"]
+            options |= {"epochs": "atomic", "maxEpochsPerTrigger": "2"}
         rows = spark.readStream.format("streamlease").options(**options).load()
         if name == "first":
             copied = rows.select(
@@ -40,6 +44,8 @@ def main() -> None:
             # Other partitions at each start, so a batch that is made again is divided otherwise.
             writer = copied.repartition(wanted["partitions"]).writeStream.format("streamlease")
             writer = writer.option("redis", wanted["redis"])
+            if wanted.get("epochs"):
+                writer = writer.options(epochs="batch", space="out")
         else:
             writer = rows.writeStream.format("parquet").option("path", str(folder / name / "rows"))
         writer = writer.option("checkpointLocation", str(folder / name / "checkpoint"))
