@@ -34,6 +34,10 @@ CALLS = (
     ("group history", SUB),
     ("group dead-letters list", SUB),
     ("group dead-letters replay", SUB, "--all", "--dry-run"),
+    ("space create", "timed", "--topics", "timed/#", "--epochs", "1"),
+    ("epochs show", "timed"),
+    ("space create", "changes", "--topics", "changes/#", "--collection"),
+    ("collection", "changes/#"),
     ("status",),
     ("doctor",),
     ("top",),
@@ -50,6 +54,7 @@ REFUSED = (
     ("group dead-letters retry", SUB, STREAM, "--dry-run"),
     ("group dead-letters put", SUB, STREAM, "--dry-run"),
     ("group delete", "$shared/none/#", "--yes"),
+    ("epochs abort", "flights", "nobody", "--yes"),
     ("import redis-stream", "none", "--space", "flights", "--topic", "flights/a"),
 )
 """These find nothing to do, and say so in one line."""

@@ -6,12 +6,16 @@
 --       3... stream, end   as they were at the boundary before that, of streams that the forgotten ones changed
 --
 -- Replies
---   {'forgotten', boundaries}
+--   {'forgotten', boundaries}   none if they were forgotten before: this call comes late
 --   {'fenced', term}   another keeper has a higher term
 
 local term = tonumber(redis.call('HGET', KEYS[3], 'term') or 0)
 if term > tonumber(ARGV[1]) then
   return {'fenced', term}
+end
+local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+if not first or tonumber(string.match(first[1], '^%d+')) >= tonumber(ARGV[2]) then
+  return {'forgotten', 0}
 end
 for i = 3, #ARGV, 2 do
   redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])

@@ -183,19 +183,13 @@ class Sender(Actor):
 
     async def _leave(self, publisher: EpochPublisher) -> None:
         given = self.world.truth.gives_up(self._sent, ())
-        for _ in range(20):
-            try:
-                await publisher.close()
-            except Fenced:
-                raise
-            except UNANSWERED:
-                self.world.sometimes["a leaving fails"] += 1
-                await asyncio.sleep(0.2)
-                continue
-            self.world.sometimes["a publisher leaves"] += 1
-            self.world.truth.given_up(given)
+        try:
+            await publisher.close()
+        except UNANSWERED:
+            self.world.sometimes["a leaving fails"] += 1  # it is over all the same; the time-out decides
             return
-        self.world.sometimes["a publisher could not leave"] += 1
+        self.world.sometimes["a publisher leaves"] += 1
+        self.world.truth.given_up(given)
 
 
 class Closer(Actor):
