@@ -11,10 +11,11 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from streamlease.hosts import compactor
+from streamlease.hosts import compactor, snapshot_maker
 from streamlease.hosts.compactor import Compactor
 from streamlease.hosts.hand_out import UNANSWERED
 from streamlease.hosts.keepers import ROUND_SECONDS, Keepers
+from streamlease.hosts.snapshot_maker import SnapshotMaker
 from streamlease.hosts.trimming import Retainer
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.clock import milliseconds as now_ms
@@ -36,6 +37,7 @@ class Chores:
         self._inboxes = InboxMover(redis, host)
         self._retainer = Retainer(redis, host, now_ms, interval=retention_interval)
         self._compactor = Compactor(redis, host, now_ms)
+        self._snapshots = SnapshotMaker(redis, host, now_ms)
         self.keepers = Keepers(redis, host, now_ms)
 
     @property
@@ -46,11 +48,12 @@ class Chores:
             "inboxes": self._move_inboxes,
             "compaction": self._compact,
             "epochs": self._keep_epochs,
+            "snapshots": self._make_snapshots,
         }
 
     async def close(self) -> None:
         """Let other hosts do it at once."""
-        for chore in (self._retainer, self._compactor, self.keepers):
+        for chore in (self._retainer, self._compactor, self._snapshots, self.keepers):
             with contextlib.suppress(*UNANSWERED):
                 # The claim expires by itself.
                 await chore.close()
@@ -78,6 +81,13 @@ class Chores:
         except StreamleaseError as error:
             log.warning("compaction: %s", error)
         await asyncio.sleep(compactor.INTERVAL_SECONDS)
+
+    async def _make_snapshots(self) -> None:
+        try:
+            await self._snapshots.round()
+        except StreamleaseError as error:
+            log.warning("snapshots: %s", error)
+        await asyncio.sleep(snapshot_maker.INTERVAL_SECONDS)
 
     async def _keep_epochs(self) -> None:
         try:

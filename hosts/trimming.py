@@ -37,6 +37,7 @@ from streamlease.registry import group_needs, leadership
 from streamlease.registry.group_needs import GroupProgress, Holds, needs
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
+from streamlease.streams.collections.snapshots import StoredSnapshot, newest_snapshots
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.retention import (
     NOTHING_NEWER,
@@ -221,8 +222,10 @@ class Retainer:
     async def _trim(self, spaces: Sequence[Space], holds: Holds, done: Round) -> dict[StreamId, int]:
         """Trim all streams of `spaces`; their floors."""
         newer = await self._newer(spaces)
+        of_collections = [stream for space in spaces if space.collection for stream in space.streams()]
+        snapshots = await newest_snapshots(self._redis, of_collections)
         trims = [
-            self._trim_of(space, stream, holds, newer.get(stream, NOTHING_NEWER))
+            self._trim_of(space, stream, holds, newer.get(stream, NOTHING_NEWER), snapshots.get(stream))
             for space in spaces
             for stream in space.streams()
             if stream in holds.ends
@@ -254,8 +257,15 @@ class Retainer:
         held = await kept(self._redis, [stream for order in orders for stream in order])
         return {stream: newer for order in orders for stream, newer in newer_than(order, held).items()}
 
-    def _trim_of(self, space: Space, stream: StreamId, holds: Holds, newer: Newer) -> Trim:
+    def _trim_of(
+        self, space: Space, stream: StreamId, holds: Holds, newer: Newer, snapshot: StoredSnapshot | None
+    ) -> Trim:
         term = self._claim.term or 0
+        if snapshot is not None:
+            # What is behind the snapshot is nowhere else, so not even force removes it.
+            hold = None if space.retention.force else holds.of(stream)
+            if hold is None or snapshot.upto < hold.limit:
+                return Trim(stream, space.retention, snapshot.upto, "the next snapshot", term, newer)
         if space.retention.force:
             return Trim(stream, space.retention, None, term=term, newer=newer)
         hold = holds.of(stream)

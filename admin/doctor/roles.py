@@ -73,8 +73,8 @@ _LOOK = frozenset(
 )  # fmt: skip
 _WRITE = frozenset(
     {
-        "del", "expire", "hdel", "hincrby", "hset", "incr", "incrby", "pexpire", "publish", "sadd", "set",
-        "srem", "unlink", "wait", "waitaof", "xadd", "xdel", "xtrim", "zadd", "zrem",
+        "del", "expire", "hdel", "hincrby", "hset", "incr", "incrby", "persist", "pexpire", "publish", "sadd",
+        "set", "srem", "unlink", "wait", "waitaof", "xadd", "xdel", "xtrim", "zadd", "zrem",
     }
 )  # fmt: skip
 _SURVEY = frozenset({"scan", "llen"})

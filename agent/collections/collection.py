@@ -36,7 +36,8 @@ from streamlease.streams.collections.change_reading import ChangeReader
 from streamlease.streams.collections.core.multiset import Change, Item
 from streamlease.streams.collections.core.tables import changes_of
 from streamlease.streams.collections.points import Point, frontier_at, newest_point
-from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.collections.snapshots import SnapshotGone, newest_snapshots, snapshot_tables
+from streamlease.streams.entries.schemas import Schema, Versions
 from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
@@ -121,7 +122,7 @@ class Collection:
             try:
                 await (self._begin() if self._start is None else self._go_on(self._start))
                 break
-            except HistoryTruncated:
+            except (HistoryTruncated, SnapshotGone):
                 if self._start is not None or attempt == ATTEMPTS:
                     raise
         if any(space.epochs for space in self._found.values()):
@@ -196,8 +197,16 @@ class Collection:
         gathering, self._losses = Gathering(), []
         self._reader.positions.clear()
         for space in self._found.values():
+            # The snapshots first: what is read later ends behind them.
+            stored = await newest_snapshots(self._redis, space.streams())
             point = await newest_point(self._redis, space)
-            self._reader.positions.update(dict.fromkeys(point.ends, 0))
+            schema, versions = self._schemas[space.name], Versions(space.schemas) if space.schemas else None
+            for stream, one in stored.items():
+                of_stream = (self._redis, stream, one, versions, schema, self._filter)
+                async for table in snapshot_tables(*of_stream):
+                    await gathering.add(space.name, table)
+                self._reader.positions[stream] = one.upto
+                self._losses += [MissingOffsets(str(stream), *hole) for hole in one.lost]
             async for read in self._reader.upto(point.ends):
                 if isinstance(read, MissingOffsets):
                     log.warning("collection %s: %s", self._filter, read)

@@ -41,13 +41,14 @@ class ChangeReader:
     """Reads the changes of streams from `positions` on, which it moves.
 
     Args:
+        filter: of topics; None: all.
         schemas: by space: the typed columns of its items; None in one of plain payloads.
     """
 
     def __init__(
         self,
         redis: AsyncRedis,
-        filter: str,
+        filter: str | None,
         schemas: Mapping[str, Schema | None],
         positions: dict[StreamId, int],
     ) -> None:
@@ -90,7 +91,7 @@ class ChangeReader:
                     else:
                         for batch in outcome:
                             end = self.positions.get(stream, 0) + batch.num_rows
-                            matched = filter_batch(batch, self._filter)
+                            matched = batch if self._filter is None else filter_batch(batch, self._filter)
                             table = table_of(matched, self._schemas.get(stream.space))
                             self.positions[stream] = end
                             if end == upto[stream]:

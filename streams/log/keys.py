@@ -14,6 +14,9 @@ key                       type    what
                                   sink with two words more: tag of the decision, rows of the batch
 ``sl:{flights.0.3}:news`` channel each append publishes the new ``next`` here
 ``...:staged:TOKEN``      stream  entries of a sink's task that belong to no batch yet; expires
+``...:snapshot``          hash    of a collection: number, upto, token, messages, entries, lost of the
+                                  newest snapshot (``streams/collections``)
+``...:snapshot:TOKEN``    stream  its entries; what was not finished, or followed by another, expires
 ``sl:{sink:NAME}:state``  hash    newest batch of a sink and what it consists of: batch, version, plan
 ``sl:{sink:NAME}:staged`` set     ``BATCH STREAM TOKEN`` of all that is staged for a sink; expires
 ``sl:{spaces}:defs``      hash    space -> its definition as JSON
@@ -84,6 +87,16 @@ def staged_part(stream: StreamId, part: str) -> str:
 def epochs_part(space: str, part: str) -> str:
     """One of `OF_EPOCHS`."""
     return f"sl:{{epochs:{space}}}:{part}"
+
+
+def snapshot_state(stream: StreamId) -> str:
+    """The hash with the newest snapshot of a stream of a collection."""
+    return f"sl:{{{stream}}}:snapshot"
+
+
+def snapshot_entries(stream: StreamId, token: str) -> str:
+    """The plain Redis stream with the entries of a snapshot."""
+    return f"sl:{{{stream}}}:snapshot:{token}"
 
 
 def sink_state(sink: str) -> str:

@@ -24,6 +24,8 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.schemas import Versions
 from streamlease.streams.log.keys import (
     STAGED,
+    snapshot_entries,
+    snapshot_state,
     staged_part,
     stream_log,
     stream_merged,
@@ -217,6 +219,9 @@ class Generations:
 
     async def unmake(self, streams: Iterable[StreamId]) -> None:
         """Remove the keys of streams that are in no definition."""
+        streams = [*streams]
+        asked: list[Command] = [("HGET", snapshot_state(stream), "token") for stream in streams]
+        tokens = await ask(self._redis, asked) if asked else []
         keys: list[Command] = [
             (
                 "UNLINK",
@@ -225,8 +230,10 @@ class Generations:
                 stream_merged(stream),
                 stream_publishers(stream),
                 *(staged_part(stream, part) for part in STAGED),
+                snapshot_state(stream),
+                snapshot_entries(stream, (token or b"").decode()),
             )
-            for stream in streams
+            for stream, token in zip(streams, tokens, strict=True)
         ]
         if keys:
             await ask(self._redis, keys)
