@@ -1,4 +1,4 @@
-"""What one of the leader hosts does for all of them, besides leading: inboxes, retention, compaction, epochs.
+"""What one of the leader hosts does for all of them: inboxes, retention, compaction, epochs, snapshots.
 
 Each is a loop of the host. What goes wrong with one is told in the log and tried again; the leaders and the
 other chores do not wait for it.
