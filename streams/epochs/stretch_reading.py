@@ -46,6 +46,8 @@ class StretchReader:
         self._wanted = wanted
         self._schema = schema
         self._at = [one.first for one in wanted]
+        self._to = [one.to for one in wanted]
+        """Up to where it is read now: a hole ends what is read, and what is before it is read by itself."""
         self._found: list[list[pa.RecordBatch]] = [[] for _ in wanted]
         self._ahead = ahead
 
@@ -69,7 +71,7 @@ class StretchReader:
                 RangeReader(
                     self._wanted[place].stream,
                     self._at[place],
-                    self._wanted[place].to,
+                    self._to[place],
                     max_bytes=READ_BYTES // len(now),
                     whole=True,
                     schema=self._schema,
@@ -86,8 +88,7 @@ class StretchReader:
                     _logger.warning("reading %s: %s", self._wanted[place].stream, outcome)
                     again = True
                 elif isinstance(outcome, MissingOffsets):
-                    self._at[place] = max(self._at[place], min(outcome.oldest, self._wanted[place].to))
-                    raise outcome
+                    self._meet(place, outcome)
                 elif isinstance(outcome, StreamleaseError):
                     raise outcome
                 else:
@@ -95,6 +96,15 @@ class StretchReader:
             if again:
                 await asyncio.sleep(RETRY_SECONDS)
         return [batch for found in self._found for batch in found]
+
+    def _meet(self, place: int, hole: MissingOffsets) -> None:
+        """Tell a hole where it begins; until there, what is before it is read first."""
+        begin = hole.asked if isinstance(hole.asked, int) else self._at[place]
+        if begin > self._at[place]:
+            self._to[place] = begin
+            return
+        self._at[place] = max(self._at[place], min(hole.oldest, self._wanted[place].to))
+        raise hole
 
     def _take(self, place: int, batches: Sequence[pa.RecordBatch]) -> None:
         for batch in batches:
@@ -107,6 +117,8 @@ class StretchReader:
                 )
             self._at[place] += batch.num_rows
             self._found[place].append(batch)
+        if self._at[place] == self._to[place]:
+            self._to[place] = self._wanted[place].to
 
 
 def _is_of(batch: pa.RecordBatch, epoch: Epoch) -> bool:

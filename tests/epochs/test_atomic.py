@@ -342,6 +342,19 @@ async def test_what_a_stream_lost_is_told_and_reading_goes_on(client: Client) ->
         assert await some(one, 4) == [((0,), ["0x"]), *items(0)[1:], *items(1)]
 
 
+async def test_what_stands_before_a_hole_is_handed_out_too(client: Client) -> None:
+    made, keeper = await hand(client.redis), await kept(client)
+    await made.send(0, "v", "w", "x", "y", "z")
+    await made.advance(1)
+    await settled(keeper)
+    await ask(client.redis, [("XDEL", stream_log(StreamId("space", 0, 0)), "1-1", "3-1")])
+    async with client.listen(ALL, start="earliest", epochs="atomic") as one:
+        for offset in (1, 3):
+            with pytest.raises(MissingOffsets, match=f"nothing at offsets {offset} to {offset}"):
+                await some(one, 1)
+        assert (await some(one, 1)) == [((0,), ["v", "x", "z"])]
+
+
 async def test_other_messages_than_a_boundary_says_are_not_handed_out(client: Client) -> None:
     await played(client, 2)
     stream = StreamId("space", 0, 0)
