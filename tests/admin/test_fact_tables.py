@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from streamlease.admin.facts import fact_tables
+from streamlease.admin.facts.epochs import EpochPublisherRow
 from streamlease.admin.facts.fact_tables import ON_PAGE, FactTable, Kind, TableColumn
 from streamlease.admin.facts.group import BorrowerRow, GroupStatus, GroupStream
 from streamlease.admin.facts.groups import GroupSummary, LeaderRow
@@ -31,6 +32,7 @@ ROWS: dict[str, type] = {
     "SPACES_ON_PAGE": SpaceOnPage,
     "STREAMS_OF_SPACE": SpaceStream,
     "GROUPS_OF_SPACE": SpaceGroup,
+    "EPOCH_PUBLISHERS": EpochPublisherRow,
     "HOSTS_IN_STATUS": Host,
     "HOSTS_ON_PAGE": Host,
 }

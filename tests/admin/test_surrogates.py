@@ -27,6 +27,7 @@ GOOD = {
     "source": "flights/#",
     "stream": "flights.0.0",
     "keys": "plain",
+    "publisher": "nobody",
     "--topics": "other/#",
     "--to": "b1",
     "--space": "flights",

@@ -200,14 +200,15 @@ class Both:
         return await side.script(
             "leader", "journal_append", "leader journal progress leases",
             host, term, number, payload, self.after(side), lineage, self.random.choice(("", "fsync")),
-            1, "s.0.1", 1, "s.0.0", number, *self.stream("s.0.2"), *self.stream("s.0.3"),
+            1, "s.0.1", 1, "s.0.0", number,
+            self.random.randrange(3), *self.stream("s.0.2"), *self.stream("s.0.3"),
         )  # fmt: skip
 
     def stream(self, name: str) -> tuple[str | int, ...]:
         """What a leader says of a stream; not always the truth."""
         lease_epoch, over = self.random.randint(1, 3), self.random.choice(("", "", "-"))
-        reset_by, asked = self.random.choice((0, 0, 2)), self.random.randrange(2)
-        return name, self.random.randint(0, 20), f"{lease_epoch}{over}", reset_by, asked
+        reset = self.random.choice(("", "", "/2"))
+        return name, self.random.randint(0, 20), f"{lease_epoch}{over}{reset}"
 
     async def do_commit(self, side: Side) -> Any:
         """By those who have the streams, or have had them."""
