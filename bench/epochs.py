@@ -132,6 +132,7 @@ async def _paced(url: str) -> list[Sequence[str]]:
         await client.create_space(WITH, [f"{WITH}/#"], streams=STREAMS, epochs=1)
         given: dict[int, float] = {}
         times: list[float] = []
+        begun = asyncio.Event()
         topics = [f"{WITH}/{number % TOPICS}" for number in range(PACED_MESSAGES)]
 
         async def reading() -> None:
@@ -139,23 +140,27 @@ async def _paced(url: str) -> list[Sequence[str]]:
                 async for item in items:
                     if isinstance(item, EpochBatch):
                         times.append(time.perf_counter() - given[item.epoch[0]])
-                        if len(times) == PACED_EPOCHS:
+                        begun.set()
+                        if len(times) > PACED_EPOCHS:
                             return
 
         reader = asyncio.create_task(reading())
         async with client.epoch_publisher(WITH, "bench") as publisher:
             began = time.perf_counter()
-            for epoch in range(PACED_EPOCHS):
+            for epoch in range(PACED_EPOCHS + 1):
                 await asyncio.sleep(max(0.0, began + epoch / PACE - time.perf_counter()))
                 await publisher.submit_many(topics, [b"x" * PAYLOAD_BYTES] * PACED_MESSAGES, epoch=epoch)
                 given[epoch] = time.perf_counter()
                 await publisher.advance(epoch + 1)
+                if epoch == 0:  # which waits until the new space has a keeper; it does not count
+                    await begun.wait()
+                    began = time.perf_counter()
             seconds = time.perf_counter() - began
             await reader
     what = (
         f"epochs of {PACED_MESSAGES} messages over {STREAMS} streams, {PACED_EPOCHS / seconds:.0f} a second"
     )
-    half, most = statistics.median(times) * 1000, percentile(times, 99) * 1000
+    half, most = statistics.median(times[1:]) * 1000, percentile(times[1:], 99) * 1000
     return [
         (f"{what}: from calling advance to the atomic reader, p50", f"{half:.1f} ms", ""),
         (f"{what}: p99", f"{most:.1f} ms", "< 50 ms"),
