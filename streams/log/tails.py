@@ -38,9 +38,9 @@ from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.poll_order import COMING_SECONDS, PollOrder
 from streamlease.streams.redis.connection import AsyncRedis, is_cluster
-from streamlease.streams.redis.lines.push_line import PushLine, open_push_line
+from streamlease.streams.redis.lines.channels import ChannelLine
 from streamlease.streams.redis.per_server import PerServer
-from streamlease.streams.tasks import Supervisor, first_of, task_failed
+from streamlease.streams.tasks import Supervisor, task_failed
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 0.25
@@ -51,12 +51,6 @@ GATHER_SECONDS = 0.005
 
 FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
-ASK_SECONDS = 1.0
-"""How long the push connection may be silent before it is asked whether it lives."""
-
-QUIET_SECONDS = 5.0
-"""How long it may be silent, though it was asked, before there is a new one."""
-
 OnChange = Callable[[StreamId, int | None], None]
 
 _logger = logging.getLogger(__name__)
@@ -94,13 +88,12 @@ class Tails:
         self._by_channel: dict[bytes, _Tail] = {}
         self._poll_now = asyncio.Event()
         self._order = PollOrder(self._tails.keys(), poll_interval)
-        self._pushed = False
-        """Whether the push connection stands. What is new is due for a poll, again once it is subscribed."""
-        self._heard_at = 0.0
-        """When something came on the push connection, by the event loop's clock."""
+        self._line = ChannelLine(
+            redis, lambda: (tail.channel for tail in self._tails.values()), self._take, GATHER_SECONDS
+        )
+        """The push connection. What is new is due for a poll, again once it is subscribed."""
         self._relayed = is_cluster(redis)
         """Whether what is pushed may come from another server than the one that the connection is to."""
-        self._resubscribe = asyncio.Event()
         self._tasks = Supervisor("tails", self._failed)
         self._servers = PerServer(redis, self._tasks, stream_meta, self._read, PATIENCE_SECONDS)
         self._unread: dict[StreamId, StreamleaseError] = {}
@@ -133,7 +126,7 @@ class Tails:
         if not self._tasks and not self._closed:
             self._tasks.start("poll", self._forever("poll", self._poll), endless=True)
             if self._push:
-                self._tasks.start("push", self._forever("push", self._listen), endless=True)
+                self._tasks.start("push", self._forever("push", self._line.live), endless=True)
 
     async def close(self) -> None:
         """Stop watching, for good. A second call does nothing."""
@@ -154,7 +147,7 @@ class Tails:
             tail = self._tails[stream] = _Tail(stream, stream_news(stream))
             self._by_channel[tail.channel.encode()] = tail
             self._order.joins(stream, asyncio.get_running_loop().time(), pushed=self._push)
-            self._resubscribe.set()
+            self._line.changed.set()
         tail.watches.append(watch)
         self._start()
         self._order.due.add(stream)
@@ -169,7 +162,7 @@ class Tails:
             del self._tails[stream], self._by_channel[tail.channel.encode()]
             self._unread.pop(stream, None)
             self._order.leaves(stream)
-            self._resubscribe.set()
+            self._line.changed.set()
 
     def _next_of(self, stream: StreamId) -> int | None:
         tail = self._tails.get(stream)
@@ -246,9 +239,8 @@ class Tails:
         """What the next poll reads."""
         if not self._pushed:
             return list(self._tails)
-        now = asyncio.get_running_loop().time()
-        trusted = not self._relayed and now - self._heard_at < 2 * ASK_SECONDS
-        return self._order.next(self._unread, now, trusted=trusted)
+        trusted = not self._relayed and self._line.speaks
+        return self._order.next(self._unread, asyncio.get_running_loop().time(), trusted=trusted)
 
     async def _read(self, asked: Sequence[StreamId]) -> None:
         """Read the ends of streams of one server."""
@@ -281,44 +273,13 @@ class Tails:
 
     # ------------------------------------------------------------ what is pushed
 
-    async def _listen(self) -> None:
-        """One life of the push connection: one task subscribes, another one looks whether it lives."""
-        line = await open_push_line(self._redis, self._take)
-        try:
-            await first_of(self._subscribe(line), self._mind(line))
-        finally:
-            self._pushed = False
-            await line.close()
-
-    async def _subscribe(self, line: PushLine) -> None:
-        have: set[str] = set()
-        while True:
-            self._resubscribe.clear()
-            wanted = {tail.channel for tail in self._tails.values()}
-            if wanted - have:
-                line.send(("SUBSCRIBE", *sorted(wanted - have)))
-            if have - wanted:
-                line.send(("UNSUBSCRIBE", *sorted(have - wanted)))
-            have = wanted
-            self._pushed = bool(have)
-            await self._resubscribe.wait()
-            await asyncio.sleep(GATHER_SECONDS)
-
-    async def _mind(self, line: PushLine) -> None:
-        time = asyncio.get_running_loop().time
-        self._heard_at = time()
-        while True:
-            silent = time() - self._heard_at
-            if silent >= QUIET_SECONDS:
-                raise TimeoutError(f"nothing was heard for {QUIET_SECONDS:.0f} s, and no answer")
-            if silent >= ASK_SECONDS:
-                line.send(("PING",))
-                silent = 0.0
-            await line.over(ASK_SECONDS - silent)
+    @property
+    def _pushed(self) -> bool:
+        """Whether news are pushed."""
+        return self._line.stands
 
     def _take(self, replies: list[Any]) -> None:
         """What came together; of each stream, only how far it is now."""
-        self._heard_at = asyncio.get_running_loop().time()
         ends: dict[bytes, int] = {}
         for reply in replies:
             if not isinstance(reply, list):

@@ -17,6 +17,8 @@ from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.cluster import AsyncCluster
 from streamlease.streams.redis.cluster_slots import Address
 from streamlease.streams.redis.connection import AsyncRedis, connect, exchange
+from streamlease.streams.redis.lines import channels
+from streamlease.streams.redis.lines.channels import ChannelLine
 from streamlease.streams.redis.lines.push_line import PushLine
 from tests.conftest import MakeServer
 from tests.streams.helpers import append, cluster_of, rows, until
@@ -133,7 +135,7 @@ async def test_many_new_streams_are_read_though_nothing_is_ever_pushed(
     if deaf:
         monkeypatch.setattr(PushLine, "data_received", lambda line, data: None)
     else:
-        monkeypatch.setattr(tails_module, "open_push_line", unreachable)
+        monkeypatch.setattr(channels, "open_push_line", unreachable)
     many = [StreamId("s", 0, shard) for shard in range(9)]
     await log.open(many)
     async with Tails(redis) as watched:
@@ -150,8 +152,8 @@ async def test_polls_read_little_as_long_as_the_push_connection_answers(
     redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poll_order, "LEAST_SHARE", 2)
-    monkeypatch.setattr(tails_module, "ASK_SECONDS", 0.05)
-    monkeypatch.setattr(tails_module, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(channels, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(channels, "QUIET_SECONDS", 0.5)
     many = [StreamId("s", 0, shard) for shard in range(9)]
     await log.open(many)
     asked: list[int] = []
@@ -182,8 +184,8 @@ async def test_polls_read_little_as_long_as_the_push_connection_answers(
 async def test_a_push_connection_that_stays_silent_is_made_anew(
     redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tails_module, "ASK_SECONDS", 0.02)
-    monkeypatch.setattr(tails_module, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(channels, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(channels, "QUIET_SECONDS", 0.1)
     await log.open(STREAMS)
 
     async with Tails(redis, poll_interval=3600) as watched:
@@ -228,13 +230,13 @@ async def test_a_push_connection_that_ends_is_made_anew(
 ) -> None:
     await log.open(STREAMS)
     lines: list[PushLine] = []
-    subscribe = Tails._subscribe
+    subscribe = ChannelLine._subscribe
 
-    async def noted(tails: Tails, line: PushLine) -> None:
+    async def noted(channel_line: ChannelLine, line: PushLine) -> None:
         lines.append(line)
-        await subscribe(tails, line)
+        await subscribe(channel_line, line)
 
-    monkeypatch.setattr(Tails, "_subscribe", noted)
+    monkeypatch.setattr(ChannelLine, "_subscribe", noted)
     async with Tails(redis, poll_interval=3600) as watched:
         tails = watched.watch()
         tails.set_streams(STREAMS)
@@ -327,14 +329,14 @@ async def test_a_defect_of_either_task_of_the_push_connection_ends_both_and_is_s
 ) -> None:
     monkeypatch.setattr(tails_module, "LONGEST_WAIT", 0.02)
     await log.open(STREAMS)
-    whole, left = getattr(Tails, broken), [ZeroDivisionError("planted"), asyncio.CancelledError()]
+    whole, left = getattr(ChannelLine, broken), [ZeroDivisionError("planted"), asyncio.CancelledError()]
 
-    async def breaks(tails: Tails, *arguments: object) -> None:
+    async def breaks(line: ChannelLine, *arguments: object) -> None:
         if left:
             raise left.pop(0)
-        await whole(tails, *arguments)
+        await whole(line, *arguments)
 
-    monkeypatch.setattr(Tails, broken, breaks)
+    monkeypatch.setattr(ChannelLine, broken, breaks)
     async with Tails(redis, poll_interval=3600) as watched:
         shown: list[StreamleaseError] = []
         monkeypatch.setattr(watched, "_failed", lambda task, error: shown.append(error))

@@ -12,6 +12,7 @@ import pytest
 
 from tests.simulation.epochs.bugs import PLANTED
 from tests.simulation.epochs.world import run
+from tests.simulation.judge import Violation
 
 pytestmark = pytest.mark.thorough
 
@@ -55,7 +56,9 @@ def test_a_planted_bug_is_found(bug: str) -> None:
         for seed in range(1, FINDS + 1):
             try:
                 run(seed)
-            except Exception:  # whatever shows it: a violation, or what the product itself calls a defect
+            except Violation as found:
+                wrong = [one for one in ("NameError", "AttributeError", "TypeError") if one in str(found)]
+                assert wrong == [], f"the bug itself does not work: {found}"
                 return
     pytest.fail(f"no seed of 1..{FINDS} finds {bug}")
 
