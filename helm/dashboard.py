@@ -133,6 +133,30 @@ PANELS = [
         f"(rate(streamlease_consumer_ping_seconds_bucket{GROUP}[5m])))",
         "{{subscription}}",
     ),
+    (
+        "Epochs: for how long the frontier stands",
+        "s",
+        "max by (space) (streamlease_epochs_frontier_seconds)",
+        "{{space}}",
+    ),
+    (
+        "Epochs: publishers that are there",
+        "short",
+        "max by (space) (streamlease_epochs_publishers)",
+        "{{space}}",
+    ),
+    (
+        "Epochs: publishers that wait for others",
+        "short",
+        "max by (space) (streamlease_epochs_held_back_publishers)",
+        "{{space}}",
+    ),
+    (
+        "Epochs: messages that wait for other publishers",
+        "short",
+        "max by (space) (streamlease_epochs_waiting_messages)",
+        "{{space}}",
+    ),
 ]
 
 

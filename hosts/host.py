@@ -154,7 +154,8 @@ class LeaderHost:
         except StreamleaseError as error:
             log.warning("lags are unknown: %s", error)
             groups = [facts for facts, _ in led]
-        return metrics.HostFacts(groups, self.draining, len(self._postbox), self.dropped)
+        kept = self._chores.keepers.facts()
+        return metrics.HostFacts(groups, self.draining, len(self._postbox), self.dropped, kept)
 
     @property
     def dropped(self) -> int:

@@ -20,10 +20,15 @@ from dataclasses import dataclass
 
 from streamlease.hosts.claim import Claim
 from streamlease.hosts.hand_out import UNANSWERED
+from streamlease.leader.metrics import KeptFacts
+from streamlease.protocol.epochs.antichains import Antichain
 from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
 from streamlease.registry import keys
+from streamlease.streams.epochs.core.standing import standing
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.news import EpochNews
+from streamlease.streams.epochs.stored import read_frontier_since
+from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 from streamlease.streams.tasks import Supervisor
@@ -46,6 +51,21 @@ class _Kept:
     space: Space
     claim: Claim
     task: asyncio.Task[None] | None = None
+    keeper: Keeper | None = None
+    """That of this host; None: it has not begun."""
+    lower: Antichain = ()
+    since: int = 0
+    """Since when, by the own clock, `lower` is the lower frontier."""
+
+    def begin(self, keeper: Keeper, since: int) -> None:
+        """`keeper` has begun."""
+        self.keeper, self.lower, self.since = keeper, keeper.fold.lower, since
+
+    def turned(self, now: int) -> None:
+        """The keeper has done a turn."""
+        lower = self.lower if self.keeper is None else self.keeper.fold.lower
+        if lower != self.lower:
+            self.lower, self.since = lower, now
 
 
 class Keepers:
@@ -70,6 +90,16 @@ class Keepers:
         """The spaces that this host keeps."""
         return sorted(name for name, kept in self._kept.items() if kept.task is not None)
 
+    def facts(self) -> list[KeptFacts]:
+        """What metrics show of the spaces that this host keeps."""
+        now, found = self._clock(), []
+        for name, kept in sorted(self._kept.items()):
+            if kept.task is not None and kept.keeper is not None:
+                at = standing(kept.keeper.fold)
+                seconds = max(0.0, (now - kept.since) / 1000)
+                found.append(KeptFacts(name, at.publishers, len(at.held_back), at.waiting, seconds))
+        return found
+
     async def round(self) -> None:
         """Renew the claims, and begin or end keepers.
 
@@ -91,7 +121,7 @@ class Keepers:
             if not await kept.claim.get():
                 await self._stop(kept)
             elif kept.task is None or kept.task.done():
-                kept.task = self._tasks.start(f"keeper of {name}", self._keep(space, kept.claim))
+                kept.task = self._tasks.start(f"keeper of {name}", self._keep(kept))
 
     async def close(self) -> None:
         """End all keepers, and let other hosts have them at once.
@@ -104,18 +134,19 @@ class Keepers:
             await kept.claim.give_up()
 
     async def _stop(self, kept: _Kept) -> None:
-        task, kept.task = kept.task, None
+        task, kept.task, kept.keeper = kept.task, None, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _keep(self, space: Space, claim: Claim) -> None:
+    async def _keep(self, kept: _Kept) -> None:
         """Keep one space as long as this host has its claim."""
+        space, claim = kept.space, kept.claim
         bell = self._news.watch(space.name)
         try:
             while claim.term is not None:
                 try:
-                    await self._keep_under(space, claim, claim.term, bell)
+                    await self._keep_under(kept, claim.term, bell)
                 except Fenced as error:
                     log.warning("keeper of space %s: %s", space.name, error)
                     return
@@ -128,7 +159,8 @@ class Keepers:
         finally:
             self._news.forget(space.name, bell)
 
-    async def _keep_under(self, space: Space, claim: Claim, term: int, bell: asyncio.Event) -> None:
+    async def _keep_under(self, kept: _Kept, term: int, bell: asyncio.Event) -> None:
+        space, claim = kept.space, kept.claim
         keeper = Keeper(
             self._redis,
             space.name,
@@ -140,11 +172,13 @@ class Keepers:
             timeout=space.epochs_timeout_ms if space.epochs_on_loss == "abort" else None,
         )
         await keeper.begin()
+        kept.begin(keeper, await self._frontier_since(space.name))
         looked_at = tidied_at = self._clock()
         while claim.term == term:
             bell.clear()
             while await keeper.turn():
                 pass
+            kept.turned(self._clock())
             if self._clock() - looked_at >= space.epochs_timeout_ms / 10:
                 looked_at = self._clock()
                 for gone in await keeper.look():
@@ -159,6 +193,11 @@ class Keepers:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await bell.wait()
+
+    async def _frontier_since(self, space: str) -> int:
+        """Since when, by the own clock, the lower frontier is where it is; now, if no publisher ever came."""
+        since, now = await read_frontier_since(self._redis, space), await server_time(self._redis)
+        return self._clock() - max(0, now // 1000 - (now // 1000 if since is None else since))
 
 
 def _claim(space: str) -> str:

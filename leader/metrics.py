@@ -82,6 +82,20 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptFacts:
+    """One space with epochs that the host keeps, at one moment."""
+
+    space: str
+    publishers: int
+    held_back: int
+    """Publishers that are ahead of the lower frontier, and wait for others there."""
+    waiting: int
+    """Messages that were given up, and that are not complete."""
+    frontier_seconds: float
+    """For how long the lower frontier has been where it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """A host at one moment."""
 
@@ -91,6 +105,7 @@ class HostFacts:
     """Messages of the host that are not on their way yet."""
     dropped: int
     """Messages that did not parse."""
+    kept: Sequence[KeptFacts] = ()
 
 
 async def with_lag(
@@ -143,6 +158,11 @@ class _HostCollector(Collector):
                 if value is not None:  # unknown is absent, never 0
                     family.add_metric([group.subscription], value)
             yield family
+        for name, field, meaning in _OF_KEPT_SPACES:
+            family = GaugeMetricFamily(f"streamlease_epochs_{name}", meaning, labels=["space"])
+            for space in facts.kept:
+                family.add_metric([space.space], getattr(space, field))
+            yield family
 
 
 _OF_GROUPS = (
@@ -159,6 +179,14 @@ _OF_GROUPS = (
         "lag_seconds",
         "Age of the oldest message that waits in the stream with the largest lag.",
     ),
+)
+
+
+_OF_KEPT_SPACES = (
+    ("frontier_seconds", "frontier_seconds", "For how long the lower frontier has been where it is."),
+    ("publishers", "publishers", "Publishers that are there."),
+    ("held_back_publishers", "held_back", "Publishers that are ahead of the lower frontier: others hold it."),
+    ("waiting_messages", "waiting", "Messages that were given up, and whose epochs others hold open."),
 )
 
 

@@ -49,7 +49,8 @@ def doctor(
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Report a held-up stream once a message in it has waited longer than this many seconds.",
+            help="Report a held-up stream once a message in it has waited longer than this many seconds, "
+            "and a frontier of epochs that has stood still for so long.",
         ),
     ] = STUCK_SECONDS,
     role: Annotated[
@@ -62,7 +63,7 @@ def doctor(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check server, rights, hosts, queue, groups, streams, compaction and keys.
+    """Check server, rights, hosts, queue, groups, streams, epochs, compaction and keys.
 
     Exit 0 if no check fails, even with warnings; exit 1 if one fails or Redis does not answer.
     """
@@ -105,6 +106,7 @@ async def _examine(
     url: str, stuck_after: float = STUCK_SECONDS, role: RoleName | None = None
 ) -> list[Finding]:
     from streamlease.admin.doctor.compaction import compaction
+    from streamlease.admin.doctor.held_epochs import epochs
     from streamlease.admin.doctor.held_up import held_up
     from streamlease.admin.doctor.server_facts import server_facts
     from streamlease.agent.client import Client
@@ -130,6 +132,7 @@ async def _examine(
             ("spawn queue", _queue),
             ("groups", _groups),
             ("streams", partial(held_up, stuck_after=stuck_after)),
+            ("epochs", partial(epochs, stuck_after=stuck_after)),
             ("compaction", compaction),
             ("keys", _keys),
         ]

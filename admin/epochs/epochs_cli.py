@@ -9,6 +9,7 @@ import typer
 from streamlease.admin.acting import Yes, confirm
 from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.completing import SpaceName
+from streamlease.admin.doctor.findings import some
 from streamlease.admin.facts.fact_tables import EPOCH_PUBLISHERS, frontier_text
 from streamlease.admin.output import document, line
 from streamlease.admin.running import with_client
@@ -42,6 +43,9 @@ def draw(seen: SpaceEpochs) -> None:
     )
     lower, upper = (frontier_text(one) or "none" for one in (seen.lower, seen.upper))
     line(f"lower frontier {lower}; upper frontier {upper}")
+    late = [one.name for one in seen.publishers if one.holds_back]
+    if late and len(late) < len(seen.publishers) and seen.frontier_seconds is not None:
+        line(f"for {seen.frontier_seconds:.0f} s it is held back by {some(late)}")
     if seen.behind:
         line("the newest boundary is behind that: its keeper is at it, or no leader host is there")
     if seen.lost:

@@ -6,11 +6,12 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from streamlease.admin.facts.rows import Count, FactRow, Moment, moment
+from streamlease.admin.facts.rows import Count, FactRow, Moment, Seconds, moment
 from streamlease.protocol.epochs.antichains import Antichain, maximal
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.streams.epochs import keys
-from streamlease.streams.epochs.stored import read_fold, read_newest, read_writers
+from streamlease.streams.epochs.stored import read_fold, read_frontier_since, read_newest, read_writers
+from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.spaces import Space
 
@@ -31,6 +32,8 @@ class EpochPublisherRow(FactRow):
     frontier: FrontierRow
     """What it holds: it may send at or above an element."""
     last_seen: Moment | None
+    silent_seconds: Seconds | None
+    """Since its last sign of life; it gives three in the time after which it would be lost."""
     staged: Count
     """Messages of it that are in no stream yet."""
     holds_back: FrontierRow
@@ -44,6 +47,11 @@ class SpaceEpochs(FactRow):
     dimensions: Count
     lower: FrontierRow
     """What is not at or above an element of it is completed, or completes as soon as a keeper is there."""
+    frontier_seconds: Seconds | None
+    """For how long the lower frontier of the newest boundary has been where it is.
+
+    Without a boundary, since the first publisher came; null: none ever did.
+    """
     upper: FrontierRow
     """The maximal epochs that had messages."""
     boundary: Count
@@ -70,10 +78,12 @@ class SpaceEpochs(FactRow):
         for (_, name), count in staged.items():
             rows[name] = rows.get(name, 0) + count
         holding = fold.holding_back()
+        now = await server_time(redis) // 1000
         return cls(
             space=space.name,
             dimensions=space.epochs,
             lower=_row(fold.lower),
+            frontier_seconds=_seconds(now, await read_frontier_since(redis, space.name)),
             upper=_row(maximal([*fold.upper, *(epoch for epoch, _ in staged)])),
             boundary=newest.number if newest is not None else 0,
             behind=fold.lower != (newest.lower if newest is not None else fold.bottom),
@@ -84,12 +94,17 @@ class SpaceEpochs(FactRow):
                     host=one.host,
                     frontier=_row(fold.frontier_of(name)),
                     last_seen=moment(writers[name].seen) if name in writers else None,
+                    silent_seconds=_seconds(now, writers[name].seen) if name in writers else None,
                     staged=rows.get(name, 0),
                     holds_back=_row(holding.get(name, ())),
                 )
                 for name, one in sorted(fold.present.items())
             ],
         )
+
+
+def _seconds(now: int, since: int | None) -> float | None:
+    return None if since is None else max(0.0, (now - since) / 1000)
 
 
 def _row(frontier: Antichain) -> FrontierRow:

@@ -117,6 +117,11 @@ class Keeper:
         """The number of the newest boundary that it knows of."""
         return self._fold.boundary - (self._open is not None)
 
+    @property
+    def fold(self) -> Fold:
+        """What the lines come to, as far as it has read them. Only to look at."""
+        return self._fold
+
     async def begin(self) -> None:
         """Take over from whoever kept the space before.
 

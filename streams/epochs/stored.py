@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from streamlease.protocol.errors import EpochsTruncated, StoreRefused
@@ -15,6 +16,9 @@ from streamlease.streams.redis.connection import Command, Redis, ask
 
 PAGE = 1000
 """Lines or boundaries in one reply."""
+
+MOST_BACK = 50
+"""Boundaries that are looked at to find where the frontier moved."""
 
 READS = 5
 """So often a fold begins anew because a keeper trimmed the lines under it."""
@@ -161,6 +165,28 @@ class Joined(NamedTuple):
 def joined_commands(space: str) -> list[Command]:
     """Asks for what `parse_joined` takes. All in one transaction, or in one script."""
     return [("HGET", keys.state(space), "boundary"), ("HGETALL", keys.ends(space))]
+
+
+async def read_frontier_since(redis: Redis, space: str) -> int | None:
+    """Since when the lower frontier is where it is at the newest boundary: milliseconds of the Redis clock.
+
+    Without a boundary, since the first publisher came; None: none ever did. Of more than `MOST_BACK`
+    boundaries with the same frontier, since the oldest of so many.
+
+    Raises:
+        Unsupported: a boundary cannot be read.
+        StoreUnavailable, StoreRefused.
+    """
+    back, first = await ask(
+        redis,
+        [
+            ("XREVRANGE", keys.bounds(space), "+", "-", "COUNT", MOST_BACK),
+            ("HGET", keys.writers(space), "!since"),
+        ],
+    )
+    found = parse_bounds(back)
+    same = list(takewhile(lambda one: one.lower == found[0].lower, found))
+    return same[-1].at if same else int(first) if first else None
 
 
 async def read_base(redis: Redis, space: str) -> dict[StreamId, int]:

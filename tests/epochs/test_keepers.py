@@ -6,9 +6,11 @@ import asyncio
 
 import streamlease
 from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.leader.metrics import exposition
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
-from streamlease.streams.epochs.stored import read_bounds
+from streamlease.streams.epochs.core.lines import StagedPart
+from streamlease.streams.epochs.stored import read_bounds, read_frontier_since
 from streamlease.streams.epochs.writing import LineWriter
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from tests.streams.helpers import until
@@ -68,3 +70,52 @@ async def test_a_process_keeps_by_itself_where_there_are_no_hosts(redis_url: str
             await publisher.send("t/1", b"x", epoch=0)
             await publisher.advance(1)
             await boundary(client.redis, 1)
+
+
+async def kept_spaces(host: LeaderHost) -> dict[str, tuple[int, int, int]]:
+    """By space: publishers, those that are held back, and the messages that wait."""
+    return {
+        one.space: (one.publishers, one.held_back, one.waiting)
+        for one in (await host.facts()).kept
+        if one.frontier_seconds >= 0
+    }
+
+
+async def test_a_host_tells_who_waits_for_the_frontier(redis_url: str) -> None:
+    async with streamlease.connect(redis_url, embedded=False) as client:
+        await client.create_space("space", topics=["t/#"], streams=2, epochs=1)
+        await client.create_space("empty", topics=["e/#"], epochs=2)
+        redis = connect(redis_url)
+        host = await host_of(redis, "one")
+        late, ahead = (LineWriter(client.redis, "space", name) for name in ("late", "ahead"))
+        await late.enter()
+        await late.advance(((1,),), [])
+        await boundary(client.redis, 1)
+        await ahead.enter()
+        await ahead.advance(((7,),), [StagedPart((1,), StreamId("space", 0, 0), ((0, 3),))])
+        wanted = {"empty": (0, 0, 0), "space": (2, 1, 3)}
+        async with asyncio.timeout(20):
+            while await kept_spaces(host) != wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        before = {one.space: one.frontier_seconds for one in (await host.facts()).kept}
+        stood = await read_frontier_since(client.redis, "space")
+        await host.close()
+        other = await host_of(redis, "two")
+        async with asyncio.timeout(20):
+            while await kept_spaces(other) != wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        after = {one.space: one.frontier_seconds for one in (await other.facts()).kept}
+        assert after["space"] > before["space"], "the next host knows since when"
+        assert await read_frontier_since(client.redis, "space") == stood
+        await late.advance(((3,),), [])
+        await boundary(client.redis, 2)
+        async with asyncio.timeout(20):
+            while await kept_spaces(other) != {"empty": (0, 0, 0), "space": (2, 1, 0)}:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        (found,) = [one.frontier_seconds for one in (await other.facts()).kept if one.space == "space"]
+        assert found < after["space"], "it has moved"
+        text = exposition(await other.facts()).decode()
+        assert 'streamlease_epochs_held_back_publishers{space="space"} 1.0' in text
+        assert "late" not in text, "names of publishers come and go: they are no label"
+        await other.close()
+        await redis.aclose()

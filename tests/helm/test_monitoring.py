@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from streamlease.agent.membership import metrics as consuming
-from streamlease.leader.metrics import GroupFacts, HostFacts, exposition
+from streamlease.leader.metrics import GroupFacts, HostFacts, KeptFacts, exposition
 from streamlease.streams.publish import metrics as publishing
 from tests.helm.charts import CHART, ROOT, render, value_sets
 
@@ -27,7 +27,7 @@ def existing() -> set[str]:
     publishing.PUBLISH_FAILURES.labels("Indefinite")
     consuming.Meter("$shared/g/#").ended("b", "the leader is silent", again=True)
     group = GroupFacts("$shared/g/#", 1, 2, 2, 1, 0, 0, 0, 5, 1.5)
-    text = exposition(HostFacts([group], False, 0, 0)).decode()
+    text = exposition(HostFacts([group], False, 0, 0, [KeptFacts("s", 2, 1, 3, 4.0)])).decode()
     kinds = dict(re.findall(r"^# TYPE (streamlease_\w+) (\w+)$", text, re.MULTILINE))
     parts = ("_bucket", "_sum", "_count")
     kinds = {name: kind for name, kind in kinds.items() if not name.endswith("_created")}
@@ -54,7 +54,7 @@ def test_every_query_asks_for_metrics_that_exist() -> None:
 
 def test_every_metric_is_on_the_dashboard_or_is_known_not_to_be() -> None:
     shown = {name for query in queries() for name in NAME.findall(query)}
-    told = ("streamlease_group_", "streamlease_consumer_")
+    told = ("streamlease_group_", "streamlease_consumer_", "streamlease_epochs_")
     parts = ("_sum", "_count")  # of histograms the buckets are shown
     wanted = {name for name in existing() if name.startswith(told) and not name.endswith(parts)}
     assert len(wanted) > 15

@@ -26,5 +26,8 @@ local inc = math.max(it and it.inc or 0, tonumber(ARGV[3])) + 1
 local shown = string.format('%.0f', inc)
 local text = '{"k":"enter","name":"' .. ARGV[1] .. '","inc":' .. shown .. ',"host":' .. ARGV[4] .. '}'
 local number = write_line(KEYS[1], KEYS[2], text, ARGV[5])
+if not redis.call('HGET', KEYS[1], '!since') then
+  redis.call('HSET', KEYS[1], '!since', now_ms())
+end
 write_writer(KEYS[1], ARGV[1], {inc = inc, token = ARGV[2], seq = 0, line = number, seen = now_ms(), state = 'here'})
 return {'entered', inc, number}
