@@ -201,7 +201,7 @@ class Keepers:
 
 
 def _claim(space: str) -> str:
-    return f"!epochs-{space}"
+    return f"{keys.KEEPER}{space}"
 
 
 def _told(name: str, error: StreamleaseError) -> None:

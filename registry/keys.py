@@ -54,6 +54,13 @@ QUEUE = "streamlease-leaders"
 WAITING_JOBS = f"rq:queue:{QUEUE}"
 FAILED_JOBS = f"rq:failed:{QUEUE}"
 
+CLAIM = "!"
+"""What the names of claims begin with, and no group's name: a claim has the `leader` key of a group
+(`hosts/claim.py`)."""
+
+KEEPER = f"{CLAIM}epochs-"
+"""What the claim of a keeper begins with, before the name of its space."""
+
 _ESCAPES = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 

@@ -48,6 +48,9 @@ def _is_orphan(
     tag = _TAG.match(key)
     if tag is None:
         return False
+    if tag.group(1).startswith(f"g:{keys.CLAIM}"):
+        space = tag.group(1).removeprefix(f"g:{keys.KEEPER}")
+        return space != tag.group(1) and space not in spaces
     if tag.group(1).startswith("g:"):
         return key[: tag.end() - 1] not in groups
     if tag.group(1).startswith("epochs:"):

@@ -78,13 +78,22 @@ def test_groups_without_a_leader_and_orphans_are_seen(flights: Command, store: r
     flights.ok("publish", "flights/a", text="1\n")
     store.hset("sl:{g:gone/x}:leader", "term", 1)
     store.hset("sl:{gone.0.0}:meta", "next", 1)
+    store.hset("sl:{g:!epochs-gone}:leader", "term", 1)
     before = store.dbsize()
     code, found = checks(flights)
     assert (code, found["groups"]["level"], found["keys"]["level"]) == (0, "warn", "warn")
     assert SUB in found["groups"]["message"]
     assert "sl:{g:gone/x}:leader" in found["keys"]["message"]
     assert "sl:{gone.0.0}:meta" in found["keys"]["message"]
+    assert "sl:{g:!epochs-gone}:leader" in found["keys"]["message"]
     assert store.dbsize() == before
+
+
+def test_what_hosts_claim_is_no_orphan(flights: Command, store: redis.Redis) -> None:
+    for claim in ("retention", "compaction", "snapshots", "epochs-flights"):
+        store.hset(f"sl:{{g:!{claim}}}:leader", "term", 1)
+    found = checks(flights)[1]["keys"]
+    assert (found["level"], found["message"].startswith("each belongs")) == ("ok", True)
 
 
 def test_failed_and_waiting_spawn_jobs_are_counted(command: Command, store: redis.Redis) -> None:
