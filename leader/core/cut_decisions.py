@@ -43,7 +43,8 @@ def is_late(state: GroupState, message: FixCut) -> bool:
 
 
 def opened(state: GroupState, leases: Leases, message: FixCut) -> CutOpened | None:
-    """The record that opens the cut asked for; None if it is open already, or nothing of it may be read.
+    """The record that opens the cut asked for; None if it is open already, or nothing of it may be read, or
+    only some and the session wants all of it or nothing.
 
     An open cut that lost all its ranges holds nothing, so its number may be used for other ranges.
     """
@@ -51,6 +52,8 @@ def opened(state: GroupState, leases: Leases, message: FixCut) -> CutOpened | No
     if known is not None and known.cut == message.cut and known.ranges:
         return None
     ranges = _valid(state, leases, message)
+    if message.whole and len(ranges) < len(message.ranges):
+        return None
     return CutOpened(session=message.session, cut=message.cut, ranges=ranges) if ranges else None
 
 

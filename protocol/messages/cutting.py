@@ -21,6 +21,8 @@ class FixCut(GroupMessage):
     ranges: RangesField
     proposal: Offset = 0
     """Rises with every other wish of the session: the answer tells which one it is to."""
+    whole: bool = Field(default=False, exclude_if=lambda whole: not whole)
+    """Whether nothing is to be fixed if a part of `ranges` cannot be."""
 
 
 class CutFixed(GroupMessage):

@@ -38,12 +38,20 @@ class ProposedCut:
     Args:
         held: the streams of the query.
         unread: what waits in them.
+        whole: whether the leader is to fix all of it or nothing.
     """
 
     def __init__(
-        self, who: QueryIdentity, finished: FinishedCuts, held: Mapping[str, Held], unread: UnreadMessages
+        self,
+        who: QueryIdentity,
+        finished: FinishedCuts,
+        held: Mapping[str, Held],
+        unread: UnreadMessages,
+        *,
+        whole: bool = False,
     ) -> None:
         self._who = who
+        self._whole = whole
         self._finished = finished
         self._held = held
         self._unread = unread
@@ -106,6 +114,7 @@ class ProposedCut:
                 [*ends.values()],
             ),
             proposal=self._number,
+            whole=self._whole,
         )
         return self.message
 

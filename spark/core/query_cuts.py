@@ -32,15 +32,19 @@ Report = Callable[[int, Progressed], None]
 
 
 class QueryCuts:
-    """The streams of one query and its cuts."""
+    """The streams of one query and its cuts.
 
-    def __init__(self, group: str, report: Report) -> None:
+    Args:
+        whole: whether the leader is to fix all of what is proposed or nothing.
+    """
+
+    def __init__(self, group: str, report: Report, *, whole: bool = False) -> None:
         self.who = QueryIdentity(group)
         self.book = ConsumerBook()
         self.held = self.book.streams
         self.unread = UnreadMessages(self.held)
         self.finished = FinishedCuts()
-        self.proposed = ProposedCut(self.who, self.finished, self.held, self.unread)
+        self.proposed = ProposedCut(self.who, self.finished, self.held, self.unread, whole=whole)
         self.open: CutOffset | None = None
         self.open_streams: set[str] = set()
         """Streams of the open cut that were not lost since it was fixed."""

@@ -69,7 +69,7 @@ class QueryMachine:
 
     def __init__(self, config: QueryConfig) -> None:
         self.config = config
-        self.cuts = QueryCuts(config.group, self._report_progress)
+        self.cuts = QueryCuts(config.group, self._report_progress, whole=config.whole_epochs)
         self.available = AvailableNow(config.subscription, config.session_timeout_ms, self.cuts)
         self.refused = 0
         """Events that no transition allows, and late answers."""
@@ -94,7 +94,9 @@ class QueryMachine:
                 fail_on_data_loss=config.fail_on_data_loss,
                 epochs=epochs,
             ),
-            Resuming(self._desk, self.cuts, self._losses, config.subscription),
+            Resuming(
+                self._desk, self.cuts, self._losses, config.subscription, whole_epochs=config.whole_epochs
+            ),
             config.subscription,
         )
         self._leaderless = Leaderless(config.subscription)

@@ -156,6 +156,23 @@ def test_a_stream_on_its_way_out_is_in_no_new_cut(final: bool) -> None:
     assert fixed(rig, fix(SESSION, 1, *BOTH)) == (BOTH[0],)
 
 
+@pytest.mark.parametrize("final", [False, True], ids=["revoking", "revoked"])
+def test_a_session_that_wants_all_or_nothing_gets_nothing_while_a_stream_is_on_its_way_out(
+    final: bool,
+) -> None:
+    rig = led()
+    rig.join("b2")
+    rig.settle()
+    if final:
+        rig.hear(progress("b1", S1, 1, 0, final=True))
+    whole = fix(SESSION, 1, *BOTH).model_copy(update={"whole": True})
+    before = rig.frozen()
+    assert fixed(rig, whole) == ()
+    assert rig.frozen() == before
+    assert fixed(rig, fix(SESSION, 1, BOTH[0]).model_copy(update={"whole": True})) == (BOTH[0],)
+    assert fixed(rig, whole) == (BOTH[0],), "that is fixed now, whatever is asked for later"
+
+
 def test_a_cut_number_does_not_go_back() -> None:
     rig = led()
     fixed(rig, fix(SESSION, 5, *BOTH))

@@ -47,6 +47,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "reason": st.sampled_from(["unknown", "replaced", "stale", "revocation_timeout", "stepped_down"]),
     "dry_run": st.booleans(),
     "verdict": st.sampled_from(get_args(Verdict)),
+    "whole": st.booleans(),
 }
 
 

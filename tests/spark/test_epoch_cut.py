@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from streamlease.protocol.messages import FixCut
+from streamlease.borrower.events import StreamGone, StreamRevoking
+from streamlease.protocol.messages import FixCut, Progress
 from streamlease.spark.core import query_events as q
+from streamlease.spark.core.conversations import resuming
 from streamlease.spark.core.conversations.query_desk import ANSWER_SECONDS, NEWS_SECONDS
 from streamlease.spark.core.epoch_ends import Bound, BoundsFound
+from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.query_states import QueryState
 from streamlease.spark.core.targets import holds_all
-from tests.spark.query_rig import FRESH, A, B, Rig, part
+from tests.spark.query_rig import FRESH, OLD, SESSION, A, B, Rig, lose_for_good, part
 from tests.spark.test_query_machine import view
 
 BASE = Bound(0, ((0,),), {A: 0, B: 0})
 FIRST = Bound(1, ((1,),), {A: 5, B: 3}, frozenset({((0,), A), ((0,), B)}))
 OURS = view((A, FRESH, 0), (B, FRESH, 0))
+MOVING = view((A, FRESH, 0), (B, FRESH, 0), state="rebalancing")
 
 
-def looked(rig: Rig) -> None:
+def looked(rig: Rig, seen: Any = OURS) -> None:
     """The query looks at the group, and sees that both streams are its own."""
     rig.wait(NEWS_SECONDS)
     assert isinstance(rig.wanted.what, q.GroupView)
-    rig.found(OURS)
+    rig.found(seen)
 
 
 def test_a_stream_that_is_still_to_come_is_waited_for() -> None:
@@ -59,9 +65,67 @@ def test_the_group_is_looked_at_again_only_if_the_leases_have_changed() -> None:
     assert isinstance(other.wanted.what, q.GroupView)
 
 
-def test_a_part_that_was_asked_back_meanwhile_is_told() -> None:
+def test_a_cut_of_which_a_stream_is_asked_back_is_made_anew_with_all_of_it() -> None:
+    """B is on its way from one slot to another, which the leader knows first: it fixes nothing."""
+    rig = first_cut()
+    assert isinstance(rig.told, FixCut)
+    assert rig.told.whole
+    first = rig.told.proposal
+    rig.fix(progress=(Progress(stream=B, lease_epoch=1, offset=0),))
+    assert rig.answer.cut == 0
+    rig.step(StreamRevoking(B, 1))
+    assert isinstance(rig.done[-1], q.ReportProgress), "nothing holds it"
+    rig.ask()
+    looked(rig, MOVING)
+    rig.step(StreamGone(B, 1))
+    looked(rig, MOVING)
+    assert rig.told.proposal == first, "what is left of the epoch is not taken without B"
+    rig.grant(B, lease_epoch=2, resumes=2)
+    looked(rig)
+    assert isinstance(rig.told, FixCut)
+    assert (rig.told.cut, rig.told.whole) == (1, True)
+    assert {one.stream: (one.lease_epoch, one.end) for one in rig.told.ranges} == {A: (1, 5), B: (2, 3)}
+
+
+def test_a_cut_that_was_refused_is_not_made_anew_before_the_group_is_looked_at() -> None:
+    """The answer may come before the word that a stream is asked back."""
+    rig = first_cut()
+    rig.fix(progress=(Progress(stream=B, lease_epoch=1, offset=0),))
+    asked = len([one for one in rig.done if isinstance(one, q.Tell)])
+    rig.ask()
+    looked(rig, MOVING)
+    assert len([one for one in rig.done if isinstance(one, q.Tell)]) == asked
+
+
+def test_a_part_that_was_taken_out_by_force_is_told() -> None:
     rig = first_cut().fix(part(A, 0, 5))
-    assert "cut 1: 1 of 2 streams were asked back just then" in rig.said
+    assert "cut 1: 1 of 2 streams were taken out of it by force" in rig.said
+
+
+def given_up(whole_epochs: bool) -> Rig:
+    """A query that comes back to its cut after its leader has given it up; one of two streams is there."""
+    rig = Rig(whole_epochs=whole_epochs).begin(finished=False)
+    rig.step(q.ReadAgain(OLD))
+    rig.resumed(4).finished(3)
+    assert rig.machine.state is QueryState.REGAINING
+    rig.grant(A, lease_epoch=2, pinned=5, follows=1)
+    rig.wait(resuming.REGRANT_SECONDS)
+    return rig
+
+
+def test_a_cut_that_does_not_come_back_as_a_whole_is_read_with_the_next_one() -> None:
+    assert isinstance(given_up(whole_epochs=False).told, FixCut), "without epochs, what is there is read now"
+    rig = given_up(whole_epochs=True)
+    assert rig.machine.state is QueryState.LOSING
+    rig.grant(B, lease_epoch=2, pinned=5, follows=1)
+    lose_for_good(rig)
+    assert rig.answer == ()
+    rig.step(q.NextCut(OLD, Limits()))
+    looked(rig, view((A, SESSION, 0), (B, SESSION, 0)))
+    rig.found(BoundsFound((), True, BASE))
+    rig.found(BoundsFound((FIRST._replace(ends={A: 5, B: 5}),)))
+    assert isinstance(rig.told, FixCut)
+    assert {one.stream: (one.start, one.end) for one in rig.told.ranges} == {A: (0, 5), B: (0, 5)}
 
 
 def test_spark_does_not_wait_for_long_while_streams_move() -> None:

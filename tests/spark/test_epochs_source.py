@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from streamlease.hosts.keepers import Keepers
-from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.acts import MoveStream
+from streamlease.protocol.errors import ActRefused, InvalidOption
+from streamlease.protocol.messages import FixCut
 from streamlease.spark.continuous import continuous
 from streamlease.spark.query import epoch_following
 from streamlease.streams.epochs import boundary_reading, keys
@@ -20,7 +23,7 @@ from streamlease.streams.redis.connection import ask
 from tests.epochs.playing import Hand, hand, kept
 from tests.spark.refusals import one_line
 from tests.spark.test_available import only_batch
-from tests.spark.world import SPACE, Checkpoint, Query, World, wait_for
+from tests.spark.world import SPACE, SUBSCRIPTION, Checkpoint, Query, World, wait_for
 
 ROWS = 5
 """Messages of an epoch: in streams 0 and 1, and of every third epoch in stream 2 too."""
@@ -241,6 +244,43 @@ def test_two_queries_share_the_streams_and_each_has_its_part_of_an_epoch_in_one_
             for row in seen:
                 where.setdefault(play.epochs[row.stream, row.offset], set()).add(batch)
         assert all(len(batches) == 1 for batches in where.values())
+
+
+def test_a_stream_that_is_asked_back_while_the_cut_is_fixed_is_waited_for(play: Play) -> None:
+    """An operator moves streams from one slot of the query to the other just before the cut gets there."""
+    play.world.lead()
+    query = atomic(play)
+    play.epoch()
+    query.run(lambda: len(query.checkpoint.rows) == ROWS)
+    for epoch in range(1, 5):
+        ahead_of_its_cut(query, partial(move, play.world, query, play.world.streams[1:], epoch % 2))
+        play.epoch()
+        query.run(lambda: len(query.checkpoint.rows) == play.world.total)
+    assert play.micro_batches(query.checkpoint) == [[epoch] for epoch in range(5)]
+    play.world.check(query.checkpoint)
+
+
+def ahead_of_its_cut(query: Query, do: Callable[[], None]) -> None:
+    """Do that when the query asks its leader for a cut, before the leader hears of it."""
+    borrowing = query.session.query.loop.borrowing
+    assert borrowing is not None
+    session, post = borrowing.session, borrowing.session.post
+
+    def after_that(message: Any) -> None:
+        if isinstance(message, FixCut):
+            session.post = post  # type: ignore[method-assign]
+            do()
+        post(message)
+
+    session.post = after_that  # type: ignore[method-assign]
+
+
+def move(world: World, query: Query, streams: Iterable[str], slot: int) -> None:
+    """Have an operator move streams to a slot of the query."""
+    name = f"{query.session.query.machine.cuts.who.session}/{slot}"
+    for stream in streams:
+        with contextlib.suppress(ActRefused):  # a new leader does not know the slot yet
+            world._thread.call(world._client.act(SUBSCRIPTION, MoveStream(stream=stream, borrower=name)))
 
 
 # ---------------------------------------------------------------- where it begins

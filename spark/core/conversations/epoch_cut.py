@@ -2,7 +2,8 @@
 
 A cut is made only while every stream that the leader counts as the query's own is granted. Else a stream that
 moves from one of its slots to another, or comes back after its borrower's end, would bring its part of an
-epoch a micro-batch later. The leader is asked for that whenever what is held has changed.
+epoch a micro-batch later. The leader is asked for that whenever what is held has changed, and fixes all that
+is proposed or nothing: if a stream is asked back just then, the cut is made anew once that is settled.
 """
 
 from __future__ import annotations
@@ -97,14 +98,15 @@ class EpochCut:
         return self.wants_view and self._desk.now - self._desk.asked_at < ANSWER_SECONDS
 
     def fixed(self, cut: CutOffset | None) -> None:
-        """The leader has fixed what was proposed, or a part of it."""
+        """The leader has fixed what was proposed; or nothing, and streams are on their way."""
         if cut is None:
+            self._whole = None
             return
         self._given, asked = self._asked
         if len(cut.ranges) < asked:
             self._desk.say(
                 logging.WARNING,
-                f"cut {cut.cut}: {asked - len(cut.ranges)} of {asked} streams were asked back just then, "
+                f"cut {cut.cut}: {asked - len(cut.ranges)} of {asked} streams were taken out of it by force, "
                 f"so it lacks their part of its epochs; whoever gets these streams reads it",
             )
 

@@ -4,6 +4,8 @@
   read there, and not here again.
 * A query that was silent for so long that it was given up finds the cut pinned in the streams that nobody
   took over: there it is fixed again as it was.
+* Of whole epochs, such a cut is fixed again as a whole or not at all. If it is not, what of it is still the
+  query's comes all together in its next cut, for there the same ends are pinned.
 * A cut is read in part only once its loss cannot be lost (`docs/decisions/0075-a-cut-read-in-part.md`). A
   process after this one cannot know that the cut was read in part, and attests all of it; only a leader that
   knows of the take-over refuses that. So each stream must be leased again, to whomever, for longer than the
@@ -46,13 +48,17 @@ class Resuming:
 
     Args:
         subscription: what the query consumes, for messages.
+        whole_epochs: whether each cut is to be whole epochs.
     """
 
-    def __init__(self, desk: Desk, cuts: QueryCuts, losses: Losses, subscription: str) -> None:
+    def __init__(
+        self, desk: Desk, cuts: QueryCuts, losses: Losses, subscription: str, *, whole_epochs: bool = False
+    ) -> None:
         self._desk = desk
         self._cuts = cuts
         self._losses = losses
         self._subscription = subscription
+        self._whole_epochs = whole_epochs
         # Of the present conversation:
         self._cut = CutOffset("", "", 0)
         self._mine: set[str] = set()
@@ -111,7 +117,7 @@ class Resuming:
         pinned = self._cuts.pinned(self._cut)
         if len(pinned) < len(self._cut.ranges) and self._desk.is_waiting:
             return
-        if not pinned:
+        if not pinned or (self._whole_epochs and len(pinned) < len(self._cut.ranges)):
             self._lose()
             return
         self._desk.move(_M.PROPOSED)
