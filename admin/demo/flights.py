@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -47,8 +47,11 @@ class Flights:
             yield batch.to_pylist()
 
 
-def load() -> Flights:
+def load(columns: Sequence[str] = _COLUMNS) -> Flights:
     """Read the package's file.
+
+    Args:
+        columns: those that are wanted; see the package for others.
 
     Raises:
         Unsupported: the package is not installed.
@@ -78,7 +81,7 @@ def load() -> Flights:
     day = pc.add(pc.multiply(table["month"], 100), table["day"])
     table = table.append_column("_day", day).append_column("_minutes", minutes)
     table = table.sort_by([("_day", "ascending"), ("_minutes", "ascending")])
-    return Flights(table.select(_COLUMNS))
+    return Flights(table.select(columns))
 
 
 def _remainder(numbers: pa.ChunkedArray, divisor: int) -> pa.ChunkedArray:

@@ -208,7 +208,7 @@ class EpochPublisher:
         if known is not None and type(epoch) is int and epoch == known[0] and not self._one_call.locked():
             known[1].check()
             async with self._one_call:
-                return await known[2].submit(topic, payload, key, headers, timestamp)
+                return await known[2].submit(topic, payload, key, headers, timestamp, diff)
         async with self._sending(epoch) as publisher:
             return await publisher.submit(topic, payload, key, headers, timestamp, diff)
 

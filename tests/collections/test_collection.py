@@ -13,7 +13,7 @@ import pytest
 from streamlease.agent.blocking import connect as connect_blocking
 from streamlease.agent.client import Client
 from streamlease.agent.collections.collection import Collection
-from streamlease.protocol.errors import HistoryTruncated, InvalidOption, UnknownSpace
+from streamlease.protocol.errors import HistoryTruncated, InvalidInput, InvalidOption, UnknownSpace
 from streamlease.streams.collections.core.multiset import Change, Item
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.log.keys import stream_log, stream_meta
@@ -252,3 +252,17 @@ def test_the_blocking_client_has_the_same(redis_url: str) -> None:
                 assert next(iter(prices)) == Change("prices/a", None, b"y", 1)
                 assert prices.positions == {"prices.0.0": 3}
                 assert prices.frontier is None
+
+
+async def test_a_diff_goes_with_each_message_of_an_epoch(client: Client) -> None:
+    await client.create_space("space", ["s/#"], epochs=1, collection=True)
+    async with client.epoch_publisher("space", "one") as pub:
+        for payload, diff in ((b"x", 5), (b"x", -3), (b"y", -1), (b"z", None)):
+            await pub.submit("s/a", payload, diff=diff, epoch=4)
+        with pytest.raises(InvalidInput, match="a diff of 0"):
+            await pub.submit("s/a", b"x", diff=0, epoch=4)
+        await pub.send("s/a", b"y", diff=-2, epoch=4)
+        await pub.advance(5)
+        await settled(await kept(client))
+        async with client.collection("s/#") as found:
+            assert found.items == {("s/a", None, b"x"): 2, ("s/a", None, b"y"): -3, ("s/a", None, b"z"): 1}
