@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamlease.leader.beside import arguments, lacking
 from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Record, decode_records, encode_records
@@ -93,8 +94,9 @@ async def _recovered(redis: AsyncRedis, group: str, held: Sequence[bytes | None]
         if not entries:
             return Recovery(state, last_id, last)
         for entry in entries:
-            last_id, (number, records) = entry[0], read_entry(group, entry, last)
+            last_id = entry[0]
             with parsing(_told(group, last_id), keys.journal(group)):
+                number, records = _of_entry(entry, last)
                 for record in records:
                     state.apply(record)
             last = max(last, number)
@@ -127,11 +129,17 @@ def read_entry(
     Raises:
         Unsupported: it is damaged.
     """
-    id, fields = entry
-    with parsing(_told(group, id), keys.journal(group)):
-        parts = dict(zip(fields[::2], fields[1::2], strict=True))
-        number = (_counted(parts[b"t"]), _counted(parts[b"n"]))
-        return number, decode_records(parts[b"r"]) if number > applied else []
+    with parsing(_told(group, entry[0]), keys.journal(group)):
+        return _of_entry(entry, applied)
+
+
+def _of_entry(
+    entry: tuple[bytes, Sequence[bytes]], applied: tuple[int, int]
+) -> tuple[tuple[int, int], list[Record]]:
+    fields = entry[1]
+    parts = dict(zip(fields[::2], fields[1::2], strict=True))
+    number = (_counted(parts[b"t"]), _counted(parts[b"n"]))
+    return number, decode_records(parts[b"r"]) if number > applied else []
 
 
 def _told(group: str, id: bytes) -> str:
@@ -154,7 +162,7 @@ class Commit:
 
     number: int
     payload: bytes
-    moved: tuple[str | int, ...]
+    moved: MirrorChange
 
 
 class Journal:
@@ -202,7 +210,7 @@ class Journal:
             moved: what `records` change of the leases and the progress that stand beside the journal.
         """
         self._number += 1
-        return Commit(self._number, encode_records(records), _arguments(moved or MirrorChange()))
+        return Commit(self._number, encode_records(records), moved or MirrorChange())
 
     async def write(self, commit: Commit) -> dict[str, int]:
         """Write one commit, and who may commit streams from then on, in one act.
@@ -219,6 +227,9 @@ class Journal:
             Indefinite: written or not; repeat.
         """
         durable = " ".join(str(choice) for choice in self.durability if choice != MEMORY)
+        moved, known = commit.moved, dict[str, int]()
+        if moved.whole:
+            moved, known = await lacking(self._redis, self._group, self.last_id, moved)
         call = _APPEND.call(
             [self._leader, self._journal, self._progress, self._leases],
             [
@@ -229,16 +240,16 @@ class Journal:
                 self.last_id,
                 self._lineage,
                 durable,
-                *commit.moved,
+                *arguments(moved),
             ],
         )
         self.last_id, *further = await self._run(call)
         self.since_snapshot += 1
         self._bytes += len(commit.payload)
         self._sizes.append(len(commit.payload))
-        return {
-            stream.decode(): int(offset) for stream, offset in zip(further[::2], further[1::2], strict=True)
-        }
+        for stream, offset in zip(further[::2], further[1::2], strict=True):
+            known[stream.decode()] = int(offset)
+        return known
 
     async def snapshot(self, state: bytes) -> None:
         """Store `state`, which holds everything up to `last_id`, and drop what it contains.
@@ -295,21 +306,3 @@ class Journal:
         if why:
             raise NotDurable(f"the journal of group {self._group} is written, but not durably: {why}")
         return [result, *more]
-
-
-def _arguments(moved: MirrorChange) -> tuple[str | int, ...]:
-    """As `leader/lua/journal_append.lua` takes it."""
-    found: list[str | int] = [len(moved.gone), *moved.gone, len(moved.fields)]
-    for name, value in moved.fields.items():
-        found += (name, value)
-    asked: list[str | int] = []
-    others: list[str | int] = []
-    for stream, one in moved.streams.items():
-        over = "" if one.leased else "-"
-        reset = f"/{one.reset_by}" if one.reset_by else ""
-        wanted = asked if one.asked else others
-        wanted += (stream, one.committed, f"{one.lease_epoch}{over}{reset}")
-    found.append(len(asked) // 3)
-    found += asked
-    found += others
-    return tuple(found)

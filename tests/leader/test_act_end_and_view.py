@@ -24,7 +24,7 @@ def test_a_group_without_borrowers_expires_and_comes_back_with_its_next_one() ->
     assert rig.moved().fields == {"@expired": 77}
     rig.join("b1")
     assert rig.leader.durable.expired_at is None
-    assert rig.moved().gone == ("@expired",)
+    assert rig.moved().gone == ["@expired"]
 
 
 def test_a_group_without_borrowers_is_deleted_by_its_leader_who_ends() -> None:
@@ -50,7 +50,7 @@ def test_the_mirror_of_the_progress_says_since_when_a_group_is_paused() -> None:
     assert answer(rig, "pause", at=77)[0]
     assert rig.moved().fields == {"@paused": 77}
     assert answer(rig, "resume", request="on")[0]
-    assert rig.moved().gone == ("@paused",)
+    assert rig.moved().gone == ["@paused"]
 
 
 def test_the_acts_kept_are_bounded_and_survives_snapshots() -> None:

@@ -13,6 +13,7 @@ from streamlease.protocol.messages import (
     Revoked,
 )
 from tests.leader.make import S0, S1, command, finish, finished, fix, goodbye, led, only, part, progress, sent
+from tests.leader.mirrored import held, leased
 from tests.leader.operating import alive, answer, successor
 
 
@@ -65,8 +66,8 @@ def test_a_reset_begins_a_new_line_of_progress_under_a_new_lease_epoch() -> None
     assert rig.committed(S0) == 20
     rig.hear(progress("b1", S0, rig.lease_epoch(S0), 21), "box-b1")
     assert rig.committed(S0) == 21
-    moved = rig.moved().streams[S0]
-    assert (moved.committed, moved.leased, moved.reset_by) == (21, True, grant.lease_epoch - 1)
+    moved = held(rig.moved())[S0]
+    assert moved == leased(21, grant.lease_epoch, reset_by=grant.lease_epoch - 1)
     kept = json.loads(rig.replayed().operated.acts[-1].body)
     assert kept["moves"] == [{"stream": S0, "from": 50, "to": 20}]
 

@@ -13,7 +13,6 @@ from streamlease.hosts.candidates import Place
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.core.events import Received
 from streamlease.leader.core.machine import LeaderConfig
-from streamlease.leader.core.parts.mirror import MirrorChange, StreamMoved
 from streamlease.leader.core.state.records import Leased, Record, StreamsAdded
 from streamlease.leader.journal import Journal, recover
 from streamlease.leader.runner import Runner
@@ -45,6 +44,7 @@ from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.spaces.spaces import SpaceStore
 from streamlease.streams.tasks import stop
 from tests.leader.make import finish, finished, goodbye, part, ping, progress, wanted
+from tests.leader.mirrored import change, leased
 
 SUBSCRIPTION = SharedSubscription.parse("$shared/g/a")
 GROUP = SUBSCRIPTION.id
@@ -411,8 +411,7 @@ async def of_the_term_before(redis: AsyncRedis) -> None:
         Leased(stream="a.0.0", lease_epoch=1, name="n", session="s"),
         Leased(stream="a.0.1", lease_epoch=1, name="n", session="s"),
     ]
-    leased = StreamMoved(0, 1, leased=True, reset_by=0, asked=True)
-    streams = MirrorChange(streams={"a.0.0": leased, "a.0.1": leased})
+    streams = change({"a.0.0": leased(0, 1), "a.0.1": leased(0, 1)})
     await journal.write(journal.next_commit(before, streams))
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streamlease.leader import journal as journal_module
-from streamlease.leader.core.parts.mirror import MirrorChange, StreamMoved
+from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import (
     Committed,
@@ -28,6 +28,7 @@ from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.redis.durability import FSYNC
 from tests.conftest import MakeServer
+from tests.leader.mirrored import Held, change
 
 GROUP, S0 = "g/a", "s.0.0"
 
@@ -388,8 +389,8 @@ async def test_many_streams_are_mirrored_and_forgotten_at_once(redis: AsyncRedis
     """Lua unpacks 8,000 values at most."""
     journal = await opened(redis)
     names = [f"s.0.{one}" for one in range(9000)]
-    mine = StreamMoved(committed=3, lease_epoch=7, leased=True, reset_by=0, asked=False)
-    await journal.write(journal.next_commit([ADDED], MirrorChange(streams=dict.fromkeys(names, mine))))
+    mine = Held(committed=3, lease="7", asked=False)
+    await journal.write(journal.next_commit([ADDED], change(dict.fromkeys(names, mine))))
     mirror = (await ask(redis, [("HMGET", keys.progress(GROUP), *names)]))[0]
     assert mirror == [b"3"] * 9000
     assert (await ask(redis, [("HMGET", keys.leases(GROUP), *names)]))[0] == [b"7"] * 9000

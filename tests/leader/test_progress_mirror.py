@@ -8,7 +8,7 @@ import pytest
 
 from streamlease.leader.core.events import LeasesWritten, Received, Recovered, StreamsListed, Tick
 from streamlease.leader.core.machine import Leader, LeaderConfig
-from streamlease.leader.core.parts.mirror import MirrorChange, StreamMoved
+from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import (
     Committed,
@@ -34,6 +34,7 @@ from streamlease.registry.stream_listing import StreamListing
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.spaces.spaces import SpaceStore
+from tests.leader.mirrored import change, free, held, leased
 
 SUB = SharedSubscription("g", "a/#")
 GROUP = SUB.id
@@ -59,13 +60,13 @@ async def journal_of(redis: AsyncRedis, host: str = "h") -> Journal:
 
 def at(committed: int) -> MirrorChange:
     """The first stream is so far, and leased to nobody."""
-    return MirrorChange(streams={str(S0): StreamMoved(committed, 0, leased=False, reset_by=0, asked=False)})
+    return change({str(S0): free(committed, 0)})
 
 
 def shown(machine: Leader) -> tuple[tuple[str, ...], dict[str, int], dict[str, int]]:
     """What changes beside the journal: what goes, the fields, and what is committed of streams."""
     moved = machine.ledger.mirror.take(machine.durable)
-    return moved.gone, dict(moved.fields), {name: one.committed for name, one in moved.streams.items()}
+    return tuple(moved.gone), dict(moved.fields), {name: one.committed for name, one in held(moved).items()}
 
 
 async def needs(redis: AsyncRedis) -> dict[StreamId, int]:
@@ -134,8 +135,7 @@ async def test_how_far_streams_are_is_read_after_what_was_removed_of_them(
 ) -> None:
     """Else what was committed and removed in between would count as lost."""
     journal = await journal_of(redis)
-    leased = StreamMoved(3, 1, leased=True, reset_by=0, asked=True)
-    await journal.write(journal.next_commit([], MirrorChange(streams={str(S0): leased, str(S1): leased})))
+    await journal.write(journal.next_commit([], change({str(S0): leased(3, 1), str(S1): leased(3, 1)})))
     await redis.hset(stream_meta(S0), mapping={"floor": 6, "next": 9})
     groups, commits = Groups(redis), GroupCommits(redis, GROUP)
     listing = groups.listing
@@ -189,8 +189,8 @@ def test_later_commits_mirror_what_moved() -> None:
         )), 0,
     )  # fmt: skip
     machine.step(Tick(), 1000)
-    moved = machine.ledger.mirror.take(machine.durable).streams
-    assert moved["a.0.0"] == StreamMoved(2, 1, leased=True, reset_by=0, asked=True), "it was leased"
+    moved = held(machine.ledger.mirror.take(machine.durable))
+    assert moved["a.0.0"] == leased(2, 1), "it was leased"
     machine.step(LeasesWritten({"a.0.0": 4}), 1000)
     assert shown(machine) == ((), {}, {"a.0.0": 4}), "more was committed than the leader knew"
     entry = Progress(stream="a.0.0", lease_epoch=1, offset=7)

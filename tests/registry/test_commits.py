@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from streamlease.leader.core.parts.mirror import MirrorChange, StreamMoved
+from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.journal import Journal
 from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
 from streamlease.registry import commits, keys, leadership
@@ -19,6 +19,7 @@ from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.tasks import Supervisor
 from tests.agent.helpers import until
 from tests.conftest import MakeServer
+from tests.leader.mirrored import Held, change, free, leased
 
 GROUP = "g/a"
 S0, S1 = "s.0.0", "s.0.1"
@@ -34,16 +35,8 @@ async def journal_of(redis: AsyncRedis, *durability: Durability) -> Journal:
     return Journal(redis, GROUP, "h", term, b"0-0", durability)
 
 
-def leased(committed: int, lease_epoch: int, reset_by: int = 0) -> StreamMoved:
-    return StreamMoved(committed, lease_epoch, leased=True, reset_by=reset_by, asked=True)
-
-
-def free(committed: int, lease_epoch: int, reset_by: int = 0) -> StreamMoved:
-    return StreamMoved(committed, lease_epoch, leased=False, reset_by=reset_by, asked=False)
-
-
-async def write(journal: Journal, streams: Mapping[str, StreamMoved]) -> dict[str, int]:
-    return await journal.write(journal.next_commit([], MirrorChange(streams=streams)))
+async def write(journal: Journal, streams: Mapping[str, Held]) -> dict[str, int]:
+    return await journal.write(journal.next_commit([], change(streams)))
 
 
 async def so_far(redis: AsyncRedis) -> dict[str, int]:
@@ -87,7 +80,7 @@ async def test_a_leader_that_knows_less_takes_nothing_back_and_is_told_when_it_a
     await commits.write([StreamCommit(S0, 1, 8), StreamCommit(S1, 1, 2)])
     assert await write(journal, {S0: free(3, 1)}) == {}, "it did not ask"
     assert await so_far(redis) == {S0: 8, S1: 2}
-    next = journal.next_commit([], MirrorChange(streams={S0: leased(3, 2), S1: leased(2, 2)}))
+    next = journal.next_commit([], change({S0: leased(3, 2), S1: leased(2, 2)}))
     before = journal.last_id
     assert await journal.write(next) == {S0: 8}
     journal.last_id = before

@@ -15,12 +15,13 @@ from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.book import Held
 from streamlease.borrower.events import Effect, Progressed
 from streamlease.borrower.leases import BorrowedStreams
-from streamlease.leader import runner
+from streamlease.leader import journal, runner
 from streamlease.leader.core.events import DeadLetter, DeadLetterWritten, Received, Send
 from streamlease.leader.core.events import Effect as LeaderEffect
 from streamlease.leader.core.generations import Listing
 from streamlease.leader.core.lease import Lease
 from streamlease.leader.core.parts.leases import Leases
+from streamlease.leader.core.parts.mirror import MirrorChange
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.progress import StreamProgress
 from streamlease.leader.core.state.records import Committed, decode_records
@@ -256,13 +257,13 @@ def a_cut_is_read_again_whoever_has_its_streams() -> Iterator[None]:
 @contextmanager
 def _changed(room: str, name: str, former: str, now: str) -> Iterator[None]:
     """A Lua script has another line than it should have."""
-    digest, real = load_script(room, name).digest, Scripts.run
+    script, real = load_script(room, name), Scripts.run
+    assert former in script.text, f"{name} has no line {former}"
 
     def run(
         scripts: Scripts, wanted: str, text: str, names: Sequence[bytes], args: Sequence[bytes], call: Any
     ) -> Any:
-        if wanted == digest:
-            assert former in text, f"{name} has no line {former}"
+        if wanted == script.digest:
             return real(scripts, f"{wanted} {now}", text.replace(former, now), names, args, call)
         return real(scripts, wanted, text, names, args, call)
 
@@ -324,7 +325,20 @@ def an_ended_lease_commits() -> Iterator[None]:
 @planted
 def a_leader_takes_commits_back() -> Iterator[None]:
     """A leader that knows less than is committed puts what it knows in its place."""
-    with _changed("streamlease.leader", "journal_append", "and reset <= since then", "and false then"):
+    with _changed("streamlease.leader", "journal_append", "if further_on and", "if false and"):
+        yield
+
+
+@planted
+def a_new_leader_takes_what_stands_beside_its_journal_for_right() -> Iterator[None]:
+    """A new leader writes nothing of what it finds missing beside its journal."""
+    real = journal.lacking
+
+    async def lacking(*words: Any) -> tuple[MirrorChange, dict[str, int]]:
+        left, further = await real(*words)
+        return MirrorChange(left.gone, left.fields), further
+
+    with mock.patch.object(journal, "lacking", lacking):
         yield
 
 

@@ -48,9 +48,10 @@ class Failures:
     def recovered(self, now: int) -> None:
         """Let what is to be tried again wait anew; write dead letters that the former leader decided on."""
         for stream, progress in self.ledger.durable.streams.items():
-            self._put_off(stream, now)
-            if progress.failure is not None and progress.failure.fate == "dead_letter":
-                self._write_dead_letter(stream)
+            if progress.failure is not None:
+                self._put_off(stream, now)
+                if progress.failure.fate == "dead_letter":
+                    self._write_dead_letter(stream)
 
     def failed(self, peer: Peer, message: MessageFailed, now: int) -> None:
         """Count a failure of the message at which the stream stands; what came before is committed."""

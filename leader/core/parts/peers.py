@@ -62,10 +62,10 @@ class Peers(Table[Peer]):
         """Expect those whom the former leader had, whom nobody can have heard for `deaf` ms."""
         self.idle_since = now
         for progress in self.ledger.durable.streams.values():
-            if progress.owner is not None and progress.session is not None:
+            owner = progress.owner
+            if owner is not None and owner not in self._rows and progress.session is not None:
                 timeout = max(progress.session_timeout_ms - deaf, RETURN_TIMEOUT)
-                absent = Peer(progress.owner, progress.session, "", "", "", 0, 0, timeout, now)
-                self._rows.setdefault(progress.owner, absent)
+                self._rows[owner] = Peer(owner, progress.session, "", "", "", 0, 0, timeout, now)
 
     def connect(self, sender: str, message: LeaderWanted, now: int) -> None:
         """Accept a borrower, again if it is known, unless a later one has its name."""

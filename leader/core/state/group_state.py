@@ -164,9 +164,10 @@ class GroupState(BaseModel):
 
     def _lease(self, record: Leased) -> None:
         progress = self.streams[record.stream]
-        if progress.session != record.session:
+        if progress.session is not None and progress.session != record.session:
             self._pin(record.stream)
-        self.moves += progress.last_session not in (None, record.session)
+        if progress.last_session is not None and progress.last_session != record.session:
+            self.moves += 1
         progress.lease(record)
 
     def _let_go(self, stream: str) -> None:
@@ -207,10 +208,10 @@ class GroupState(BaseModel):
     # ------------------------------------------------------------ which streams there are
 
     def _add(self, record: StreamsAdded) -> None:
+        streams, waiting, lost_from = self.streams, frozenset(record.waiting), self.lost_from
         for stream, start in record.starts.items():
-            waiting = stream in record.waiting
-            new = StreamProgress(committed=start, waiting=waiting, lost_from=self.lost_from)
-            self.streams.setdefault(stream, new)
+            if stream not in streams:
+                streams[stream] = StreamProgress(start, waiting=stream in waiting, lost_from=lost_from)
 
     def _advance(self, record: StreamsAdvanced) -> None:
         for stream in record.released:
