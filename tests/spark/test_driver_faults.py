@@ -22,6 +22,7 @@ from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.journal import recover
 from streamlease.protocol.topics import SharedSubscription
 from tests.spark.durable import Durable
+from tests.spark.epoch_feed import EpochFeed, micro_batches
 from tests.spark.gates import Place
 from tests.spark.jobs import Job, one_line
 from tests.spark.programs import Interactive
@@ -38,6 +39,9 @@ LATE = 4000
 
 RETURNS = 300_000
 """A session timeout (ms) that passes in no test."""
+
+PATIENT_TTL = 10_000
+"""How long (ms) a leader host may be silent that only keeps a space."""
 
 
 class Shared:
@@ -120,21 +124,33 @@ POINTS: tuple[Place | None, ...] = ("fixed", "reading", "unsunk", "sunk", None)
 """Where queries are killed; None: behind the commit log, with nothing new to read."""
 
 
-def go_to(world: World, job: Job, place: Place | None) -> int:
+def has_all(source: World | EpochFeed, job: Job) -> bool:
+    """Whether all is in the table."""
+    if isinstance(source, EpochFeed):
+        return source.is_in(job.table)
+    return job.table.messages() == published(source)
+
+
+def is_through(source: World | EpochFeed, job: Job) -> bool:
+    """Whether all is in the table, and in the commit log."""
+    return has_all(source, job) and job.commits() == job.offsets()
+
+
+def go_to(source: World | EpochFeed, job: Job, place: Place | None) -> int:
     """Wait until the query is at the place; the micro-batch that it is in."""
     if place is None:
-        job.wait_for(lambda: is_done(world, job))
+        job.wait_for(lambda: is_through(source, job))
     else:
         job.wait_at(place)
     return job.offsets() + (place == "fixed")
 
 
-def check_point(world: World, job: Job, place: Place | None, batch: int) -> None:
+def check_point(world: World, source: World | EpochFeed, job: Job, place: Place | None, batch: int) -> None:
     """The checkpoint and the table are what they are at that point; the application is dead."""
     assert (job.offsets() >= batch) == (place != "fixed")
     assert (job.commits() >= batch) == (place is None)
     assert (batch in {row.batch for row in job.table.deliveries()}) == (place in ("sunk", None))
-    assert job.table.messages() == published(world) or place is not None
+    assert has_all(source, job) or place is not None
     cuts = [session.cut for session in state_of(world, job).sessions.root.values()]
     assert cuts != [0] or place is None, "the leader has fixed the cut before"
 
@@ -142,34 +158,50 @@ def check_point(world: World, job: Job, place: Place | None, batch: int) -> None
 def test_a_driver_killed_between_any_two_logs_leaves_the_table_exact(
     world: World, make_job: MakeJob, make_application: Callable[[], Interactive], shared: Shared
 ) -> None:
-    """Five queries of one application stand at five points when it is killed."""
+    """Ten queries of one application stand at five points when it is killed; five read whole epochs."""
+    world.lead(ttl=PATIENT_TTL)
+    feed = EpochFeed(world)
     jobs = {
-        place: make_job(f"killed-{place}", world.url, f"$shared/{place}/t/#", sessionTimeoutMs=RETURNS)
+        (place, source): make_job(
+            f"killed-{place}-{source is feed}",
+            world.url,
+            f"$shared/{place}/{'e' if source is feed else 't'}/#",
+            sessionTimeoutMs=RETURNS,
+            **({"epochs": "atomic", "maxEpochsPerTrigger": 2} if source is feed else {}),
+        )
         for place in POINTS
+        for source in (world, feed)
     }
-    world.publish(3)
+    for source in (world, feed):
+        source.publish(3)
     application = make_application()
     for job in jobs.values():
         job.start(application)
-    for job in jobs.values():
-        job.wait_for(lambda job=job: is_done(world, job))  # type: ignore[misc]
-    for place, job in jobs.items():
+    for (_, source), job in jobs.items():
+        job.wait_for(lambda source=source, job=job: is_through(source, job))  # type: ignore[misc]
+    for (place, _), job in jobs.items():
         if place is not None:
             job.gate.hold(place)
-    world.publish(4)
-    batches = {place: go_to(world, job, place) for place, job in jobs.items()}
+    for source in (world, feed):
+        source.publish(4)
+    batches = {key: go_to(key[1], job, key[0]) for key, job in jobs.items()}
     application.kill()
-    for place, job in jobs.items():
-        check_point(world, job, place, batches[place])
+    for (place, source), job in jobs.items():
+        check_point(world, source, job, place, batches[place, source])
         if place is not None:
             job.gate.let_go(place)
-    world.publish(2)
+    for source in (world, feed):
+        source.publish(2)
     for job in jobs.values():
         job.start(shared.get(), once=True)
-    for place, job in jobs.items():
+    for (place, source), job in jobs.items():
         assert job.error() is None
-        assert job.table.messages() == published(world)
-        check_batches(job, {batches[place]: 2} if place == "sunk" else {})
+        assert has_all(source, job)
+        check_batches(job, {batches[place, source]: 2} if place == "sunk" else {})
+        if source is feed:
+            epochs = [epoch for some in micro_batches(job.table.deliveries()).values() for epoch in some]
+            assert sorted(epochs) == [*range(feed.next)], "each is in one micro-batch"
+    feed.close()
 
 
 def check_batches(job: Job, times: dict[int, int]) -> None:
