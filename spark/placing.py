@@ -34,6 +34,7 @@ class Placer:
         topic: the topic of all rows; None if they have a column of that name.
         space: the only space that may be written to; None for any.
         epochs: whether what is staged becomes an epoch; else no space with epochs may be written to.
+        suffix: what each topic gets behind its end.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Placer:
         codec: Codec = "lz4",
         *,
         epochs: bool = False,
+        suffix: str = "",
     ) -> None:
         self._spaces = spaces
         self._stager = stager
@@ -52,6 +54,7 @@ class Placer:
         self._only = space
         self._codec: Codec = codec
         self._epochs = epochs
+        self._suffix = suffix
         self._of_topic: dict[str, Space] = {}
         self._waiting: dict[StreamId, list[pa.RecordBatch]] = {}
         self._rows: dict[StreamId, int] = {}
@@ -92,6 +95,8 @@ class Placer:
         if self._topic is not None:
             columns["topic"] = pa.repeat(self._topic, batch.num_rows)
         columns["topic"] = topics_of(pa.RecordBatch.from_pydict({"topic": columns["topic"]}))
+        if self._suffix:
+            columns["topic"] = _ended_with(columns["topic"], self._suffix)
         if "key" in columns:
             columns["key"] = columns["key"].cast(pa.binary())
         return pa.RecordBatch.from_pydict(columns)
@@ -160,3 +165,11 @@ class Placer:
         whole = waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
         schema = self._spaces[stream.space].newest_schema
         self._stager.add(stream, encode_batch(whole, self._codec, schema))
+
+
+def _ended_with(topics: pa.Array, suffix: str) -> pa.Array:
+    """Each topic with the suffix; topics are few, and rows many."""
+    coded = topics.dictionary_encode() if not pa.types.is_dictionary(topics.type) else topics
+    names = pa.array([f"{name}{suffix}" for name in coded.dictionary.to_pylist()], coded.dictionary.type)
+    ended = pa.DictionaryArray.from_arrays(coded.indices, names)
+    return ended if pa.types.is_dictionary(topics.type) else ended.cast(topics.type)

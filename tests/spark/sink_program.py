@@ -91,6 +91,9 @@ class Steps:
         for _ in range(2):
             # The target is another one than that of the rows above, so it has no version 1 yet.
             self.write(fixed, topic="plain/fixed", txnAppId="app", txnVersion="1")
+        workers = self.spark.range(0, 30, numPartitions=3).selectExpr("cast(id as string) as value")
+        for partition in ("perWorker", "merge"):
+            self.write(workers, topic=f"parts/{partition}", partition=partition)
         return True
 
     def typed(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,8 @@ from streamlease.agent.client import Client
 from streamlease.protocol.errors import Fenced, Indefinite, InvalidInput, InvalidOption, StoreUnavailable
 from streamlease.spark.batch_read import batch_reader
 from streamlease.spark.schema import readable
-from streamlease.spark.sink import SinkOptions, Sinks, Written, deliver, stage
+from streamlease.spark.sink import Sinks, Written, deliver, stage
+from streamlease.spark.sink_options import SinkOptions
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.presence import Presence
 from streamlease.streams.epochs.staged_log import StagedLog
@@ -48,7 +50,7 @@ class Chain:
                 "topic": [f"t/{number}" for number in numbers],
                 "payload": [b"%d.%d" % (batch, number) for number in numbers],
             }
-            found.append(stage(iter([pa.record_batch(data)]), self.options, query, batch))
+            found.append(stage(iter([pa.record_batch(data)]), self.options, query, batch, task))
         return found
 
     def commit(self, batch: int, **more: Any) -> None:
@@ -72,6 +74,12 @@ class Chain:
         for row in rows(batch_reader(readable(named), named)):
             found.setdefault(row["epoch"][0], []).append(row["payload"].decode())
         return {epoch: sorted(texts) for epoch, texts in found.items()}
+
+    def topics(self) -> dict[str, int]:
+        """How many messages of completed epochs each topic has."""
+        self.keep()
+        named = {"redis": self.world.url, "subscribe": "t/#"}
+        return Counter(row["topic"] for row in rows(batch_reader(readable(named), named)))
 
     def left(self) -> int:
         """How many messages are staged and belong to nothing yet."""
@@ -114,6 +122,22 @@ def test_a_batch_that_is_committed_again_is_not_there_twice(chain: Chain) -> Non
     chain.commit(2)
     assert chain.epochs() == whole(0, 1, 2)
     assert chain.left() == 0
+
+
+def test_partitions_with_topics_of_their_own(chain: Chain) -> None:
+    """The partitions of an epoch are topics, and are whole together."""
+    given = chain.given(topic="t/all", partition="perWorker")
+    chain.options = SinkOptions.parse(given, stream=True)
+    chain.commit(0, tasks=2)
+    chain.commit(1, tasks=3)
+    chain.commit(1, tasks=4)  # made again, from other partitions: the first one counts
+    assert chain.topics() == {"t/all.0": 6 + 4, "t/all.1": 6 + 4, "t/all.2": 4}
+    chain.options = SinkOptions.parse(chain.given(partition="perWorker"), stream=True)
+    chain.commit(2, tasks=2)
+    assert chain.epochs() == whole(0, 1, 2)
+    assert {topic for topic in chain.topics() if "all" not in topic} == {
+        f"t/{number}.{number // 6}" for number in range(12)
+    }
 
 
 class Killed(Exception):

@@ -21,7 +21,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from streamlease.agent import blocking
 from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
 from streamlease.spark import sink
-from streamlease.spark.sink import BatchWriter, SinkOptions, StreamWriter
+from streamlease.spark.sink import BatchWriter, StreamWriter
+from streamlease.spark.sink_options import SinkOptions
 from streamlease.streams.entries.delivered import to_messages
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.staged import batch_plan as plans

@@ -20,7 +20,8 @@ from pyspark.sql.types import (
 from streamlease.agent import blocking
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.spark.placing import ENTRY_ROWS, Placer
-from streamlease.spark.sink import BatchWriter, SinkOptions, StreamWriter, check_columns
+from streamlease.spark.sink import BatchWriter, StreamWriter
+from streamlease.spark.sink_options import SinkOptions, check_columns
 from streamlease.streams.entries.entries import HEADERS
 from streamlease.streams.publish.staged.staging import Stager
 from streamlease.streams.redis.connection import BlockingRedis, ask, connect_blocking, run_blocking
@@ -50,6 +51,7 @@ TEXT = frame(topic=StringType(), payload=StringType())
         ({"txnAppId": "a/b", "txnVersion": "1"}, "option 'txnAppId' 'a/b' is not a name"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "option 'txnVersion' is -1: it must be at least 0"),
         ({"redis.timeout": "soon"}, "option 'redis.timeout'"),
+        ({"partition": "perworker"}, "option 'partition' is 'perworker': use 'merge' or 'perWorker'"),
     ],
 )
 def test_options_that_are_refused(options: dict[str, str], said: str) -> None:
@@ -171,6 +173,12 @@ def test_rows_that_are_refused(
         placing.add(pa.record_batch(rows))
         placing.finish()
     assert said in one_line(refused.value)
+
+
+def test_a_topic_that_no_space_has_with_the_number_of_its_partition(redis: BlockingRedis) -> None:
+    made, _ = placer(redis, topic="lonely", suffix=".1")
+    with pytest.raises(StreamleaseError, match=r"no space has topics that match 'lonely\.1'"):
+        made.add(pa.record_batch({"payload": [b"1"]}))
 
 
 def test_small_batches_are_gathered_and_what_was_read_is_left_out(redis: BlockingRedis) -> None:
