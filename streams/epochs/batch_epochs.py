@@ -18,23 +18,29 @@ nothing, and is given what is not completed when it comes back, which is the nex
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError
+from streamlease.protocol.errors import Fenced, Indefinite, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.entries import Encoded
-from streamlease.streams.entries.epoch_fields import with_epoch
+from streamlease.streams.entries.epoch_fields import epoch_text, with_epoch
 from streamlease.streams.epochs.core.lines import StagedPart
+from streamlease.streams.epochs.keys import stage_keys, staged_news
 from streamlease.streams.epochs.presence import Presence
 from streamlease.streams.epochs.staged_log import StagedLog
 from streamlease.streams.epochs.stored import read_writers
-from streamlease.streams.log.appends import Append
+from streamlease.streams.log.appends import Append, Appended, OutOfSequence, outcome_of
 from streamlease.streams.log.keys import stream_staged
-from streamlease.streams.publish.staged.batch_plan import Staged
+from streamlease.streams.publish.staged.batch_plan import BatchPlan, Key, Staged
 from streamlease.streams.publish.staged.staging import Lacking, gone
+from streamlease.streams.redis.cluster_slots import Answer
 from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.durable import Waits, run_settled
+from streamlease.streams.redis.scripts import Call, load_script
 from streamlease.streams.spaces.spaces import Space
+
+_ROOM = "streamlease.streams.epochs"
 
 log = logging.getLogger(__name__)
 
@@ -101,42 +107,101 @@ class BatchEpochs:
             )
 
     async def _stage(self, presence: Presence, batch: int, staged: Sequence[Staged]) -> list[StagedPart]:
-        by_stream: defaultdict[StreamId, list[Staged]] = defaultdict(list)
-        for one in staged:
-            by_stream[one.stream].append(one)
-        return [
-            StagedPart((batch,), stream, await self._stage_stream(presence, batch, stream, keys))
-            for stream, keys in sorted(by_stream.items())
-        ]
+        """Stage the rows of all streams as those of the epoch: their servers copy what the tasks wrote."""
+        parts = BatchPlan.of(staged).parts
+        copies = {stream: _Copy(stream) for stream in sorted(parts)}
+        while waiting := [one for one in copies.values() if one.parts < len(parts[one.stream])]:
+            calls = [self._call(presence, batch, one, parts[one.stream][one.parts]) for one in waiting]
+            answers, waits = await run_settled(self._redis, calls, [self._space.promised])
+            for one, answer in zip(waiting, answers, strict=True):
+                await self._take(presence, batch, one, parts[one.stream][one.parts], waits, answer)
+        return [StagedPart((batch,), stream, tuple(one.ranges)) for stream, one in copies.items()]
 
-    async def _stage_stream(
-        self, presence: Presence, batch: int, stream: StreamId, keys: Sequence[Staged]
-    ) -> tuple[tuple[int, int], ...]:
-        """Stage the rows of one stream as those of the epoch; their offsets in its staged log."""
-        ranges: list[tuple[int, int]] = []
-        sequence = 0
+    def _call(self, presence: Presence, batch: int, copy: _Copy, keys: Sequence[Key]) -> Call:
+        return load_script(_ROOM, "stage_batch").call(
+            [*stage_keys(copy.stream), *(stream_staged(copy.stream, key.token) for key in keys)],
+            [
+                self._sink,
+                presence.first_incarnation,
+                copy.sequence,
+                staged_news(copy.stream),
+                epoch_text((batch,)),
+                presence.writer,
+                *(number for key in keys for number in (key.entries, key.rows)),
+            ],
+        )
+
+    async def _take(
+        self,
+        presence: Presence,
+        batch: int,
+        copy: _Copy,
+        keys: Sequence[Key],
+        waits: Waits,
+        answer: Answer,
+    ) -> None:
+        """Take note of what became of a part."""
+        stream, reply = copy.stream, answer.reply
+        if isinstance(reply, list) and reply[0] == b"missing":
+            raise gone(self._sink, batch, Lacking(stream, int(reply[2]), keys[int(reply[1]) - 1].entries))
+        if isinstance(reply, list) and reply[0] == b"schema":
+            await self._encode_anew(presence, batch, copy, keys)
+        else:
+            rows = Encoded(sum(key.rows for key in keys), [])
+            copy.take(outcome_of(self._append(presence, copy, rows), waits, answer))
+        copy.parts += 1
+
+    async def _encode_anew(self, presence: Presence, batch: int, copy: _Copy, keys: Sequence[Key]) -> None:
+        """Stage entries one by one, under the version of the schema that their stream takes now."""
         for key in keys:
-            for entry in await self._entries(batch, key):
-                append = Append(
-                    stream,
-                    self._sink,
-                    presence.first_incarnation,
-                    sequence,
-                    with_epoch(entry, (batch,), presence.writer),
-                    durability=self._space.promised,
-                )
+            for entry in await self._entries(batch, copy.stream, key):
+                append = self._append(presence, copy, with_epoch(entry, (batch,), presence.writer))
                 (done,) = await StagedLog(self._redis).append_many([append])
-                if isinstance(done, StreamleaseError):
-                    raise done
-                sequence += 1
-                if ranges and ranges[-1][1] == done.first:
-                    ranges[-1] = (ranges[-1][0], done.first + done.rows)
-                else:
-                    ranges.append((done.first, done.first + done.rows))
-        return tuple(ranges)
+                copy.take(done)
 
-    async def _entries(self, batch: int, key: Staged) -> list[Encoded]:
-        (found,) = await ask(self._redis, [("XRANGE", stream_staged(key.stream, key.token), "-", "+")])
+    def _append(self, presence: Presence, copy: _Copy, entry: Encoded) -> Append:
+        return Append(
+            copy.stream,
+            self._sink,
+            presence.first_incarnation,
+            copy.sequence,
+            entry,
+            durability=self._space.promised,
+        )
+
+    async def _entries(self, batch: int, stream: StreamId, key: Key) -> list[Encoded]:
+        (found,) = await ask(self._redis, [("XRANGE", stream_staged(stream, key.token), "-", "+")])
         if len(found) != key.entries:
-            raise gone(self._sink, batch, Lacking(key.stream, len(found), key.entries))
+            raise gone(self._sink, batch, Lacking(stream, len(found), key.entries))
         return [Encoded(int(id.partition(b"-")[2]), [*fields]) for id, fields in found]
+
+
+@dataclass(slots=True)
+class _Copy:
+    """How far the rows of one stream are staged."""
+
+    stream: StreamId
+    parts: int = 0
+    """How many parts of the plan are."""
+    sequence: int = 0
+    """The number of the next append."""
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    """Where they stand in the staged log."""
+
+    def take(self, done: Appended | StreamleaseError) -> None:
+        """One append is done.
+
+        Raises:
+            Indefinite: Redis lost one before it; entering again begins anew.
+            StreamleaseError: it is refused.
+        """
+        if isinstance(done, OutOfSequence):
+            raise Indefinite(f"Redis lost some of what was just staged for stream {self.stream}: {done}")
+        if isinstance(done, StreamleaseError):
+            raise done
+        self.sequence += 1
+        end = done.first + done.rows
+        if self.ranges and self.ranges[-1][1] == done.first:
+            self.ranges[-1] = (self.ranges[-1][0], end)
+        else:
+            self.ranges.append((done.first, end))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,12 +16,15 @@ from streamlease.spark.batch_read import batch_reader
 from streamlease.spark.schema import readable
 from streamlease.spark.sink import Sinks, Written, deliver, stage
 from streamlease.spark.sink_options import SinkOptions
+from streamlease.streams.epochs import batch_epochs
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.presence import Presence
-from streamlease.streams.epochs.staged_log import StagedLog
 from streamlease.streams.epochs.stored import read_writers
 from streamlease.streams.epochs.writing import LineWriter, lose
-from streamlease.streams.redis.connection import ask, connect_blocking, run_blocking
+from streamlease.streams.publish.staged import batch_plan
+from streamlease.streams.publish.staged.staging import Lost
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect_blocking, run_blocking
+from streamlease.streams.redis.scripts import Call
 from tests.epochs.playing import kept
 from tests.spark.refusals import one_line
 from tests.spark.test_batch import rows
@@ -147,14 +151,14 @@ class Killed(Exception):
 @pytest.fixture(params=["entered", "half staged", "staged", "advanced"])
 def die(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Has the next commit die at a point; nothing of its own cleaning up is left out but signs of life."""
-    enter, advance, append = Presence.enter, Presence.advance, StagedLog.append_many
+    enter, advance, copy = Presence.enter, Presence.advance, batch_epochs.run_settled
 
     async def enter_and_die(self: Presence) -> Any:
         await enter(self)
         raise Killed
 
-    async def append_and_die(self: StagedLog, *args: Any, **more: Any) -> Any:
-        await append(self, *args, **more)
+    async def copy_one_and_die(redis: AsyncRedis, calls: list[Call], *args: Any) -> Any:
+        await copy(redis, calls[:1], *args)
         raise Killed
 
     async def die_before(self: Presence, *args: Any) -> Any:
@@ -169,7 +173,7 @@ def die(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
             case "entered":
                 monkeypatch.setattr(Presence, "enter", enter_and_die)
             case "half staged":
-                monkeypatch.setattr(StagedLog, "append_many", append_and_die)
+                monkeypatch.setattr(batch_epochs, "run_settled", copy_one_and_die)
             case "staged":
                 monkeypatch.setattr(Presence, "advance", die_before)
             case "advanced":
@@ -236,6 +240,97 @@ def test_a_commit_is_tried_again_while_redis_does_not_answer(
     monkeypatch.setattr(Presence, "advance", once)
     chain.commit(0)
     assert chain.epochs() == whole(0)
+
+
+def test_rows_of_a_stream_are_copied_in_parts(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_plan, "APPEND_KEYS", 1)
+    chain.commit(0, tasks=4)
+    chain.commit(1, tasks=6)
+    assert chain.epochs() == whole(0, 1)
+    assert chain.left() == 0
+
+
+def test_a_copy_whose_answer_was_lost_is_not_there_twice(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = batch_epochs.run_settled
+
+    async def twice(*args: Any) -> Any:
+        await copy(*args)
+        return await copy(*args)
+
+    monkeypatch.setattr(batch_epochs, "run_settled", twice)
+    chain.commit(0, tasks=3)
+    assert chain.epochs() == whole(0)
+    assert chain.left() == 0
+
+
+def test_rows_that_redis_lost_before_the_commit(chain: Chain) -> None:
+    """The commit fails, and its repetition brings them again."""
+    chain.commit(0)
+    written = chain.staged(1)
+    with connect_blocking(chain.world.url) as redis:
+        (found,) = run_blocking(ask(redis, [("KEYS", "*:staged:*")]))
+        run_blocking(ask(redis, [("DEL", sorted(found)[0])]))
+    with pytest.raises(Lost, match="0 of 1 entries are left of what was staged") as refused:
+        deliver([*written], chain.options)
+    one_line(refused.value)
+    chain.commit(1)
+    assert chain.epochs() == whole(0, 1)
+    assert chain.left() == 0
+
+
+def test_rows_of_an_older_version_of_the_schema(make_world: Callable[..., World]) -> None:
+    world = make_world(epochs=1)
+    schema = {"columns": [{"name": "a", "type": "int64"}]}
+    client = world._client
+    world._thread.call(client.create_space("typed", ["typed/#"], streams=1, epochs=1, schema=schema))
+    given = {"redis": world.url, "space": "typed", "epochs": "batch", "topic": "typed/x"}
+    options = SinkOptions.parse(given, stream=True)
+    written = [stage(iter([pa.record_batch({"a": [n]})]), options, QUERY, 0, n) for n in range(3)]
+    schema["columns"].append({"name": "b", "type": "string"})
+    world._thread.call(client.spaces.alter_schema("typed", schema))
+    deliver(written, options)
+    keeper: Keeper = world._thread.call(kept(client, "typed"))
+
+    async def turns() -> None:
+        while await keeper.turn():
+            pass
+
+    world._thread.call(turns())
+    named = {"redis": world.url, "subscribe": "typed/#"}
+    found = [(row["a"], row["b"], row["epoch"]) for row in rows(batch_reader(readable(named), named))]
+    assert found == [(n, None, [0]) for n in range(3)]
+
+
+def test_the_sink_gives_signs_of_life_in_a_commit_that_lasts(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lasts for three time-outs of the space, and nobody gives the sink up."""
+    world, copy = make_world(epochs=1), batch_epochs.run_settled
+    shorter = {"epochs_timeout_ms": 1000}
+    world._thread.call(world._client.spaces.change(SPACE, lambda space: space.model_copy(update=shorter)))
+    chain = Chain(world)
+    chain.commit(0)
+    chain.keep()
+
+    async def slowly(redis: AsyncRedis, *args: Any) -> Any:
+        async def seen() -> int:
+            return (await read_writers(redis, SPACE))[QUERY.publisher(QUERY.name)].seen
+
+        first = await seen()
+        async with asyncio.timeout(30):
+            while await seen() < first + 3000:
+                chain.keep()
+                await asyncio.sleep(0.02)
+        return await copy(redis, *args)
+
+    monkeypatch.setattr(batch_epochs, "run_settled", slowly)
+    before = (chain.world._thread.call(read_writers(chain.world._client.redis, SPACE))).popitem()[1]
+    chain.commit(1)
+    after = (chain.world._thread.call(read_writers(chain.world._client.redis, SPACE))).popitem()[1]
+    assert (after.inc, after.state) == (before.inc + 1, "here"), "it entered once"
+    assert chain.epochs() == whole(0, 1)
 
 
 # ---------------------------------------------------------------- what is refused

@@ -18,28 +18,10 @@
 -- include: streamlease.streams.log/log_end
 -- include: streamlease.streams.log/one_append
 -- include: streamlease.streams.log/each_append
+-- include: streamlease.streams.epochs/follow
 
 local function is_staged(at, to)
   return to - at >= 11 and ARGV[to - 3] == 'x' and ARGV[to - 1] == 'w'
-end
-
--- Bring the meta of a staged log into being, or up to date; whether its stream is there.
-local function follow(stream_meta, open_meta)
-  local stream = redis.call('HMGET', stream_meta, 'state', 'schema')
-  if not stream[1] then
-    return false
-  end
-  local open = redis.call('HMGET', open_meta, 'next', 'state', 'schema')
-  if not open[1] then
-    redis.call('HSET', open_meta, 'next', '0', 'floor', '0', 'last_append', '0', 'bytes', '0')
-  end
-  if open[2] ~= stream[1] then
-    redis.call('HSET', open_meta, 'state', stream[1])
-  end
-  if stream[2] and open[3] ~= stream[2] then
-    redis.call('HSET', open_meta, 'schema', stream[2], 'schemas', redis.call('HGET', stream_meta, 'schemas') or '')
-  end
-  return true
 end
 
 local function stage(key, at, to, clock)
