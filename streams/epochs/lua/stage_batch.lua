@@ -24,6 +24,7 @@
 -- The rules for the log, its meta and its publishers are those of append.lua.
 
 -- include: streamlease.streams.log/log_end
+-- include: streamlease.streams.publish.staged/staged_entries
 -- include: streamlease.streams.epochs/follow
 
 if not follow(KEYS[1], KEYS[2]) then
@@ -39,82 +40,44 @@ end
 
 local last = -1
 local record = redis.call('HGET', KEYS[3], ARGV[1])
-if record then
-  local was, seq, first, had, at = string.match(record, '^(%d+) (%d+) (%d+) (%d+) (%d+)')
-  if incarnation < tonumber(was) then
-    return {'fenced', tonumber(was)}
-  end
-  if incarnation == tonumber(was) then
-    last = tonumber(seq)
-    if sequence == last and tonumber(had) ~= total then
-      return {'mismatch', tonumber(had)}
-    end
-    if sequence == last then
-      -- A write, so that WAIT or WAITAOF behind a repetition covers the append of the former connection.
-      redis.call('HSET', KEYS[3], ARGV[1], record)
-      return {'duplicate', tonumber(first), tonumber(at)}
-    end
-    if sequence < last then
-      return {'old', last}
-    end
-  end
+local was, seq, first, had, at = string.match(record or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+if was and incarnation < tonumber(was) then
+  return {'fenced', tonumber(was)}
 end
-if sequence ~= last + 1 then
+if was and incarnation == tonumber(was) then
+  last = tonumber(seq)
+end
+if sequence < last then
+  return {'old', last}
+end
+if sequence == last then
+  if tonumber(had) ~= total then
+    return {'mismatch', tonumber(had)}
+  end
+  -- A write, so that WAIT or WAITAOF behind a repetition covers the append of the former connection.
+  redis.call('HSET', KEYS[3], ARGV[1], record)
+  return {'duplicate', tonumber(first), tonumber(at)}
+end
+if sequence > last + 1 then
   return {'gap', last}
 end
-local refused = takes_nothing(meta)
-if refused then
-  return refused
-end
-
 local entries = {}
-for key = 1, #KEYS - 5 do
-  local named = tonumber(ARGV[5 + 2 * key])
-  local written = redis.call('XRANGE', KEYS[5 + key], '-', '+')
-  local messages = 0
-  for j = 1, math.min(named, #written) do
-    local index, count = string.match(written[j][1], '^(%d+)%-(%d+)$')
-    if tonumber(index) ~= j then
-      return {'missing', key, j - 1}
-    end
-    messages = messages + tonumber(count)
-    entries[#entries + 1] = {tonumber(count), written[j][2]}
-    local fields = written[j][2]
-    refused = refused or other_schema(meta, fields[1], fields[2])
+local refused = takes_nothing(meta)
+for key = 1, refused and 0 or #KEYS - 5 do
+  local missing = read_staged(KEYS[5 + key], key, ARGV[5 + 2 * key], ARGV[6 + 2 * key], entries)
+  if missing then
+    return missing
   end
-  if #written ~= named or messages ~= tonumber(ARGV[6 + 2 * key]) then
-    return {'missing', key, #written}
-  end
+end
+for i = 1, #entries do
+  refused = refused or other_schema(meta, entries[i][2][1], entries[i][2][2])
 end
 refused = refused or foreign(meta, KEYS[4])
 if refused then
   return refused
 end
 
-local now = append_time(meta, redis.call('TIME'))
-local first = tonumber(meta[1])
-local next = first
-local size = tonumber(meta[4]) or 0
-local stamp = ''
-for i = 1, #entries do
-  -- Each entry is strictly later than the one before: a time names one point of the log.
-  stamp = string.format('%.0f', now + i - 1)
-  local count, fields = entries[i][1], entries[i][2]
-  fields[#fields + 1] = 'x'
-  fields[#fields + 1] = ARGV[5]
-  fields[#fields + 1] = 'w'
-  fields[#fields + 1] = ARGV[6]
-  redis.call('XADD', KEYS[4], string.format('%.0f-%.0f', next + count - 1, count), 'a', stamp, unpack(fields))
-  next = next + count
-  size = size + 1 + #stamp
-  for j = 1, #fields do
-    size = size + #fields[j]
-  end
-end
-local after = string.format('%.0f', next)
-redis.call('HSET', KEYS[2], 'next', after, 'last_append', stamp, 'bytes', string.format('%.0f', size))
-local what = string.format('%.0f %.0f %.0f %.0f %s', incarnation, sequence, first, total, stamp)
-redis.call('HSET', KEYS[3], ARGV[1], what)
+local begin, now, stamp = append_entries(meta, KEYS[2], KEYS[4], entries, {'x', ARGV[5], 'w', ARGV[6]}, ARGV[4])
+redis.call('HSET', KEYS[3], ARGV[1], string.format('%.0f %.0f %.0f %.0f %s', incarnation, sequence, begin, total, stamp))
 redis.call('HINCRBY', KEYS[5], ARGV[5] .. ' ' .. ARGV[6], total)
-redis.call('PUBLISH', ARGV[4], after)
-return {'appended', first, now, total}
+return {'appended', begin, now, total}

@@ -32,6 +32,7 @@
 -- two words more: the tag, and how many messages of the batch are there.
 
 -- include: streamlease.streams.log/log_end
+-- include: streamlease.streams.publish.staged/staged_entries
 
 local meta = redis.call('HMGET', KEYS[1], 'next', 'state', 'last_append', 'bytes', 'schema')
 if not meta[1] then
@@ -73,26 +74,17 @@ local own = tonumber(ARGV[6])
 local entries = {}
 local total = 0
 for key = 1, #KEYS - 3 do
-  local named = tonumber(ARGV[5 + 2 * key])
+  local named = ARGV[5 + 2 * key]
   local there = redis.call('XLEN', KEYS[3 + key])
-  if there ~= named then
+  if there ~= tonumber(named) then
     return {'missing', key, there}
   end
   if key <= own then
-    local staged = redis.call('XRANGE', KEYS[3 + key], '-', '+')
-    local messages = 0
-    for j = 1, named do
-      local index, count = string.match(staged[j][1], '^(%d+)%-(%d+)$')
-      if tonumber(index) ~= j then
-        return {'missing', key, j - 1}
-      end
-      messages = messages + tonumber(count)
-      entries[#entries + 1] = {tonumber(count), staged[j][2]}
+    local missing = read_staged(KEYS[3 + key], key, named, ARGV[6 + 2 * key], entries)
+    if missing then
+      return missing
     end
-    if messages ~= tonumber(ARGV[6 + 2 * key]) then
-      return {'missing', key, there}
-    end
-    total = total + messages
+    total = total + tonumber(ARGV[6 + 2 * key])
   end
 end
 for i = 1, #entries do
@@ -104,29 +96,11 @@ if refused then
   return refused
 end
 
-local now = append_time(meta, redis.call('TIME'))
-local first = tonumber(meta[1])
-local next = first
-local size = tonumber(meta[4]) or 0
-local stamp = ''
-for i = 1, #entries do
-  -- Each entry is strictly later than the one before: a time names one point of the stream.
-  stamp = string.format('%.0f', now + i - 1)
-  local count, fields = entries[i][1], entries[i][2]
-  redis.call('XADD', KEYS[3], string.format('%.0f-%.0f', next + count - 1, count), 'a', stamp, unpack(fields))
-  next = next + count
-  size = size + 1 + #stamp
-  for j = 1, #fields do
-    size = size + #fields[j]
-  end
-end
-local after = string.format('%.0f', next)
-redis.call('HSET', KEYS[1], 'next', after, 'last_append', stamp, 'bytes', string.format('%.0f', size))
+local first, _, stamp = append_entries(meta, KEYS[1], KEYS[3], entries, {}, ARGV[4])
 local what = string.format('%.0f %.0f %.0f %.0f %s', batch, part, first, total, stamp)
 redis.call('HSET', KEYS[2], ARGV[1], what .. string.format(' %s %.0f', ARGV[5], before + total))
 -- Not all at once: `unpack` knows some 8,000 values at most.
 for from = 4, 3 + own, 1000 do
   redis.call('UNLINK', unpack(KEYS, from, math.min(from + 999, 3 + own)))
 end
-redis.call('PUBLISH', ARGV[4], after)
 return {'appended', first, total}
