@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
-from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
@@ -31,6 +31,13 @@ def check_start(start: Start) -> None:
         raise InvalidOption(
             f"start is {start!r}: use 'earliest', 'latest', an offset, a datetime, or offsets by stream"
         )
+    for name in start if isinstance(start, Mapping) else ():
+        try:
+            StreamId.parse(name)
+        except (InvalidInput, TypeError, AttributeError):
+            raise InvalidOption(
+                f"start has the stream {ascii(name)[:80]}: give names of streams, such as 'flights.0.3'"
+            ) from None
     for offset in offsets:
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise InvalidOption(f"start has the offset {offset!r}: offsets begin at 0")

@@ -58,7 +58,9 @@ class EpochPlan:
         check_name("publisher", name)
         if resume is not None:
             raise InvalidOption("--resume publishes without epochs: leave it or --publisher out")
-        if (epoch is None) == (column is None):
+        if epoch is not None and column is not None:
+            raise InvalidOption("--epoch and --epoch-column are two ways to give epochs: leave one out")
+        if epoch is None and column is None:
             raise InvalidOption("--publisher needs to know the epoch: give --epoch N or --epoch-column COL")
         if column is not None and form is Form.LINES:
             raise InvalidOption(

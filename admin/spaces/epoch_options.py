@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from streamlease.protocol.epochs.order import checked_dimensions
 from streamlease.protocol.quantities import parse_duration
 
 Epochs = Annotated[
@@ -39,7 +40,9 @@ def epoch_options(dimensions: int | None, timeout: str | None, on_loss: str | No
     """What was given, as ``create_space`` takes it.
 
     Raises:
-        InvalidOption: the time is no duration.
+        InvalidOption: the time is no duration, or there are no dimensions.
     """
+    if dimensions is not None:
+        checked_dimensions(dimensions)
     silence = None if timeout is None else parse_duration("--epochs-timeout", timeout) / 1000
     return {"epochs": dimensions or 0, "epochs_timeout": silence, "epochs_on_loss": on_loss}

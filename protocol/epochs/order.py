@@ -36,7 +36,15 @@ def checked_epoch(value: object, dimensions: int) -> Epoch:
     """
     parts = tuple(value) if isinstance(value, list | tuple) else (value,)
     if len(parts) != dimensions:
-        raise InvalidEpoch(f"epoch {_shown(value)} has {len(parts)} dimensions, and the space {dimensions}")
+        wanted = (
+            "one integer, such as 0"
+            if dimensions == 1
+            else f"{dimensions} integers, such as {bottom(dimensions)}"
+        )
+        raise InvalidEpoch(
+            f"epoch {_shown(value)} has {len(parts)} dimension{'s' * (len(parts) != 1)}, and the space "
+            f"{dimensions}: give {wanted}"
+        )
     for part in parts:
         if not isinstance(part, int) or isinstance(part, bool) or not 0 <= part <= HIGHEST_EPOCH:
             raise InvalidEpoch(f"epoch {_shown(value)}: give integers from 0 to {HIGHEST_EPOCH}")

@@ -267,9 +267,10 @@ class EpochPublisher:
             Fenced: another process has this name now, or it was given up.
             StreamleaseError: the first error of a message since the last ``flush`` or ``advance``.
         """
-        _, publisher = self._open()
+        presence, publisher = self._open()
         with self._fenced():
             await publisher.flush()
+        presence.check()
 
     # ------------------------------------------------------------ giving up
 

@@ -8,7 +8,7 @@ every piece would cost more than its rows: those join what waits in their lanes,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import datetime
 from typing import Any
 
@@ -90,6 +90,8 @@ class Columns:
         if not isinstance(topics, str):
             columns["topics"] = topics
         for name, column in columns.items():
+            if column is not None and not isinstance(column, Sized):
+                raise InvalidInput(f"{name} is {ascii(column)[:80]}: give a list, with one for each payload")
             if column is not None and len(column) != rows:
                 raise InvalidInput(f"there are {len(column)} {name} for {rows} payloads: give one for each")
         self._gate.check_open()
@@ -145,6 +147,9 @@ class Columns:
         if "diff" in rows.schema.names and (schema is None or schema.named("diff") is None):
             for route in routes.values():
                 check_has_diffs(route.space)
+            kind = batch.schema.field("diff").type
+            if not pa.types.is_integer(kind):
+                raise InvalidInput(f"column diff of the batch has the type {kind}: give whole numbers, int64")
             check_diffs(rows.column("diff"))
         homes: dict[StreamId, Space] = {}
         await turn.come()

@@ -125,7 +125,7 @@ def test_nothing_to_publish_is_a_clean_end(clicks: Command, store: redis.Redis) 
         (("clicks/a", "--publisher", "no good", "--epoch", "4"), "is not a name"),
         (("clicks/a", "--publisher", "", "--epoch", "4"), "is not a name"),
         (("clicks/a", "--publisher", "p"), "give --epoch N or --epoch-column COL"),
-        (("clicks/a", "--publisher", "p", "--epoch", "4", "--epoch-column", "n"), "give --epoch N or"),
+        (("clicks/a", "--publisher", "p", "--epoch", "4", "--epoch-column", "n"), "leave one out"),
         (("clicks/a", "--epoch", "4"), "--epoch is for publishers with a name"),
         (("clicks/a", "--epoch-column", "n"), "--epoch-column is for publishers with a name"),
         (("clicks/a", "--publisher", "p", "--epoch-column", "n"), "needs fields"),
@@ -139,7 +139,10 @@ def test_nothing_to_publish_is_a_clean_end(clicks: Command, store: redis.Redis) 
         (("clicks/a", "--publisher", "p", "--epoch", ""), "give integers"),
         (("clicks/a", "--publisher", "p", "--epoch", "9223372036854775808"), "give integers from 0 to"),
         (("clicks/a", "--publisher", "p", "--epoch", "9" * 200), "give integers"),
-        (("pairs/a", "--publisher", "p", "--epoch", "4"), "has 1 dimensions, and the space 2"),
+        (
+            ("pairs/a", "--publisher", "p", "--epoch", "4"),
+            "has 1 dimension, and the space 2: give 2 integers",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(

@@ -300,7 +300,10 @@ def test_what_is_no_epoch(value: object) -> None:
 
 @pytest.mark.parametrize("value", [1, [1, 2, 3], ()])
 def test_epochs_of_other_dimensions(value: object) -> None:
-    with pytest.raises(InvalidEpoch, match=r"^epoch .* has \d dimensions, and the space 2$"):
+    with pytest.raises(
+        InvalidEpoch,
+        match=r"^epoch .* has \d dimensions?, and the space 2: give 2 integers, such as \(0, 0\)$",
+    ):
         checked_epoch(value, 2)
 
 
