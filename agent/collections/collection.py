@@ -35,9 +35,10 @@ from streamlease.registry.starts import check_start
 from streamlease.streams.collections.change_reading import ChangeReader
 from streamlease.streams.collections.core.multiset import Change, Item
 from streamlease.streams.collections.core.tables import changes_of
-from streamlease.streams.collections.points import Point, frontier_at, newest_point
+from streamlease.streams.collections.points import Point, check_boundary, lower_at, newest_point
 from streamlease.streams.collections.snapshots import SnapshotGone, newest_snapshots, snapshot_tables
 from streamlease.streams.entries.schemas import Schema, Versions
+from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
@@ -101,6 +102,8 @@ class Collection:
         self._done: dict[StreamId, int] = {}
         """How far each stream was handed out; with epochs, at which boundary it was."""
         self._lower: dict[str, tuple[Epoch, ...]] = {}
+        self._bounds: dict[str, Boundary] = {}
+        """Of spaces with epochs, at which boundary that was, to see if Redis loses it."""
         self._losses: list[MissingOffsets] = []
         self._changes: AsyncGenerator[Change | MissingOffsets] | None = None
         self.items: dict[Item, int] = {}
@@ -156,6 +159,7 @@ class Collection:
             MissingOffsets: Redis lost changes that were acknowledged, perhaps some that `items` lacks. Asked
                 again, it goes on with what is left; after every other error it is over.
             HistoryTruncated: retention was faster.
+            EpochsLost: Redis lost boundaries that were handed out.
             SchemaMismatch: an entry is damaged.
         """
         if self._changes is None:
@@ -213,7 +217,7 @@ class Collection:
                     self._losses.append(read)
                 else:
                     await gathering.add(space.name, read.table)
-            await self._reached(space, point)
+            self._reached(space, point)
         self.items = await gathering.items()
 
     async def _go_on(self, start: Mapping[str, int]) -> None:
@@ -228,11 +232,13 @@ class Collection:
                 states[stream].check_exists(stream, offset)
                 self._reader.positions[stream] = self._done[stream] = offset
 
-    async def _reached(self, space: Space, point: Point) -> None:
+    def _reached(self, space: Space, point: Point) -> None:
         """All up to `point` was handed out."""
         self._done |= point.ends
         if space.epochs:
-            self._lower[space.name] = await frontier_at(self._redis, space, point.boundary)
+            self._lower[space.name] = lower_at(space, point)
+        if point.bound is not None:
+            self._bounds[space.name] = point.bound
 
     # ------------------------------------------------------------ behind it
 
@@ -251,6 +257,8 @@ class Collection:
             for space in [*self._found.values()]:
                 try:
                     point = await newest_point(self._redis, space)
+                    if space.name in self._bounds:
+                        await check_boundary(self._redis, space, self._bounds[space.name], point)
                 except (StoreUnavailable, StoreRefused) as error:
                     log.warning("reading collection %s: %s", self._filter, error)
                     continue
@@ -275,8 +283,7 @@ class Collection:
                 yield change
             if not space.epochs:
                 self._done[read.stream] = read.end
-        with contextlib.suppress(StoreUnavailable, StoreRefused):  # the next round will tell
-            await self._reached(space, point)
+        self._reached(space, point)
 
     async def _look(self) -> None:
         """Take new spaces and generations; those that are gone have no more changes."""

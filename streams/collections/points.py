@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from streamlease.protocol.epochs.order import Epoch, bottom
+from streamlease.protocol.epochs.antichains import Antichain
+from streamlease.protocol.epochs.order import bottom
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
-from streamlease.streams.epochs.stored import parse_bounds, read_joined
+from streamlease.streams.epochs.boundary_reading import EpochsLost, is_same
+from streamlease.streams.epochs.core.boundaries import Boundary
+from streamlease.streams.epochs.stored import joined_commands, parse_bounds
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask
 from streamlease.streams.spaces.spaces import Space
 
 AT_ONCE = 250
@@ -24,8 +27,8 @@ class Point(NamedTuple):
     """A point in all streams of a space."""
 
     ends: dict[StreamId, int]
-    boundary: int = 0
-    """The number of the boundary, in a space with epochs."""
+    bound: Boundary | None = None
+    """The boundary, in a space with epochs; None before the first one."""
 
 
 async def newest_point(redis: AsyncRedis, space: Space) -> Point:
@@ -36,8 +39,7 @@ async def newest_point(redis: AsyncRedis, space: Space) -> Point:
     """
     streams = space.streams()
     if space.epochs:
-        joined = await read_joined(redis, space.name)
-        return Point(dict.fromkeys(streams, 0) | joined.ends, joined.boundary)
+        return await _newest_boundary(redis, space)
     ends: dict[StreamId, int] = {}
     # The newest generation first: then all that came before a message that is seen is seen too.
     newest_first = sorted(streams, reverse=True)
@@ -47,14 +49,41 @@ async def newest_point(redis: AsyncRedis, space: Space) -> Point:
     return Point(ends)
 
 
-async def frontier_at(redis: AsyncRedis, space: Space, boundary: int) -> tuple[Epoch, ...]:
-    """The lower frontier at a boundary of a space with epochs.
+async def _newest_boundary(redis: AsyncRedis, space: Space) -> Point:
+    newest: Command = ("XREVRANGE", keys.bounds(space.name), "+", "-", "COUNT", 1)
+    while True:
+        # The ends change only with the boundary: the same number before and behind them vouches for them.
+        asked = [*joined_commands(space.name), newest, joined_commands(space.name)[0]]
+        boundary, ends, bounds, again = await ask(redis, asked)
+        if boundary == again:
+            found = zip(ends[::2], ends[1::2], strict=True)
+            there = {StreamId.parse(one.decode()): int(end) for one, end in found}
+            bound = next(iter(parse_bounds(bounds)), None) if boundary else None
+            return Point(dict.fromkeys(space.streams(), 0) | there, bound)
+
+
+async def check_boundary(redis: AsyncRedis, space: Space, reached: Boundary, newest: Point) -> None:
+    """Whether a boundary that was read is still there as it was; one that was forgotten passes.
+
+    Args:
+        newest: what is the newest point now.
 
     Raises:
+        EpochsLost: Redis lost it, as in a failover.
         StoreUnavailable, StoreRefused.
     """
-    if not boundary:
-        return (bottom(space.epochs),)
-    (reply,) = await ask(redis, [("XRANGE", keys.bounds(space.name), f"{boundary}-0", f"{boundary}-0")])
-    found = parse_bounds(reply)
-    return found[0].lower if found else (bottom(space.epochs),)
+    now = newest.bound
+    if now is not None and now.number > reached.number:
+        id = f"{reached.number}-0"
+        (reply,) = await ask(redis, [("XRANGE", keys.bounds(space.name), id, id)])
+        now = next(iter(parse_bounds(reply)), reached)
+    if now is None or now.number < reached.number or not is_same(now, reached):
+        raise EpochsLost(
+            f"boundary {reached.number} of collection {space.name} is not there as it was read: Redis lost "
+            f"it, as in a failover, or the space was deleted; open the collection again"
+        )
+
+
+def lower_at(space: Space, point: Point) -> Antichain:
+    """The lower frontier at a point of a space with epochs."""
+    return point.bound.lower if point.bound is not None else (bottom(space.epochs),)

@@ -66,7 +66,7 @@ class FollowedSpace:
         """
         newest, found = parse_state(replies[0]).boundary, parse_bounds(replies[1])
         if self.number and found and found[0].number == self.number:
-            if self._last is not None and not _same(found[0], self._last):
+            if self._last is not None and not is_same(found[0], self._last):
                 raise self._lost()
             del found[0]
         elif newest < self.number:
@@ -114,6 +114,6 @@ class FollowedSpace:
         )
 
 
-def _same(one: Boundary, other: Boundary) -> bool:
+def is_same(one: Boundary, other: Boundary) -> bool:
     """Whether two documents are of one boundary, whoever recorded them."""
     return (one.upto, one.lower, one.ends, one.moved) == (other.upto, other.lower, other.ends, other.moved)

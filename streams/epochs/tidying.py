@@ -1,10 +1,12 @@
 """What a keeper clears away now and then: boundaries that lead nowhere, and what was staged for nothing.
 
 A boundary can go once retention has removed all that it, and every boundary before it, brought into the
-streams, and some time has passed: whoever comes back to a position behind it misses only what is gone.
+streams, and some time has passed: whoever comes back to a position behind it misses only what is gone. The
+last of those that could go stays: who begins at the earliest begins at it, and gets what is behind it.
 
 What was staged and never named, because its publisher had no answer, counts for nothing: it is dropped as
-soon as its epoch was given up, or its incarnation is over, in a line that the keeper has folded.
+soon as its epoch was given up, or its incarnation is over, in a line that the keeper has folded. So is what
+an incarnation staged that never entered: Redis lost that, and it writes no line any more.
 """
 
 from __future__ import annotations
@@ -42,11 +44,12 @@ async def forgettable(redis: AsyncRedis, space: str, below: int) -> Forgettable 
         Unsupported: one cannot be read.
         StoreUnavailable, StoreRefused.
     """
-    log, after = AsyncLog(redis), 0
+    log, last, first = AsyncLog(redis), 0, 0
     floors: dict[StreamId, int] = {}
     ends: dict[StreamId, int] = {}
+    of_last: Mapping[StreamId, int] = {}
     while True:
-        reply, time = await ask(redis, [bounds_command(space, after), ("TIME",)])
+        reply, time = await ask(redis, [bounds_command(space, last), ("TIME",)])
         now = int(time[0]) * 1000 + int(time[1]) // 1000
         bounds = parse_bounds(reply)
         unknown = {stream for bound in bounds for stream in bound.ends} - floors.keys()
@@ -54,11 +57,12 @@ async def forgettable(redis: AsyncRedis, space: str, below: int) -> Forgettable 
         for bound in bounds:
             gone = all(end <= floors.get(stream, end) for stream, end in bound.ends.items())
             if bound.number >= below or not gone or now - bound.at < KEPT_MS:
-                return Forgettable(after + 1, ends) if after else None
-            after = bound.number
-            ends |= bound.ends
+                return Forgettable(last, ends) if first < last else None
+            first, last = first or bound.number, bound.number
+            ends |= of_last
+            of_last = bound.ends
         if len(bounds) < PAGE:
-            return Forgettable(after + 1, ends) if after else None
+            return Forgettable(last, ends) if first < last else None
 
 
 async def orphans(
@@ -91,6 +95,8 @@ class _Judge:
     def __init__(self, fold: Fold, writers: Mapping[str, Writer]) -> None:
         self._fold = fold
         self._waiting = {(one.staged.epoch, one.name, one.inc) for one in fold.waiting}
+        self._entered = {name: one.inc for name, one in writers.items()}
+        """The highest incarnation of each name. Whoever stages has entered before."""
         self._over = {name: one.inc - one.is_here for name, one in writers.items() if one.line <= fold.line}
         """The highest incarnation of each name that writes no line which is not folded."""
 
@@ -98,7 +104,7 @@ class _Judge:
         epoch, name, inc = keys.parse_staged_field(field)
         if (epoch, name, inc) in self._waiting:
             return False
-        if inc <= self._over.get(name, -1):
+        if inc <= self._over.get(name, -1) or inc > self._entered.get(name, 0):
             return True
         there = self._fold.present.get(name)
         return there is not None and there.inc == inc and not is_open(self._fold.frontier_of(name), epoch)

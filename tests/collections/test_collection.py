@@ -15,9 +15,12 @@ from streamlease.agent.client import Client
 from streamlease.agent.collections.collection import Collection
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, InvalidOption, UnknownSpace
 from streamlease.streams.collections.core.multiset import Change, Item
+from streamlease.streams.epochs import keys
+from streamlease.streams.epochs.boundary_reading import EpochsLost
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.redis.connection import ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.epochs.playing import kept
 
@@ -198,6 +201,24 @@ async def test_with_epochs_the_point_is_a_boundary(client: Client) -> None:
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
+
+
+async def test_who_was_handed_out_what_redis_lost_is_told(client: Client) -> None:
+    await client.create_space("space", ["space/#"], epochs=1, collection=True)
+    keeper = await kept(client)
+    async with client.epoch_publisher("space", "one") as pub, client.collection("space/#") as space:
+        for epoch in (1, 2):
+            await pub.send("space/a", b"x", epoch=epoch)
+            await pub.advance(epoch + 1)
+            await settled(keeper)
+            assert (await soon(anext(space))).diff == 1
+        # As after a failover: the boundary of epoch 2 is gone, and another one comes in its place.
+        (bounds,) = await ask(client.redis, [("XREVRANGE", keys.bounds("space"), "+", "-", "COUNT", 1)])
+        document = bounds[0][1][1].replace(b'"lower":[[3]]', b'"lower":[[4]]')
+        again = ("XADD", keys.bounds("space"), bounds[0][0], "b", document)
+        await ask(client.redis, [("DEL", keys.bounds("space")), again])
+        with pytest.raises(EpochsLost, match="is not there as it was read"):
+            await soon(anext(space))
 
 
 async def test_what_is_there_and_what_follows_are_all_changes_at_every_point(client: Client) -> None:

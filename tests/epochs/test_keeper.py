@@ -9,11 +9,13 @@ import pytest
 
 from streamlease.protocol.errors import EpochsTruncated, Fenced, StreamleaseError
 from streamlease.streams.epochs import keeping, keys, tidying
+from streamlease.streams.epochs.beginning import begin_earliest
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.stored import read_base, read_bounds
 from streamlease.streams.epochs.writing import LineWriter
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
+from streamlease.streams.spaces.spaces import Generation, Space
 from tests.epochs.staging import (
     SPACE,
     STREAMS,
@@ -287,6 +289,26 @@ async def test_what_was_staged_for_nothing_is_cleared_away(redis: AsyncRedis) ->
     assert await staged_fields(redis, 2) == {b"9 b 2": 1}
 
 
+async def test_what_was_staged_by_who_never_entered_is_cleared_away(redis: AsyncRedis) -> None:
+    """Redis lost the line with which it had entered, and it went on."""
+    a = await entered(redis, "a")
+    keeper = await keeper_of(redis)
+    await stage(redis, 0, (3,), ["there"])
+    await stage(redis, 0, (3,), ["of an incarnation that is lost"], "a", a.inc + 1)
+    await stage(redis, 1, (3,), ["of a name that is lost"], "b")
+    await keeper.turn()
+    await keeper.tidy()
+    assert await staged_fields(redis, 0) == {b"3 a 1": 1}
+    assert await staged_fields(redis, 1) == {}
+
+
+def of_epochs() -> Space:
+    """The definition of the space."""
+    return Space(
+        name=SPACE, topics=("space/#",), generations=(Generation(number=0, streams=len(STREAMS)),), epochs=1
+    )
+
+
 async def test_boundaries_that_lead_nowhere_are_forgotten(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,12 +325,34 @@ async def test_boundaries_that_lead_nowhere_are_forgotten(
     assert [one.number for one in await boundaries(redis)] == [1, 2, 3, 4, 5, 6], "too young"
     monkeypatch.setattr(tidying, "KEPT_MS", 0)
     await keeper.tidy()
-    # Stream 0 has lost e0 and e2, stream 1 only e1: all before the boundary of e3 is gone.
-    assert [one.number for one in await read_bounds(redis, SPACE, 3)] == [4, 5, 6]
-    with pytest.raises(EpochsTruncated, match="boundaries 1 to 3 of space space are not there any more"):
+    # Stream 0 has lost e0 and e2, stream 1 only e1: all before the boundary of e3 is gone, and who begins at
+    # the earliest begins at the last one of those.
+    assert [one.number for one in await read_bounds(redis, SPACE, 2)] == [3, 4, 5, 6]
+    with pytest.raises(EpochsTruncated, match="boundaries 1 to 2 of space space are not there any more"):
         await boundaries(redis)
-    assert await read_base(redis, SPACE) == {STREAMS[0]: 2, STREAMS[1]: 1}
+    assert await read_base(redis, SPACE) == {STREAMS[0]: 1, STREAMS[1]: 1}
+    began = await begin_earliest(redis, of_epochs())
+    assert (began.number, began.ends) == (3, {STREAMS[0]: 2, STREAMS[1]: 1, STREAMS[2]: 0})
     following = await keeper_of(redis, 2)
     await a.advance(((9,),), [])
     assert await following.turn()
     assert following.boundary == 7
+
+
+async def test_what_is_behind_empty_boundaries_that_are_forgotten_is_read_from_the_earliest(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "SNAPSHOT_LINES", 1)
+    monkeypatch.setattr(tidying, "KEPT_MS", 0)
+    a = await entered(redis)
+    keeper = await keeper_of(redis)
+    for epoch in (1, 2, 3):
+        await a.advance(((epoch,),), [])
+        assert await keeper.turn()
+    part = await stage(redis, 0, (3,), ["e3"])
+    await a.advance(((4,),), [part])
+    assert await keeper.turn()
+    await keeper.tidy()
+    assert [one.number for one in await read_bounds(redis, SPACE, 2)] == [3, 4]
+    began = await begin_earliest(redis, of_epochs())
+    assert (began.number, began.ends) == (3, dict.fromkeys(STREAMS, 0))

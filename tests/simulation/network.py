@@ -25,6 +25,7 @@ FATAL = {
         ("streams.epochs", "enter"), ("streams.epochs", "line"), ("streams.epochs", "lose"),
         ("streams.epochs", "decide"), ("streams.epochs", "move"), ("streams.epochs", "record"),
         ("streams.epochs", "drop"), ("streams.epochs", "snapshot"),
+        ("streams.collections", "take_snapshot"),
     )
 }  # fmt: skip
 """Scripts before and behind which a process may crash."""

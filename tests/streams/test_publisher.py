@@ -436,3 +436,23 @@ async def test_a_full_batch_a_flush_and_a_full_buffer_do_not_linger(redis: Async
 async def test_batching_that_makes_no_sense_is_refused(redis: AsyncRedis, options: dict[str, float]) -> None:
     with pytest.raises(InvalidOption, match=next(iter(options))):
         Publisher(redis, **options)  # type: ignore[arg-type]
+
+
+async def test_what_was_not_written_behind_lost_messages_fences_nobody(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = await create(redis, streams=1)
+    (stream,) = space.streams()
+    publisher = Publisher(redis, delivery_timeout=0.3)
+    for text in (b"0", b"1", b"2"):
+        await publisher.submit("s/a", text)
+        await publisher.flush()
+    # As after a failover: Redis has the publisher with an earlier sequence. And it stays so until the end.
+    ((name, record),) = (await redis.hgetall(stream_publishers(stream))).items()
+    incarnation, _, rest = record.split(b" ", 2)
+    await redis.hset(stream_publishers(stream), name, b"%s 0 %s" % (incarnation, rest))
+    monkeypatch.setattr(lanes.Lane, "renew", lambda lane: setattr(lane, "sequence", 7))
+    await publisher.submit("s/a", b"3")
+    with pytest.raises(StoreUnavailable, match="Redis lost writes"):
+        await publisher.flush()
+    await publisher.close()

@@ -226,7 +226,7 @@ class Sender:
             elif isinstance(outcome, OutOfSequence) and outcome.last < lane.sequence:
                 # Redis lost acknowledged writes; this part is not there either, so send it anew.
                 lane.renew()
-                part.error = outcome
+                part.error = StoreUnavailable(str(outcome))  # nobody has fenced this publisher
                 remaining.append((lane, part))
             else:
                 self._endings.failed(lane, part, outcome)

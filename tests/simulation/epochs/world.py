@@ -14,15 +14,20 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from streamlease.hosts import keepers
+from streamlease.agent.collections import collection, gathering
+from streamlease.hosts import keepers, snapshot_maker
+from streamlease.protocol.epochs.order import Epoch, bottom
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.epochs import keeping, keys
+from streamlease.streams.collections import points, snapshots
+from streamlease.streams.epochs import keeping, keys, tidying
 from streamlease.streams.log.keys import staged_part
 from streamlease.testing.loops import BusyLoop, Process, Timeline
-from streamlease.testing.memory_connection import connect
 from streamlease.testing.memory_server import MemoryServer
-from tests.simulation.epochs.actors import SPACE, Actor, Closer, KeeperHost, Reader, Sender
+from tests.simulation.epochs.actors import SPACE, Actor, AnySender, Closer, KeeperHost
+from tests.simulation.epochs.acts import Acts, drawn
+from tests.simulation.epochs.readers import AnyReader, CollectionReader, EagerReader, OffReader, Reader
 from tests.simulation.epochs.truth import EpochTruth
+from tests.simulation.epochs.written import Written
 from tests.simulation.judge import Violation
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Faults, FaultyLine
@@ -30,7 +35,6 @@ from tests.simulation.watching import _Defects, _note_unraisable
 
 BEGAN_AT = 1_000_000.0
 LIVE_SECONDS = 120.0
-TIMEOUT_SECONDS = 5.0
 QUIET_SECONDS = 6.0
 """So long all must stay well."""
 
@@ -46,42 +50,37 @@ class EpochWorld:
         self.sometimes: Counter[str] = Counter()
         self.faults = Faults()
         self.server = MemoryServer(lambda: BEGAN_AT + self.timeline.now, replicated=True)
-        self.truth = EpochTruth()
         self.defects: list[str] = []
         self.causes: list[BaseException | None] = []
         self.dimensions = self.random.choice((1, 1, 2))
+        self.collection = self.random.random() < 0.5
+        if self.collection and self.random.random() < 0.4:
+            self.dimensions = 0  # no epochs
+        self.forgets = self.collection and self.random.random() < 0.6
+        """Whether retention removes what it may."""
+        self.durability = self.random.choice(("memory", "memory", "replicated:1"))
+        self.generations = 1
+        self.written = Written(self.server, SPACE, self.dimensions)
+        self.truth = EpochTruth(self.written, durable=self.durability != "memory")
         self.names = [f"p{number}" for number in range(self.random.randint(1, 3))]
         self.streams = self.random.randint(1, 4)
         self.keepers: list[KeeperHost] = []
-        self.senders: list[Sender] = []
-        self.readers: list[Reader] = []
+        self.senders: list[AnySender] = []
+        self.readers: list[AnyReader] = []
         self.closer: Closer | None = None
         self.over = False
         self.healing = False
         self._down_until = 0.0
         self._processes = 0
         self._numbers = 0
-        self._weights = self._drawn()
-
-    def _drawn(self) -> dict[str, float]:
-        """Which faults this seed has, and how strong."""
-        draw = self.random
-
-        def maybe(weight: float) -> float:
-            return weight * draw.choice((0.3, 1, 3)) if draw.random() < 0.5 else 0.0
-
-        for name, strength in (
-            ("refused", 0.1), ("broken", 0.05), ("unanswered", 0.05), ("unheard", 1.0), ("overdue", 0.03),
-            ("crash_before", 0.02), ("crash_after", 0.02),
-        ):  # fmt: skip
-            if draw.random() < 0.4:
-                setattr(self.faults, name, draw.random() * strength)
-        if draw.random() < 0.3:
-            self.faults.slow = draw.choice((30, 200))
-        return {
-            "publish": 3.0, "read": 1.0, "leave": maybe(1.0), "crash": maybe(1.0), "pause": maybe(1.0),
-            "cut_off": maybe(0.5), "keeper": maybe(0.7), "twin": maybe(0.4), "restart": maybe(0.3),
-        }  # fmt: skip
+        self.kinds: list[type[AnyReader]] = [OffReader]
+        """The ways in which the space can be read."""
+        if self.dimensions:
+            self.kinds += [Reader, EagerReader]
+        if self.collection:
+            self.kinds += [CollectionReader]
+        self._weights = drawn(self)
+        self.acts = Acts(self)
 
     # ------------------------------------------------------------ what lines and actors ask
 
@@ -89,6 +88,15 @@ class EpochWorld:
     def down(self) -> bool:
         """Whether the store answers nothing now."""
         return self._down_until > self.timeline.now
+
+    def be_down(self, seconds: float) -> None:
+        """The store answers nothing for so long."""
+        self._down_until = self.timeline.now + seconds
+
+    @property
+    def bottom(self) -> Epoch:
+        """The least epoch."""
+        return bottom(self.dimensions or 1)
 
     def number(self) -> int:
         """A number that was not there before."""
@@ -109,78 +117,11 @@ class EpochWorld:
             self.kernel.note(process.name, "is killed")
             process.kill()
 
-    # ------------------------------------------------------------ acts
-
     @property
     def actors(self) -> list[Actor]:
         """Those that live."""
         everybody: list[Actor] = [*self.keepers, *self.senders, *self.readers]
         return [one for one in everybody if one.process.alive]
-
-    def _here(self) -> list[Sender]:
-        return [one for one in self.senders if one.process.alive]
-
-    def do_publish(self) -> None:
-        """A name that nobody has gets a process, perhaps again."""
-        taken = {one.publisher for one in self._here()}
-        free = [name for name in self.names if name not in taken]
-        if free:
-            self.senders.append(Sender(self, self.random.choice(free)))
-
-    def do_twin(self) -> None:
-        """A second process takes a name."""
-        if here := self._here():
-            self.sometimes["two processes under one name"] += 1
-            self.senders.append(Sender(self, self.random.choice(here).publisher))
-
-    def do_leave(self) -> None:
-        """A publisher ends well."""
-        if here := self._here():
-            self.random.choice(here).leaving = True
-
-    def do_read(self) -> None:
-        """One more reader, or one in the place of another, or where one was."""
-        if len(self.readers) < 3:
-            self.readers.append(Reader(self))
-            return
-        place = self.random.randrange(len(self.readers))
-        former = self.readers[place]
-        self.crash(former.process)
-        self.sometimes["a reader is followed at its positions"] += 1
-        self.readers[place] = Reader(self, former.chain)
-
-    def do_crash(self) -> None:
-        """A publisher or a keeper is killed."""
-        if here := [one for one in self.actors if not isinstance(one, Reader)]:
-            self.crash(self.random.choice(here).process)
-
-    def do_keeper(self) -> None:
-        """One more host."""
-        if len([one for one in self.keepers if one.process.alive]) < 3:
-            self.keepers.append(KeeperHost(self))
-
-    def do_pause(self) -> None:
-        """A process is stopped for a while."""
-        if here := self.actors:
-            seconds = self.random.choice((0.3, 3.0, 8.0))
-            one = self.random.choice(here)
-            self.kernel.note(one.name, "is stopped for", seconds)
-            self.sometimes["a pause"] += 1
-            one.process.pause(seconds)
-
-    def do_cut_off(self) -> None:
-        """A process cannot reach the store for a while."""
-        if here := self.actors:
-            one, seconds = self.random.choice(here), self.random.choice((0.3, 3.0, 8.0))
-            self.kernel.note(one.name, "is cut off for", seconds)
-            one.line.cut_off(seconds)
-
-    def do_restart(self) -> None:
-        """The server ends and comes back, with all its data."""
-        self.kernel.note("store", "is restarted")
-        self.sometimes["a restart of the store"] += 1
-        self.server.restart()
-        self._down_until = self.timeline.now + self.random.choice((0.1, 2.0))
 
     # ------------------------------------------------------------ a run
 
@@ -204,18 +145,16 @@ class EpochWorld:
             gc.enable()
 
     def _run(self) -> None:
-        admin = self.timeline.process("admin")
-        admin.start(self._begin())
+        self.acts.admin.start(self.acts.begin())
         self._until(0.05)
-        self.do_keeper()
-        self.do_publish()
-        self.do_read()
-        names, weights = list(self._weights), list(self._weights.values())
+        self.acts.do_keeper()
+        self.acts.do_publish()
+        self.acts.do_read()
         gap = self.random.choice((150, 400))
 
         def act() -> None:
             if not self.healing:
-                getattr(self, f"do_{self.random.choices(names, weights)[0]}")()
+                self.acts.one(self._weights)
                 self.kernel.after(1 + int(self.random.expovariate(1 / gap)), act)
 
         self.kernel.after(200, act)
@@ -223,16 +162,10 @@ class EpochWorld:
         self._heal()
         if not self._until(self.timeline.now + LIVE_SECONDS, self._is_well):
             raise Violation(f"not well within {LIVE_SECONDS:.0f} s after the last fault: {self.why}")
+        self.truth.all_there()
         for reader in self.readers:
             if reader.process.alive:
-                self.truth.ended(reader.chain)
-
-    async def _begin(self) -> None:
-        client = connect(self.server, embedded=False)
-        await client.create_space(
-            SPACE, ["s/#"], streams=self.streams, epochs=self.dimensions, epochs_timeout=TIMEOUT_SECONDS
-        )
-        await client.close()
+                reader.ended()
 
     def _heal(self) -> None:
         """No faults any more; whoever publishes leaves."""
@@ -244,7 +177,7 @@ class EpochWorld:
             one.process.paused_until = min(one.process.paused_until, self.timeline.now + 1.0)
             one.line.cut_off_until = 0.0
         self.keepers.append(KeeperHost(self))
-        self.readers.append(Reader(self))
+        self.acts.one_of_each()
         for sender in self.senders:
             sender.leaving = True
 
@@ -264,6 +197,14 @@ class EpochWorld:
     def _trouble(self) -> str:
         if any(sender.process.alive for sender in self.senders):
             return "somebody still publishes"
+        if self.dimensions and (trouble := self._open_epochs()):
+            return trouble
+        for reader in self.readers:
+            if reader.process.alive and (trouble := reader.trouble):
+                return trouble
+        return ""
+
+    def _open_epochs(self) -> str:
         writers = self._asked(b"HGETALL", keys.writers(SPACE))
         if any(record.endswith(b" here") for record in writers[1::2]):
             return "somebody counts as being there"
@@ -280,16 +221,7 @@ class EpochWorld:
         newest = self._asked(b"XREVRANGE", keys.bounds(SPACE), b"+", b"-", b"COUNT", b"1")
         if boundary and (not newest or not newest[0][0].startswith(b"%d-" % boundary)):
             return "the newest boundary is not there"
-        if self._asked(b"HGET", keys.state(SPACE), b"pending"):
-            return "a boundary is pending"
-        found = self._asked(b"HGETALL", keys.ends(SPACE))
-        ends = {name.decode(): int(end) for name, end in zip(found[::2], found[1::2], strict=True)}
-        for reader in self.readers:
-            if reader.process.alive:
-                there = {stream: end for stream, end in reader.chain.kept[0].items() if end}
-                if there != {stream: end for stream, end in ends.items() if end}:
-                    return f"{reader.name} is at {there} of {ends}"
-        return ""
+        return "a boundary is pending" if self._asked(b"HGET", keys.state(SPACE), b"pending") else ""
 
     def _asked(self, name: bytes, *args: bytes | str) -> Any:
         return self.server.execute([name, *(one.encode() if isinstance(one, str) else one for one in args)])
@@ -337,6 +269,15 @@ class EpochWorld:
             enter(mock.patch.object(keeping, "MOVE_ENTRIES", 2))
             enter(mock.patch.object(keeping, "DROP_ENTRIES", 2))
             enter(mock.patch.object(keepers, "TIDY_SECONDS", 3.0))
+            enter(mock.patch.object(tidying, "KEPT_MS", 1500))
+            enter(mock.patch.object(snapshot_maker, "LEAST_CHANGES", 4))
+            enter(mock.patch.object(snapshots, "ENTRY_BYTES", 64))
+            enter(mock.patch.object(snapshots, "AT_ONCE", 2))
+            enter(mock.patch.object(snapshots, "FORMER_SECONDS", 2))
+            enter(mock.patch.object(snapshots, "UNFINISHED_SECONDS", 3))
+            enter(mock.patch.object(points, "AT_ONCE", 2))
+            enter(mock.patch.object(gathering, "ENOUGH_ROWS", 5))
+            enter(mock.patch.object(collection, "LOOK_SECONDS", 0.6))
             enter(warnings.catch_warnings())
             warnings.simplefilter("error")
             enter(mock.patch.object(sys, "unraisablehook", lambda raised: _note_unraisable(self, raised)))  # type: ignore[arg-type]
