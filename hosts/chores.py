@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from streamlease.hosts import compactor, snapshot_maker
 from streamlease.hosts.compactor import Compactor
 from streamlease.hosts.hand_out import UNANSWERED
-from streamlease.hosts.keepers import ROUND_SECONDS, Keepers
+from streamlease.hosts.keepers import Keepers
 from streamlease.hosts.snapshot_maker import SnapshotMaker
 from streamlease.hosts.trimming import Retainer
 from streamlease.protocol.errors import StreamleaseError
@@ -94,4 +94,4 @@ class Chores:
             await self.keepers.round()
         except StreamleaseError as error:
             log.warning("epochs: %s", error)
-        await asyncio.sleep(ROUND_SECONDS)
+        await self.keepers.until_defined()

@@ -184,6 +184,7 @@ class LeaderHost:
         }
         self._neighbours.move_in(self.id, self._reception.deliver, self._loops)
         if self.config.registered:
+            self._chores.keepers.watch_definitions()
             works["watch"] = self._candidates.watch
             works["hand out"] = self._hand_out.look
         for name, work in works.items():

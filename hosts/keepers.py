@@ -3,7 +3,8 @@
 ::
 
     spaces with epochs --claim of each--> keeper --turn, whenever there is a line--> boundaries
-                                             `-- look, now and then --> silent publishers are given up
+     |                                       `-- look, now and then --> silent publishers are given up
+     `-- looked for every second, and with each definition that is pushed
 
 The claim saves work and elects; what protects the boundaries is its term, which every decision and record of
 a keeper compares (`streams/epochs/keeping.py`). A keeper that meets an error it does not understand begins
@@ -28,6 +29,7 @@ from streamlease.streams.epochs.core.standing import standing
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.epochs.stored import read_frontier_since
+from streamlease.streams.log.keys import SPACE_NEWS
 from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.spaces import Space, SpaceStore
@@ -36,7 +38,9 @@ from streamlease.streams.tasks import Supervisor
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 1.0
-"""How often claims are renewed, and spaces looked for."""
+"""How often claims are renewed, and spaces looked for, whatever is pushed."""
+
+LEAST_SECONDS = 0.02
 
 LOOK_SECONDS = 0.25
 """After so long a keeper looks for lines that were not pushed."""
@@ -84,11 +88,23 @@ class Keepers:
         self._news = EpochNews(redis, self._tasks)
         self._kept: dict[str, _Kept] = {}
         """By the name of the space; also those of which other hosts have the claim."""
+        self._defined = asyncio.Event()
 
     @property
     def spaces(self) -> list[str]:
         """The spaces that this host keeps."""
         return sorted(name for name, kept in self._kept.items() if kept.task is not None)
+
+    def watch_definitions(self) -> None:
+        """From now on hear of each space that is made, changed or deleted: on a connection of its own."""
+        self._news.watch_channel(SPACE_NEWS, self._defined)
+
+    async def until_defined(self) -> None:
+        """Wait for the next round: until there is something new, or the claims are to be renewed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ROUND_SECONDS):
+                await asyncio.sleep(LEAST_SECONDS)  # many definitions that come together are one round
+                await self._defined.wait()
 
     def facts(self) -> list[KeptFacts]:
         """What metrics show of the spaces that this host keeps."""
@@ -106,6 +122,9 @@ class Keepers:
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: try again.
         """
+        if self._defined.is_set():
+            self._defined.clear()
+            self._spaces.forget()
         found = {one.name: one for one in (await self._spaces.recent()).listed if one.epochs}
         for name in [*self._kept]:
             if name not in found or found[name] != self._kept[name].space:

@@ -34,6 +34,8 @@ from streamlease.protocol.ids import StreamId
 SPACE_DEFINITIONS = "sl:{spaces}:defs"
 SPACE_GENERATIONS = "sl:{spaces}:gens"
 SPACE_VERSION = "sl:{spaces}:version"
+SPACE_NEWS = "sl:{spaces}:news"
+"""The channel on which the name of a space is published whose definition was written or removed."""
 
 
 def stream_log(stream: StreamId) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
 from streamlease.streams import clock
-from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION
+from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_NEWS, SPACE_VERSION
 from streamlease.streams.redis.connection import Command, Redis, ask
 from streamlease.streams.redis.damaged import number
 from streamlease.streams.redis.durability import strongest
@@ -120,7 +120,7 @@ class DefinitionTable:
         reply: Any = await load_script("streamlease.streams.spaces", "define").run(
             self._redis,
             [SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION],
-            [seen.version, name, text, generation],
+            [seen.version, name, text, generation, SPACE_NEWS],
         )
         self._newest = None
         return bool(reply[0] == b"written")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 import streamlease
+from streamlease.hosts import keepers
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.metrics import exposition
 from streamlease.protocol.ids import StreamId
@@ -119,3 +122,17 @@ async def test_a_host_tells_who_waits_for_the_frontier(redis_url: str) -> None:
         assert "late" not in text, "names of publishers come and go: they are no label"
         await other.close()
         await redis.aclose()
+
+
+async def test_a_host_hears_of_a_new_space_at_once(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keepers, "ROUND_SECONDS", 600.0)
+    redis = connect(redis_url)
+    host = await host_of(redis, "one")
+    async with streamlease.connect(redis_url, embedded=False) as client:
+        for number in range(3):
+            await client.create_space(f"space-{number}", topics=[f"t/{number}"], epochs=1)
+            await until(lambda: len(host.keeps) == number + 1)  # noqa: B023
+        await client.spaces.delete("space-1")
+        await until(lambda: host.keeps == ["space-0", "space-2"])
+    await host.close()
+    await redis.aclose()

@@ -5,6 +5,7 @@
 --       2 name of the space
 --       3 definition as JSON; empty to remove the space
 --       4 highest generation that the space ever used
+--       5 news channel
 --
 -- Replies
 --   {'written', new version}
@@ -21,4 +22,5 @@ else
   redis.call('HDEL', KEYS[1], ARGV[2])
 end
 redis.call('HSET', KEYS[2], ARGV[2], ARGV[4])
+redis.call('PUBLISH', ARGV[5], ARGV[2])
 return {'written', redis.call('INCR', KEYS[3])}
