@@ -29,7 +29,7 @@ class RecordDiffs:
     column: str | None
 
     @classmethod
-    def of(cls, diff: int | None, column: str | None, form: Form, resume: str | None) -> RecordDiffs | None:
+    def of(cls, diff: int | None, column: str | None, form: Form) -> RecordDiffs | None:
         """What the options say; None: the records have no diffs.
 
         Raises:
@@ -47,8 +47,6 @@ class RecordDiffs:
             raise InvalidOption(
                 f"--diff-column {ascii(column)[:80]} needs fields: use --format jsonl, csv or parquet"
             )
-        if resume is not None:
-            raise InvalidOption(f"--resume {resume} does not remember diffs: leave it or the diffs out")
         return cls(diff, column)
 
     def taken(self, record: Record) -> tuple[Record, int]:

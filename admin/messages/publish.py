@@ -96,7 +96,7 @@ def publish(
     check_batching(linger_ms, max_batch_bytes, compression)
     options = {"linger_ms": linger_ms, "max_batch_bytes": max_batch_bytes, "compression": compression}
     key_of = lookup(key) if key is not None else None
-    diffs = RecordDiffs.of(diff, diff_column, chosen, resume)
+    diffs = RecordDiffs.of(diff, diff_column, chosen)
     plan = PublicationPlan(topic, file, chosen, key, topic_of_records(topic, chosen), key_of, options, diffs)
     if resume is not None:
         check_resumable(resume, file)

@@ -46,7 +46,9 @@ def check_resumable(name: str, file: Path | None) -> None:
 
 def _identity(plan: PublicationPlan, first_record: Record | None) -> dict[str, Any]:
     """What the source is, and how it is read."""
-    how = {"--format": str(plan.form), "--key": plan.key, "the topic": plan.topic}
+    how: dict[str, Any] = {"--format": str(plan.form), "--key": plan.key, "the topic": plan.topic}
+    if plan.diffs is not None:
+        how |= {"--diff": plan.diffs.diff, "--diff-column": plan.diffs.column}
     if plan.file is None:
         return {"a first record with the hash": _hash(first_record.payload if first_record else b""), **how}
     try:
@@ -147,10 +149,13 @@ class _Resumed:
             self._counts.skipped += 1
             return
         topic, key = self._plan.place(record)
+        diff = None
+        if self._plan.diffs is not None:
+            record, diff = self._plan.diffs.taken(record)
         typed = (await self._client.spaces.for_topic(topic)).newest_schema is not None
         payload: bytes | dict[str, Any] = record.values_by_column if typed else record.payload
         key_bytes = None if key is None else key.encode()
-        self._waiting.append(Item(position, topic, payload, key_bytes, None, None, record.where))
+        self._waiting.append(Item(position, topic, payload, key_bytes, None, None, record.where, diff))
         self._size += weight(self._waiting[-1])
         if len(self._waiting) >= CHUNK_RECORDS or self._size >= CHUNK_BYTES:
             await self.put()

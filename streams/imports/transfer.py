@@ -44,6 +44,7 @@ from streamlease.streams.entries.message_rows import Headers, Row, check_beside,
 from streamlease.streams.entries.typed import check_size
 from streamlease.streams.entries.values import check_values, value_size
 from streamlease.streams.log.log import Append, Appended, AsyncLog, Position, ProgressMoved, StreamPending
+from streamlease.streams.publish.inputs import change_of
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.epoch_settings import check_plain
 from streamlease.streams.spaces.spaces import Space, SpaceStore
@@ -69,6 +70,8 @@ class Item(NamedTuple):
     timestamp: int | None = None
     where: str = ""
     """Where it stands in its source, for messages."""
+    diff: int | None = None
+    """In a collection; None: +1."""
 
 
 class _Placed(NamedTuple):
@@ -300,16 +303,17 @@ def _row(space: Space, item: Item) -> Row:
     schema, payload = space.newest_schema, item.payload
     try:
         check_beside(item.key, item.headers)
+        diff = 1 if item.diff is None else change_of(space, item.diff)
         if schema is None:
             if not isinstance(payload, bytes):
                 raise SchemaMismatch(f"space {space.name} has no schema: give payloads")
             check_payload(payload)
-            return Row(item.topic, payload, item.key, item.headers, item.timestamp)
+            return Row(item.topic, payload, item.key, item.headers, item.timestamp, None, diff)
         if isinstance(payload, bytes):
             raise SchemaMismatch(f"space {space.name} has a schema: give values by column, as JSON objects")
         values = check_values(schema, payload, text=True)
         check_size(values)
-        return Row(item.topic, b"", item.key, item.headers, item.timestamp, values)
+        return Row(item.topic, b"", item.key, item.headers, item.timestamp, values, diff)
     except StreamleaseError as error:
         if item.where:
             error.args = (f"{item.where}: {error}",)

@@ -71,7 +71,8 @@ def test_following_tells_the_items_the_end_of_the_snapshot_and_each_change(comma
         (("--diff", "0"), "changes nothing"),
         (("--diff", "1", "--diff-column", "d", "--format", "jsonl"), "leave one out"),
         (("--diff-column", "d"), "needs fields"),
-        (("--diff", "1", "--resume", "r"), "does not remember diffs"),
+        (("--diff", "0", "--resume", "r"), "changes nothing"),
+        (("--diff-column", "d", "--format", "jsonl", "--resume", "r"), "line 1: diff 1.5 is no whole number"),
         (("--diff-column", "e", "--format", "jsonl"), "line 1 has no field 'e'"),
         (("--diff-column", "d", "--format", "jsonl"), "line 1: diff 1.5 is no whole number"),
     ],
@@ -109,3 +110,24 @@ def test_typed_items_and_epochs(command: Command, tmp_path: Path) -> None:
             assert (line["item"]["payload"], line["item"]["values"]) == (None, {"n": 1})
             seen += line["diff"]
     assert finish(process).code == 0
+
+
+def test_changes_that_are_resumed_are_there_once(command: Command, tmp_path: Path) -> None:
+    command.ok("space", "create", "prices", "--topics", "prices/#", "--streams", "3", "--collection")
+    file = tmp_path / "changes.jsonl"
+    file.write_text("".join(f'{{"n": {n % 5}, "d": {3 if n % 2 else -1}}}\n' for n in range(100)))
+    words = ("publish", "prices/{n}", "--format", "jsonl", "--file", str(file), "--resume", "night", "--json")
+    once = command.ok(*words, "--diff-column", "d").document
+    assert (once["published"], once["there_before"]) == (100, 0)
+    again = command.ok(*words, "--diff-column", "d").document
+    assert (again["published"], again["there_before"]) == (0, 100)
+    items = command.ok("collection", "prices/#", "--json").document["items"]
+    assert {one["topic"]: one["count"] for one in items} == {f"prices/{n}": 20 for n in range(5)}
+    for other in ((), ("--diff", "2"), ("--diff-column", "n")):
+        outcome = command(*words, *other)
+        assert outcome.code == 2 and "--diff" in outcome.err and len(outcome.err.splitlines()) == 1
+    piped = ("publish", "prices/x", "--resume", "pipe", "--diff", "-2", "--json")
+    for text, published in (("a\n", 1), ("a\nb\n", 1), ("a\nb\n", 0)):
+        assert command.ok(*piped, text=text).document["published"] == published
+    items = command.ok("collection", "prices/x", "--json").document["items"]
+    assert {one["payload"]: one["count"] for one in items} == {"a": -2, "b": -2}
