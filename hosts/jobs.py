@@ -188,10 +188,10 @@ class HostWorker(SimpleWorker):
 
     @contextlib.contextmanager
     def _refusals(self) -> Iterator[None]:
-        """If Redis refuses a write, as with a full disk, the worker ends; RQ would see a defect in it."""
+        """If Redis refuses a write, as with a full disk, or goes, the worker ends; RQ would see a defect."""
         try:
             yield
-        except ResponseError as error:
+        except RedisError as error:
             log.warning("%s takes no spawn jobs for a moment: %s", self.name, error)
             raise StopRequested from None
 

@@ -33,7 +33,7 @@ from streamlease.streams.log.keys import SPACE_NEWS
 from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.spaces import Space, SpaceStore
-from streamlease.streams.tasks import Supervisor
+from streamlease.streams.tasks import Supervisor, stop
 
 log = logging.getLogger(__name__)
 
@@ -155,8 +155,7 @@ class Keepers:
     async def _stop(self, kept: _Kept) -> None:
         task, kept.task, kept.keeper = kept.task, None, None
         if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+            await stop([task])
 
     async def _keep(self, kept: _Kept) -> None:
         """Keep one space as long as this host has its claim."""

@@ -138,16 +138,17 @@ class Keeper:
             fold = Fold.load(fold.dimensions, stored.snapshot)
         self._fold, self._open, self._kept_line = fold, None, fold.line
         self._kept_boundary = fold.boundary
+        ahead: list[Numbered] = []
         while fold.boundary < stored.boundary:
             bounds = await read_bounds(self._redis, self.space, fold.boundary)
             if not bounds:
                 raise self._hole(f"boundary {fold.boundary + 1}")
             for bound in bounds:
-                await self._fold_upto(bound.upto)
+                ahead = await self._fold_upto(bound.upto, ahead)
                 fold.take_completed(bound.number)
         if stored.pending is not None:
             number, upto = stored.pending
-            await self._fold_upto(upto)
+            await self._fold_upto(upto, ahead)
             self._take(number, upto)
 
     async def turn(self) -> bool:
@@ -217,13 +218,14 @@ class Keeper:
         (reply,) = await ask(self._redis, [lines_command(self.space, self._fold.line, LINES_AT_ONCE)])
         return parse_lines(reply)
 
-    async def _fold_upto(self, upto: int) -> None:
-        """Fold the lines up to `upto`, and none behind it."""
-        while self._fold.line < upto:
-            lines = await self._lines()
-            if not lines:
+    async def _fold_upto(self, upto: int, ahead: list[Numbered]) -> list[Numbered]:
+        """Fold the lines up to `upto`, of which `ahead` was read before; what was read behind it."""
+        while (more := upto - self._fold.line) > 0:
+            if not (ahead := ahead or await self._lines()):
                 raise self._hole(f"line {self._fold.line + 1}")
-            self._apply(one for one in lines if one.number <= upto)
+            self._apply(ahead[:more])
+            ahead = ahead[more:]
+        return ahead
 
     def _apply(self, lines: Iterable[Numbered]) -> None:
         for number, line in lines:

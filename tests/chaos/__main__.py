@@ -55,6 +55,9 @@ def show(results: list[Result], console: Console) -> None:
             f"{len(r.verdict.still)}, longest {max(r.verdict.still, default=0):.1f} s" for r in results
         ],
         "longest way back to calm": [f"{max(r.settled, default=0):.1f} s" for r in results],
+        "epochs": [f"{r.epochs.epochs:,} of {r.epochs.messages:,} messages" for r in results],
+        "handed out of them": [f"{r.epochs.handed_out:,}" for r in results],
+        "aborted parts of epochs": [f"{r.epochs.aborted:,}" for r in results],
         "wrong": [str(len(r.wrong)) for r in results],
     }
     for name, values in rows.items():

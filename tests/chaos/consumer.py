@@ -1,6 +1,6 @@
 """A consumer under chaos: says in one JSON line each what it got, and what became of its commits.
 
-    python consumer.py URL SUBSCRIPTION SESSION_TIMEOUT [NAME]
+    python -m tests.chaos.consumer URL SUBSCRIPTION SESSION_TIMEOUT [NAME]
 
 SIGTERM lets it commit what it has and leave in good order.
 """
@@ -8,27 +8,20 @@ SIGTERM lets it commit what it has and leave in good order.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import sys
 import time
-from typing import Any
 
 import streamlease
 from streamlease import errors
 from streamlease.agent.subscription import Batch, SharedReader
+from tests.chaos.saying import RETRY_SECONDS, say
 
 WORK_SECONDS = 0.01
 """What the user's work on a batch takes."""
 
-RETRY_SECONDS = 0.2
 STILL_SECONDS = 1.0
-
-
-def say(**fields: Any) -> None:
-    sys.stdout.write(json.dumps({**fields, "at": time.time()}) + "\n")
-    sys.stdout.flush()
 
 
 async def watch() -> None:

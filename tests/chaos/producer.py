@@ -1,6 +1,6 @@
 """A producer under chaos: numbers the messages of each of its keys, and says which are acknowledged.
 
-    python producer.py URL NAME KEYS RATE [FIRST]
+    python -m tests.chaos.producer URL NAME KEYS RATE [FIRST]
 
 Message n of key k has the payload ``NAME.k:n`` and the topic ``a/NAME.k``. FIRST is the first number: a
 process that follows a killed one goes on above all that was sent.
@@ -10,24 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import streamlease
 from streamlease import errors
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.publish.receipts import Receipt
-
-
-def say(**fields: Any) -> None:
-    sys.stdout.write(json.dumps({**fields, "at": time.time()}) + "\n")
-    sys.stdout.flush()
+from tests.chaos.saying import RETRY_SECONDS, say
 
 
 async def produce(
@@ -71,7 +64,7 @@ async def main(url: str, name: str, keys: int, rate: float, first: int = 0) -> N
         except (errors.StoreUnavailable, errors.Indefinite) as error:
             # From looking topics up: what is sent is repeated by the publisher itself.
             say(event="retried", error=str(error))
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(RETRY_SECONDS)
     say(event="left")
 
 

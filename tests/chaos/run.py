@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos import faults
+from tests.chaos.epochs.epoch_judge import EpochVerdict, judge_epochs
 from tests.chaos.judge import SLACK_SECONDS, Verdict, judge
 from tests.chaos.stage import Shape, Stage
 from tests.servers import Kind
@@ -37,6 +38,7 @@ class Result:
     kind: Kind
     seed: int
     verdict: Verdict
+    epochs: EpochVerdict = field(default_factory=EpochVerdict)
     faults: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     settled: list[float] = field(default_factory=list)
@@ -81,7 +83,8 @@ async def run(
             result.wrong.append(f"did not settle: {amiss}")
         await stage.read_log()
     result.verdict = judge(stage.facts)
-    result.wrong += [*stage.defects, *stage.tracebacks(), *result.verdict.wrong]
+    result.epochs = judge_epochs(stage.epochs.facts)
+    result.wrong += [*stage.defects, *stage.tracebacks(), *result.verdict.wrong, *result.epochs.wrong]
     result.seconds = time.monotonic() - began
     return result
 

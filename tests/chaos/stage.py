@@ -24,11 +24,12 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.entries.delivered import to_messages
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.tasks import stop
+from tests.chaos.epochs.epoch_stage import EpochStage
 from tests.chaos.judge import Commit, Delivery, Facts, Outage
 from tests.chaos.proxy import Mode, Proxy
 from tests.servers import Kind, RedisServer
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("streamlease")
 SESSION_SECONDS = 4.0
 COMPUTED_SECONDS = 0.4
@@ -55,6 +56,9 @@ class Shape:
     producers: int = 2
     rate: float = 60.0
     """Messages per second of each producer."""
+    epoch_publishers: int = 2
+    epoch_readers: tuple[str, ...] = ("atomic", "eager", "atomic")
+    """How each reads."""
 
 
 @dataclass(slots=True)
@@ -96,6 +100,7 @@ class Stage:
         self.shape = shape
         self.server = RedisServer(kind, directory / "redis", persistent=True)
         self.facts = Facts(session_seconds=SESSION_SECONDS)
+        self.epochs = EpochStage()
         self.actors: list[Actor] = []
         self.defects: list[str] = []
         """What no fault explains: processes that ended by themselves, tracebacks."""
@@ -114,6 +119,7 @@ class Stage:
         await asyncio.to_thread(self.server.start)
         async with streamlease.connect(self.server.url) as client:
             await client.create_space("s", ["a/#"], streams=STREAMS)
+            await self.epochs.make(client)
         shape = self.shape
         for number in range(shape.hosts):
             await self._add("host", f"host{number}", [])
@@ -125,6 +131,10 @@ class Stage:
                 await self._add("consumer", f"c{group}.{number}", words)
         for number in range(shape.producers):
             await self._add("producer", f"p{number}", [f"p{number}", str(KEYS), str(shape.rate)])
+        for number in range(shape.epoch_publishers):
+            await self._add("epoch publisher", f"ep{number}", [])
+        for number, mode in enumerate(shape.epoch_readers):
+            await self._add("epoch reader", f"er{number}", [mode])
         for actor in self.actors:
             await self.start(actor)
         self._watching = asyncio.create_task(self._watch_redis())
@@ -157,10 +167,13 @@ class Stage:
             case "host":
                 words = [str(COMMAND), "serve", "--name", actor.name, "--http-port", "0"]
             case "consumer":
-                words = [sys.executable, str(HERE / "consumer.py"), actor.proxy.url, *actor.words]
-            case _:
+                words = self._program("tests.chaos.consumer", actor, *actor.words)
+            case "producer":
                 first = [str(actor.sent + 1)] if actor.lives > 1 else []
-                words = [sys.executable, str(HERE / "producer.py"), actor.proxy.url, *actor.words, *first]
+                words = self._program("tests.chaos.producer", actor, *actor.words, *first)
+            case _:
+                module, *rest = self.epochs.module(actor.role, actor.name, actor.words)
+                words = self._program(module, actor, *rest)
         actor.log_begin = actor.log.stat().st_size if actor.log.exists() else 0
         with actor.log.open("ab") as log:
             actor.process = await asyncio.create_subprocess_exec(
@@ -170,8 +183,12 @@ class Stage:
                 stderr=log,
                 env={**os.environ, "STREAMLEASE_REDIS_URL": actor.proxy.url},
                 limit=16 * 1024 * 1024,
+                cwd=ROOT,
             )
         actor.reading = asyncio.create_task(self._read(actor, actor.life, actor.process))
+
+    def _program(self, module: str, actor: Actor, *words: str) -> list[str]:
+        return [sys.executable, "-m", module, actor.proxy.url, *words]
 
     async def end(self, actor: Actor, number: signal.Signals) -> None:
         """End the actor's process by a signal and wait for it; after SIGTERM at most `END_SECONDS`."""
@@ -239,6 +256,8 @@ class Stage:
                 self.defects.append(f"{life} could not send {event['id']}: {event['error']}")
             case "sending":
                 actor.sent = max(actor.sent, event["number"])
+            case _ if actor.role.startswith("epoch"):
+                self.epochs.take(actor.name, event)
 
     def note(self, who: str, event: dict[str, Any]) -> None:
         """Write down what happened, for whoever looks for a cause."""
@@ -281,7 +300,7 @@ class Stage:
     async def stop_producers(self) -> None:
         """Let the producers send what they have and end."""
         for actor in self.actors:
-            if actor.role == "producer":
+            if actor.role in ("producer", "epoch publisher"):
                 await self.end(actor, signal.SIGTERM)
 
     async def heal(self) -> None:
@@ -299,9 +318,8 @@ class Stage:
         Returns:
             what is amiss when nothing got better for `seconds`, or after `MOST_SECONDS`; "" if all is well.
         """
-        time = asyncio.get_running_loop().time
-        last = time() + MOST_SECONDS
-        deadline = time() + seconds
+        last = time.monotonic() + MOST_SECONDS
+        deadline = time.monotonic() + seconds
         least = None
         amiss = "not looked yet"
         async with streamlease.connect(self.server.url, embedded=False) as client:
@@ -309,17 +327,21 @@ class Stage:
             nexts = {
                 str(stream): next for stream, next in (await client.next_offsets(space.streams())).items()
             }
-            while time() < min(deadline, last):
+            goal = self.epochs.goal()
+            while time.monotonic() < min(deadline, last):
                 states = [
                     await _look(client, group, count, nexts)
                     for group, count in zip(self.groups, self.shape.consumers, strict=True)
                 ]
-                amiss = next((state.amiss for state in states if state.amiss), "")
+                before = amiss
+                amiss = next((state.amiss for state in states if state.amiss), self.epochs.amiss(goal))
+                if amiss != before:
+                    self.note("run", {"event": "settling", "amiss": amiss, "at": time.time()})
                 if not amiss:
                     return ""
                 left = sum(state.lag for state in states)
                 if least is None or left < least:
-                    least, deadline = left, time() + seconds
+                    least, deadline = left, time.monotonic() + seconds
                 await asyncio.sleep(0.25)
         return amiss
 
@@ -332,6 +354,7 @@ class Stage:
             for stream, next in (await client.next_offsets(space.streams())).items():
                 found[str(stream)] = await _payloads(log, stream, next)
             self.facts.log = found
+            await self.epochs.read_truth(client)
 
 
 async def _payloads(log: AsyncLog, stream: StreamId, next: int) -> list[str]:

@@ -248,6 +248,28 @@ async def test_a_snapshot_replaces_lines(redis: AsyncRedis, monkeypatch: pytest.
     assert await contents(redis, 0) == [f"a{epoch}" for epoch in range(6)]
 
 
+async def test_the_next_keeper_reads_each_line_once(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = await entered(redis)
+    keeper = await keeper_of(redis)
+    for epoch in range(1, 31):
+        await a.advance(((epoch,),), [])
+        assert await keeper.turn()
+    read: list[int] = []
+    lines = Keeper._lines
+
+    async def counted(one: Keeper) -> Any:
+        found = await lines(one)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(Keeper, "_lines", counted)
+    monkeypatch.setattr(keeping, "LINES_AT_ONCE", 8)
+    later = await keeper_of(redis, 2)
+    assert (later.boundary, later.fold.lower, read) == (30, ((30,),), [8, 8, 8, 7])
+
+
 async def test_a_line_that_is_missing_is_no_reason_to_go_on(redis: AsyncRedis) -> None:
     a = await entered(redis)
     keeper = await keeper_of(redis)

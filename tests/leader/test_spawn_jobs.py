@@ -231,6 +231,18 @@ def test_maintenance_reads_no_job_and_forgets_what_is_gone(client: redis.Redis, 
     assert not theirs.mark.exists()
 
 
+def test_a_worker_whose_connection_ends_in_its_maintenance_ends_without_a_word_of_a_defect(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def closed(*_: object) -> int:
+        raise redis.ConnectionError("Connection closed by server.")
+
+    worker = HostWorker(client, "h", lambda job: None)
+    monkeypatch.setattr(worker.connection, "zremrangebyscore", closed)
+    worker.work(burst=True)
+    assert [(one.name, one.levelname) for one in caplog.records] == [("streamlease.hosts.jobs", "WARNING")]
+
+
 def test_a_job_that_was_done_keeps_others_from_making_it_again_and_expires(
     client: redis.Redis, host: Host
 ) -> None:

@@ -1,0 +1,1 @@
+"""Epochs under chaos: publishers and readers that are killed and come back, and a judge."""
