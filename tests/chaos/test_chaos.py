@@ -15,7 +15,7 @@ from tests.chaos.run import run
 from tests.chaos.stage import SESSION_SECONDS, Shape
 from tests.servers import Kind
 
-SMALL = Shape(hosts=2, consumers=(2,), producers=1, rate=30.0)
+SMALL = Shape(hosts=2, consumers=(2,), producers=1, rate=30.0, epoch_readers=("atomic", "eager"))
 FAULTS = 6
 
 
@@ -28,3 +28,4 @@ def test_nothing_is_lost_and_everything_stays_in_order(kind: Kind, seed: int, tm
     assert result.wrong == []
     assert result.faults.total() == FAULTS
     assert result.verdict.delivered >= result.verdict.messages > 0
+    assert result.epochs.handed_out >= result.epochs.messages > 0
