@@ -5,16 +5,55 @@ given up at a message that failed.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from streamlease.borrower.book import Held
+from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
 from streamlease.streams.entries.delivered import Messages
-from streamlease.streams.rows.few_messages import StreamRows
+
+
+class OfEpoch(NamedTuple):
+    """What a batch has of its epoch."""
+
+    epoch: Epoch | None
+    """None: Redis has lost the boundary that says it."""
+    whole: bool
+    """Whether it is all that the stream has of it."""
+    number: int
+    """The boundary at which it came."""
+
+
+class BatchRows(Protocol):
+    """Messages of one stream."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def messages(self) -> Messages:
+        """One by one."""
+        ...
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """As a record batch; the topics may be a dictionary."""
+        ...
+
+    def plain(self) -> BatchRows:
+        """The same with texts in the column topic."""
+        ...
+
+    def offset(self, place: int) -> int:
+        """That of a message."""
+        ...
+
+    def slice(self, first: int, last: int) -> BatchRows:
+        """Those from `first` to before `last`."""
+        ...
 
 
 class Owner(Protocol):
@@ -38,11 +77,12 @@ class Batch:
     """Some messages of one stream, in order."""
 
     __slots__ = (
-        "_held", "_owner", "_rows", "began", "end", "more", "received", "size", "start", "stream", "turn",
+        "_held", "_owner", "_rows", "began", "end", "more", "of", "received", "size", "start", "stream",
+        "turn",
     )  # fmt: skip
 
     def __init__(
-        self, owner: Owner, held: Held, stream: StreamId, start: int, end: int, rows: StreamRows
+        self, owner: Owner, held: Held, stream: StreamId, start: int, end: int, rows: BatchRows
     ) -> None:
         self.stream = stream
         self.start = start
@@ -60,6 +100,8 @@ class Batch:
         """In bytes, as it counts while it waits."""
         self.more = False
         """Whether the stream had more behind it when it was read."""
+        self.of: OfEpoch | None = None
+        """What it has of an epoch, where epochs are read whole."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -78,7 +120,7 @@ class Batch:
 
     def _part(self, start: int, end: int, first: int, last: int) -> Batch:
         part = Batch(self._owner, self._held, self.stream, start, end, self._rows.slice(first, last))
-        part.turn, part.began, part.received = self.turn, self.began, self.received
+        part.turn, part.began, part.received, part.of = self.turn, self.began, self.received, self.of
         part.size, part.more = self.size * (last - first) // len(self), self.more or end < self.end
         return part
 
@@ -196,6 +238,11 @@ class Batch:
     def held(self) -> Held:
         """The lease under which the batch was read."""
         return self._held
+
+    @property
+    def rows(self) -> BatchRows:
+        """What the messages are made of."""
+        return self._rows
 
 
 class ReadAhead:

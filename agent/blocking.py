@@ -18,38 +18,33 @@ The classes are bridges to the asynchronous ones (`agent/loop.py`), which say wh
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from streamlease.agent import client as asynchronous
-from streamlease.agent.batch import Batch as AsyncBatch
+from streamlease.agent.blocking_groups import Batch, EpochGroupSubscription, EpochPart, Subscription, next_of
 from streamlease.agent.collections.collection import Collection as AsyncCollection
 from streamlease.agent.epochs.epoch_items import EpochItem
 from streamlease.agent.epochs.epoch_reading import EpochSubscription as AsyncEpochSubscription
 from streamlease.agent.handover import Publisher
 from streamlease.agent.listening import PlainBatch
 from streamlease.agent.listening import PlainSubscription as AsyncPlainSubscription
-from streamlease.agent.loop import Bridge, LoopThread, ManagerBridge, at_once, opening, waiting
-from streamlease.agent.subscription import Subscription as AsyncSubscription
+from streamlease.agent.loop import LoopThread, ManagerBridge, opening, waiting
 from streamlease.protocol.epochs.order import Epoch
-from streamlease.protocol.errors import InvalidInput
 from streamlease.streams.collections.core.multiset import Change, Item
-from streamlease.streams.entries.delivered import Messages
 from streamlease.streams.entries.message_rows import HeadersInput
 from streamlease.streams.epochs.epoch_publisher import EpochInput
 from streamlease.streams.epochs.epoch_publisher import EpochPublisher as AsyncEpochPublisher
 from streamlease.streams.publish.inputs import Payload
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from streamlease.agent.epochs.epoch_reading import EpochMode
     from streamlease.agent.plain_ways import Since
-    from streamlease.agent.subscription import SharedReader
+    from streamlease.agent.subscribing import Joining
     from streamlease.registry.starts import Start
     from streamlease.streams.entries.schemas import SchemaLike
     from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
@@ -57,6 +52,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "Client",
+    "EpochGroupSubscription",
+    "EpochPart",
     "EpochPublisher",
     "EpochSubscription",
     "PlainSubscription",
@@ -65,111 +62,12 @@ __all__ = [
     "connect",
 ]
 
-T_co = TypeVar("T_co", covariant=True)
-
-
-class _Batches(Protocol[T_co]):
-    async def __anext__(self) -> T_co: ...
-
-
-async def _next(batches: _Batches[T_co], seconds: float | None = None) -> T_co | None:
-    """The next batch; None if none came within `seconds`, or there is none any more."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await batches.__anext__()
-    except (TimeoutError, StopAsyncIteration):
-        return None
-
-
-class Batch(Bridge[AsyncBatch]):
-    """Some messages of one stream, in order; see ``streamlease.agent.batch.Batch``."""
-
-    def __init__(self, loop: LoopThread, batch: AsyncBatch) -> None:
-        super().__init__(loop, batch)
-        self.stream = batch.stream
-        self.start = batch.start
-        self.end = batch.end
-        """Offsets ``start <= offset < end`` were read; those that the filter does not match are left out."""
-
-    @property
-    def messages(self) -> Messages:
-        """The messages, one by one."""
-        return self._inner.messages
-
-    __len__ = at_once(AsyncBatch.__len__)
-    to_arrow = at_once(AsyncBatch.to_arrow)
-    commit = waiting(AsyncBatch.commit)
-
-    def commit_soon(self, end: int | None = None) -> None:
-        """As the asynchronous ``commit_soon``; but only ``flush`` tells that the stream was taken away.
-
-        Raises:
-            InvalidOption: `end` does not lie in the batch.
-        """
-        self._inner.check_end(end)
-        self._loop.soon(partial(self._inner.commit_later, end))
-
-    fail = waiting(AsyncBatch.fail)
-
-
-class Subscription(ManagerBridge[AsyncSubscription]):
-    """``client.subscribe(...)``: a context manager and an endless iterator of batches."""
-
-    def __init__(self, loop: LoopThread, subscription: AsyncSubscription) -> None:
-        super().__init__(loop, subscription)
-        self._reader: SharedReader | None = None
-        self._found: AsyncBatch | None = None
-        """What an interrupted `poll` has left for the next one."""
-
-    def __enter__(self) -> Self:
-        self._reader = self._loop.call(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._found is not None:
-            self._loop.soon(self._open().not_seen)
-        super().__exit__(kind, error, traceback)
-
-    def __iter__(self) -> Iterator[Batch]:
-        while (batch := self.poll()) is not None:
-            yield batch
-
-    @property
-    def streams(self) -> list[str]:
-        """The streams that are held now."""
-        return self._open().streams
-
-    def poll(self, seconds: float | None = None) -> Batch | None:
-        """The next batch; None if none came within `seconds`, or the subscription is closed.
-
-        Raises:
-            Fenced: another process took this one's static name.
-        """
-        if self._found is None:
-            self._loop.call(self._find(self._open(), seconds))
-        found, self._found = self._found, None
-        return None if found is None else Batch(self._loop, found)
-
-    async def _find(self, reader: SharedReader, seconds: float | None) -> None:
-        self._found = await _next(reader, seconds)
-
-    def flush(self) -> None:
-        """As the asynchronous ``flush``: wait until all that was entered until now is durable."""
-        self._loop.call(self._open().flush())
-
-    def _open(self) -> SharedReader:
-        if self._reader is None:
-            raise InvalidInput("the subscription is not open: write 'with client.subscribe(...) as ...'")
-        return self._reader
-
 
 class PlainSubscription(ManagerBridge[AsyncPlainSubscription]):
     """``client.listen(...)`` and ``client.history(...)``: a context manager and an iterator of batches."""
 
     def __iter__(self) -> Iterator[PlainBatch]:
-        while (batch := self._loop.call(_next(self._inner))) is not None:
+        while (batch := self._loop.call(next_of(self._inner))) is not None:
             yield batch
 
     @property
@@ -182,7 +80,7 @@ class EpochSubscription(ManagerBridge[AsyncEpochSubscription]):
     """``client.listen(..., epochs=...)``: a context manager and an iterator of items."""
 
     def __iter__(self) -> Iterator[EpochItem]:
-        while (item := self._loop.call(_next(self._inner))) is not None:
+        while (item := self._loop.call(next_of(self._inner))) is not None:
             yield item
 
     @property
@@ -195,7 +93,7 @@ class Collection(ManagerBridge[AsyncCollection]):
     """``client.collection(...)``: a context manager and an iterator of changes."""
 
     def __iter__(self) -> Iterator[Change]:
-        while (change := self._loop.call(_next(self._inner))) is not None:
+        while (change := self._loop.call(next_of(self._inner))) is not None:
             yield change
 
     @property
@@ -331,7 +229,28 @@ class Client(ManagerBridge[asynchronous.Client]):
 
     create_space = waiting(asynchronous.Client.create_space)
     seal_space = waiting(asynchronous.Client.seal_space)
-    subscribe = opening(asynchronous.Client.subscribe, Subscription)
+
+    @overload
+    def subscribe(
+        self,
+        subscription: str,
+        *,
+        epochs: Literal["off"] = ...,
+        max_batch: int | None = ...,
+        **options: Unpack[Joining],
+    ) -> Subscription: ...
+    @overload
+    def subscribe(
+        self, subscription: str, *, epochs: Literal["atomic"], **options: Unpack[Joining]
+    ) -> EpochGroupSubscription: ...
+    @wraps(asynchronous.Client.subscribe)
+    def subscribe(self, subscription: str, **options: Any) -> Subscription | EpochGroupSubscription:
+        async def made() -> Any:
+            return self._inner.subscribe(subscription, **options)
+
+        inner = self._loop.call(made())
+        return (EpochGroupSubscription if inner.whole_epochs else Subscription)(self._loop, inner)
+
     collection = opening(asynchronous.Client.collection, Collection)
 
 

@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
     from streamlease.agent.collections.collection import Collection
     from streamlease.agent.epochs.epoch_reading import EpochMode, EpochSubscription
+    from streamlease.agent.epochs.group_reader import EpochGroupReader
     from streamlease.agent.listening import PlainSubscription
     from streamlease.agent.membership.agent import Agent
     from streamlease.agent.plain_ways import Since
-    from streamlease.agent.subscription import SharedReader, Subscription
+    from streamlease.agent.subscribing import Joining, Subscription
+    from streamlease.agent.subscription import SharedReader
     from streamlease.protocol.acts import Act
     from streamlease.streams.epochs.epoch_publisher import EpochPublisher
     from streamlease.streams.log.tails import Tails
@@ -63,7 +65,7 @@ class Client:
         self._embedded = embedded
         self._agent: Agent | None = None
         self._agent_lock = asyncio.Lock()
-        self._readers: list[SharedReader] = []
+        self._readers: list[SharedReader | EpochGroupReader] = []
         self._tails: Tails | None = None
 
     @property
@@ -166,6 +168,14 @@ class Client:
     async def _have_keepers(self) -> None:
         (await self.agent()).need_keepers()
 
+    @overload
+    def subscribe(
+        self, subscription: str, *, epochs: Off = ..., max_batch: int | None = ..., **options: Unpack[Joining]
+    ) -> Subscription[SharedReader]: ...
+    @overload
+    def subscribe(
+        self, subscription: str, *, epochs: Literal["atomic"], **options: Unpack[Joining]
+    ) -> Subscription[EpochGroupReader]: ...
     def subscribe(
         self,
         subscription: str,
@@ -178,7 +188,8 @@ class Client:
         session_timeout: float = 10.0,
         schema: SchemaLike | None = None,
         options: GroupOptions | None = None,
-    ) -> Subscription:
+        epochs: Literal["atomic", "off"] = "off",
+    ) -> Subscription[SharedReader] | Subscription[EpochGroupReader]:
         """Consume ``$shared/GROUP/FILTER`` together with all others that subscribe to it.
 
         Args:
@@ -200,32 +211,19 @@ class Client:
             session_timeout: seconds of silence after which the streams go to others.
             schema: the typed columns wanted, in a space with a schema; None for all. If the space has them
                 not, or of other types, the iterator raises ``SchemaMismatch``.
+            epochs: ``atomic`` gives all messages of an epoch in a stream together, and tells how far the
+                frontier is (docs/epochs.md); all consumers of the group must say so.
 
         Raises:
             InvalidTopic, InvalidOption: at once. UnknownSpace, UnknownGroup (a ``$queue`` that nobody
-            declared), GroupConflict, HistoryTruncated: when entered.
+            declared), GroupConflict, HistoryTruncated, EpochsTruncated, or that spaces have no epochs
+            (InvalidOption): when entered.
         """
         from streamlease.agent.subscribing import Subscribing
-        from streamlease.agent.subscription import Subscription
 
-        wanted = Subscribing.checked(
-            subscription,
-            start=start,
-            name=name,
-            max_batch=max_batch,
-            buffered_batches=buffered_batches,
-            auto_commit=auto_commit,
-            session_timeout=session_timeout,
-            schema=schema,
-            options=options,
-        )
-
-        async def open_reader() -> SharedReader:
-            reader = await wanted.open(self.redis, self.tails, self.groups, self.agent)
-            self._readers.append(reader)
-            return reader
-
-        return Subscription(open_reader)
+        own = (self.redis, self.tails, self.groups, self.agent, self._readers.append)
+        reading = (start, name, max_batch, buffered_batches, auto_commit, session_timeout, schema, options)
+        return Subscribing.checked(subscription, *reading, epochs).subscription(*own)
 
     @overload
     def listen(

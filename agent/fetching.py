@@ -24,18 +24,18 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import lru_cache
 from typing import NamedTuple
 
 from streamlease.agent.batch import Batch, ReadAhead
+from streamlease.agent.dividing import Divided, Dividing
 from streamlease.agent.membership import metrics
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.entries.message_rows import ALL_COLUMNS
@@ -44,13 +44,7 @@ from streamlease.streams.log.joining import BATCH_ROWS
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, Found, read_each
-from streamlease.streams.log.ranges import (
-    CHUNK_BYTES,
-    FIRST_COUNT,
-    MissingOffsets,
-    RangeReader,
-)
-from streamlease.streams.log.tails import Watch
+from streamlease.streams.log.ranges import CHUNK_BYTES, FIRST_COUNT, MissingOffsets, RangeReader
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
@@ -92,10 +86,6 @@ def stream_of(name: str) -> StreamId:
     return StreamId.parse(name)
 
 
-def _meta_of(one: News) -> str:
-    return stream_meta(one.stream)
-
-
 class News(NamedTuple):
     """A stream in which there is something to read: ``start <= offset < end``."""
 
@@ -111,7 +101,9 @@ class Fetching:
     """Looks for news among the streams of a book, reads them, and keeps what was read until it is handed out.
 
     Args:
+        dividing: up to where streams are read, and what of it is handed out together.
         settling: the owner of the batches.
+        subscription: for the metrics.
         arrived: called when there is something to hand out.
         tasks: of the consumer, who is told if a stream of a cluster cannot be read on.
         max_batch: most messages of a batch; None: as many as came together, up to ``CHUNK_BYTES``.
@@ -124,10 +116,10 @@ class Fetching:
     def __init__(
         self,
         redis: AsyncRedis,
-        tails: Watch,
+        dividing: Dividing,
         book: ConsumerBook,
         settling: Settling,
-        shared: SharedSubscription,
+        subscription: str,
         arrived: Callable[[], None],
         tasks: Supervisor,
         *,
@@ -141,11 +133,10 @@ class Fetching:
         self._redis = redis
         self._lines = lines
         self._longest_rest = rest
-        self._tails = tails
+        self._dividing = dividing
         self._book = book
         self._settling = settling
-        self._filter = shared.filter
-        self._messages = metrics.READ.labels(str(shared))
+        self._messages = metrics.READ.labels(subscription)
         self._arrived = arrived
         self._max_batch = max_batch or BATCH_ROWS
         self._max_bytes = CHUNK_BYTES if max_batch is None else READ_BYTES
@@ -163,7 +154,9 @@ class Fetching:
         """When the next round may begin, by the event loop's clock."""
         self._rests_until, self._enough = 0.0, 0
         """Until then none begins while more batches than that wait."""
-        self._servers = PerServer(redis, tasks, _meta_of, self._read_some, PATIENCE_SECONDS)
+        self._servers = PerServer(
+            redis, tasks, lambda one: stream_meta(one.stream), self._read_some, PATIENCE_SECONDS
+        )
 
     @property
     def wants_round(self) -> bool:
@@ -185,10 +178,10 @@ class Fetching:
 
     def take(self) -> Batch | None:
         """The next batch that may be handed out."""
-        while (batch := self.waiting.take(self._max_batch)) is not None:
+        while (batch := self.waiting.take(self._dividing.most)) is not None:
             held = batch.held
             if self._book.holds(held) and not held.lease.asked_back and held.failing is None:
-                if held.position != self._tails.next_of(batch.stream):
+                if held.position != self._dividing.next_of(batch.stream):
                     self.look_at(held)
                 return batch
             self.waiting.void(held)
@@ -197,6 +190,7 @@ class Fetching:
     def void(self, held: Held) -> None:
         """Forget what waits of a stream behind where it is to be read again; look at it."""
         self.waiting.void(held, held.position)
+        self._dividing.went_to(held)
         self.look_at(held)
 
     def pause(self, most: float) -> float:
@@ -228,7 +222,7 @@ class Fetching:
             log.warning("reading: %s", error)
             await asyncio.sleep(RETRY_SECONDS)
         for one in found:
-            if one.held.position != self._tails.next_of(one.stream):
+            if one.held.position != self._dividing.next_of(one.stream):
                 self.look_at(one.held)  # not all was read, or there is more already
         reading = [one for one in found if one.start < one.end]
         if reading and all(one.held.position >= one.end for one in reading):
@@ -284,6 +278,9 @@ class Fetching:
             if len(found) >= most or messages <= 0:
                 break
             held, _ = self._news.popitem(last=False)
+            if not self._dividing.may_begin(held):
+                self._news[held] = None
+                continue
             one = self._news_of(held, began)
             if one is not None:
                 found.append(one)
@@ -308,7 +305,7 @@ class Fetching:
         if not held.is_read or self.waiting.rests(held):
             return None  # until it is granted, answered, or handed out
         stream = stream_of(held.stream)
-        next = self._tails.next_of(stream)
+        next = self._dividing.next_of(stream)
         return (
             None if next is None or held.position == next else News(stream, held, held.position, next, began)
         )
@@ -346,10 +343,11 @@ class Fetching:
                 extra={"stream": str(one.stream), "term": self._settling.term},
             )  # fmt: skip
         if start == one.start and self._book.holds(held) and held.read(start, end):
-            self._skip(held, start, end)
+            self._keep(one, self._dividing.hole(held, one.stream, start, end))
 
     def _found_damage(self, one: News, damaged: DamagedEntry) -> None:
         if self._book.holds(one.held) and one.held.position == damaged.start:
+            self._keep(one, self._dividing.stopped(one.held))
             self._settling.found_damage(one.held, damaged)
 
     def _took(self, one: News, parts: list[StreamRows], size: int) -> None:
@@ -361,20 +359,23 @@ class Fetching:
             end = start + len(rows)
             if not self._book.holds(held) or not held.read(start, end):
                 return
-            chosen = rows.filtered(self._filter)
-            if chosen:
-                batch = Batch(self._settling, held, one.stream, start, end, chosen)
-                batch.began = one.began
-                self.waiting.put(batch, size * len(rows) // whole, more=end < one.end)
-                self._arrived()
-            else:
-                self._skip(held, start, end)
+            part = size * len(rows) // whole
+            self._keep(one, self._dividing.pieces(held, one.stream, start, rows, part))
             start = end
 
-    def _skip(self, held: Held, start: int, end: int) -> None:
-        """Nothing there for the program: pass over it without bothering it."""
-        if held.skip(start, end):
-            self._settling.report(held)
+    def _keep(self, one: News, pieces: Iterable[Divided]) -> None:
+        """Let `pieces` wait to be handed out; pass over those that are for nobody."""
+        held = one.held
+        for start, end, rows, size, of in pieces:
+            if rows is not None:
+                batch = Batch(self._settling, held, one.stream, start, end, rows)
+                batch.began, batch.of = one.began, of
+                self.waiting.put(batch, size, more=end < one.end)
+                self._arrived()
+                continue
+            if held.skip(start, end):
+                self._settling.report(held)
+            self._dividing.handed_out(held)
 
     async def _went_back(self, one: News) -> bool:
         """The stream seems to end below what was read here: what is new must not get offsets read before.

@@ -12,16 +12,17 @@ stream that is being revoked stays until its delivered batches are committed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 from streamlease.agent.batch import Batch
+from streamlease.agent.dividing import AsItCame, ConsumerSide, Divide
 from streamlease.agent.fetching import Fetching, stream_of
 from streamlease.agent.membership import metrics
 from streamlease.agent.membership.session import Session
 from streamlease.agent.settling import Settling, left
 from streamlease.agent.yielding import Yielding
-from streamlease.borrower.book import ConsumerBook
+from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.borrower.events import (
     FailureAnswered,
     StreamGone,
@@ -40,18 +41,16 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.commits import GroupCommits
 from streamlease.streams.clock import seconds
 from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.log.joining import BATCH_ROWS
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish import traces
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.tasks import Supervisor
 
-if TYPE_CHECKING:
-    from types import TracebackType
+__all__ = ["Batch", "SharedReader"]
 
-__all__ = ["Batch", "SharedReader", "Subscription"]
-
-_Opener = Callable[[], "Awaitable[SharedReader]"]
+T = TypeVar("T")
 LIMBO_SECONDS = 3.0
 """How long after the session is connected again a stream may still come back to it. The leader grants at once
 what is to go on, and repeats that every second."""
@@ -83,6 +82,7 @@ class SharedReader:
         schema: Schema | None = None,
         lines: DirectLines | None = None,
         reading_lines: DirectLines | None = None,
+        divide: Divide | None = None,
         clock: Callable[[], float] = seconds,
     ) -> None:
         self._clock = clock
@@ -100,8 +100,13 @@ class SharedReader:
         self._settling = Settling(self.book, self.subscription, commits, self._tasks)
         self.acknowledged = self._settling.acknowledged
         """Progress is durable."""
+        own = ConsumerSide(
+            self._tails, self.book, self._tasks, self._heard, self._arrived.set, self._restart, self._give_up
+        )
+        most = max_batch or BATCH_ROWS
+        self._dividing = divide(own) if divide is not None else AsItCame(own.ends, shared.filter, most)
         self._fetching = Fetching(
-            redis, self._tails, self.book, self._settling, shared, self._arrived.set, self._tasks,
+            redis, self._dividing, self.book, self._settling, self.subscription, own.arrived, self._tasks,
             max_batch=max_batch, most_waiting=buffered_batches, schema=schema, lines=reading_lines,
             clock=clock,
         )  # fmt: skip
@@ -142,10 +147,16 @@ class SharedReader:
         return self
 
     async def __anext__(self) -> Batch:
+        return await self.next_item(_nothing)
+
+    async def next_item(self, other: Callable[[], T | None]) -> Batch | T:
+        """What `other` finds, or the next batch; it is asked before each batch."""
         self.finished()
         if self._settling.gathered.entered:
             await self._yielding.take()  # what was entered must be written, whatever the program does
         while True:
+            if (found := other()) is not None:
+                return found
             batch = self._take()
             if batch is not None:
                 if self._auto_commit:
@@ -173,6 +184,7 @@ class SharedReader:
             self._changed.set()
         if batch is not None:
             batch.held.delivered = batch.end
+            self._dividing.handed_out(batch.held, batch.of)
             batch.turn = batch.held.turn
             self._delivered.inc(len(batch))
             if self._traces is not None:
@@ -266,6 +278,8 @@ class SharedReader:
         held = self.book.streams.get(gone.stream)
         if held is None or self.book.gone(gone, busy=self._settling.has_commits(held)) is None:
             return
+        if not self.book.holds(held):
+            self._dividing.gone(held)
         if not self._settling.leaving:  # who leaves watches nothing soon, and fetches no more
             self._tails.discard(stream_of(gone.stream))
             self._wake()
@@ -294,6 +308,11 @@ class SharedReader:
         held = self.book.streams.get(str(stream))
         if held is not None and self._fetching.look_at(held):
             self._changed.set()
+
+    def _restart(self, held: Held) -> None:
+        held.rewind()
+        self._fetching.void(held)
+        self._changed.set()
 
     def _wake(self) -> None:
         self._changed.set()
@@ -338,6 +357,10 @@ class SharedReader:
             self._give_up(error)
             return False
 
+    def refuse(self, error: StreamleaseError) -> None:
+        """Nothing may be read any more, for a reason that the reader does not know by itself."""
+        self._give_up(error)
+
     def _give_up(self, error: StreamleaseError) -> None:
         """Nothing more can be read: the program is told, and the streams go to whoever can read them."""
         self.failed(error)
@@ -365,35 +388,11 @@ class SharedReader:
             if held.waited >= LIMBO_SECONDS and self._settling.is_waited_for(held):
                 self._settling.lose(held)
                 self.book.give_up(held)
+                self._dividing.gone(held)
             elif before < LIMBO_SECONDS <= held.waited:
                 held.rewind()
                 self._fetching.void(held)
 
 
-class Subscription:
-    """``client.subscribe(...)``: an async context manager around an async iterator of batches."""
-
-    def __init__(self, opener: _Opener) -> None:
-        self._opener = opener
-        self._reader: SharedReader | None = None
-
-    async def __aenter__(self) -> SharedReader:
-        self._reader = await self._opener()
-        return self._reader
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close; an error that comes of it does not hide `error`, after which nothing more is finished."""
-        if self._reader is None:
-            return
-        if error is None:
-            self._reader.finished()
-        try:
-            await self._reader.close()
-        except StreamleaseError:
-            if error is None:
-                raise
+def _nothing() -> Batch | None:
+    return None

@@ -23,7 +23,7 @@ from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
-from streamlease.registry.starts import Start, check_start, positions_of, shown_start
+from streamlease.registry.starts import EpochsBegun, Start, check_start, positions_of, shown_start
 from streamlease.registry.stream_listing import Shape, StreamListing, listing_of, shape_of
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.always import ask_always
@@ -53,6 +53,22 @@ class Declaration(BaseModel):
     positions: Mapping[str, int] = {}
     """Where it began in each stream of that moment. Other streams start at the oldest."""
     options: GroupOptions = GroupOptions()
+    epochs: EpochsBegun | None = None
+    """Where it began if its consumers read whole epochs; None: they read each stream as it is."""
+
+    def check_epochs(self, *, whole: bool) -> None:
+        """Whether a consumer may come that reads whole epochs, or does not.
+
+        Raises:
+            GroupConflict: the consumers of the group read otherwise.
+        """
+        if whole == (self.epochs is not None):
+            return
+        theirs, its = ("whole epochs", "off") if not whole else ("each stream as it is", "atomic")
+        raise GroupConflict(
+            f"the consumers of '{self.subscription}' read {theirs}, and this one has epochs '{its}': all "
+            f"consumers of a group read alike; subscribe as they do, or under another group's name"
+        )
 
     @property
     def shared(self) -> SharedSubscription:
@@ -112,6 +128,7 @@ class Groups:
         expiry_ms: int | None = None,
         positions: Mapping[str, int] | None = None,
         options: GroupOptions | None = None,
+        epochs: EpochsBegun | None = None,
         arrival: int = 0,
     ) -> Declaration:
         """Declare the subscription if nobody has; the declaration that holds.
@@ -121,6 +138,8 @@ class Groups:
             expiry_ms: after so much idle time it holds no data any more; 0: never; None: as its spaces say.
             positions: the first offset of single streams, if nobody has declared it yet.
             options: how it behaves, if nobody has declared it yet.
+            epochs: where it begins if it reads whole epochs, and nobody has declared it yet; `positions` then
+                has the ends of all streams at these boundaries.
             arrival: as of `join`.
 
         Raises:
@@ -141,6 +160,7 @@ class Groups:
                 expiry_ms=expiry_ms,
                 positions=await positions_of(self._redis, streams, start) | dict(positions or {}),
                 options=checked,
+                epochs=epochs,
             )
 
         return await self._declare(subscription, make, arrival)

@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict
+
+from streamlease.protocol.epochs.antichains import Antichain, is_open, is_seen
+from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.log import AsyncLog
@@ -16,6 +20,37 @@ Start = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
 """A datetime: the messages appended then or later. An offset: that one and later, of each stream, or as the
 mapping from stream to offset says; streams that it leaves out begin at the earliest. (Spark:
 `startingOffsets`, `startingTimestamp`.)"""
+
+
+class SpaceBegun(BaseModel):
+    """How a space stood where a group begins that reads whole epochs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lower: Antichain
+    upper: Antichain
+    """The maximal epochs that may have had messages."""
+
+    def had_completed(self, epoch: Epoch) -> bool:
+        """Whether an epoch that may have had messages was complete."""
+        return is_seen(self.upper, epoch) and not is_open(self.lower, epoch)
+
+
+class EpochsBegun(BaseModel):
+    """Where a group begins that reads whole epochs: at a boundary of each space."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    late: bool
+    """Whether it leaves out what was active then."""
+    spaces: Mapping[str, SpaceBegun]
+
+    def leaves_out(self, epoch: Epoch) -> bool:
+        """Whether an epoch is none of the group's, as it could not have all of it."""
+        spaces = self.spaces.values()
+        if self.late and any(is_seen(one.upper, epoch) for one in spaces):
+            return True
+        return any(one.had_completed(epoch) for one in spaces)
 
 
 def check_start(start: Start) -> None:

@@ -46,6 +46,14 @@ def declare(
             help="Where the group starts: earliest, latest, an ISO-8601 time, or an offset in each stream.",
         ),
     ] = "latest",
+    epochs: Annotated[
+        str,
+        typer.Option(
+            metavar="atomic|off",
+            help="How its consumers read: atomic, whole epochs, of spaces that have them; off, each stream "
+            "as it is.",
+        ),
+    ] = "off",
     expiry: Expiry = None,
     strategy: Strategy = None,
     revocation_timeout: RevocationTimeout = None,
@@ -60,6 +68,8 @@ def declare(
     """Declare a group. An existing group is left unchanged."""
     shared = SharedSubscription.parse(subscription)
     start_at = parse_start(start)
+    if epochs not in ("atomic", "off"):
+        raise InvalidOption(f"--epochs {ascii(epochs)[:80]} is unknown: use atomic or off")
     wanted = given(
         strategy, revocation_timeout, on_poison, max_failures, (retry_delay, max_retry_delay), dead_letters
     )
@@ -73,7 +83,14 @@ def declare(
         try:
             held = await client.groups.get(shared)
         except UnknownGroup:
+            if epochs == "atomic":
+                from streamlease.agent.epochs.group_opening import declare_epochs
+
+                return True, await declare_epochs(
+                    client.groups, client.redis, shared, start_at, expiry_ms=expiry_ms, options=options
+                )
             return True, await client.groups.declare(shared, start_at, expiry_ms=expiry_ms, options=options)
+        held.check_epochs(whole=epochs == "atomic")
         if held.subscription != str(shared):
             await client.groups.declare(shared)  # says what is in the way
         return False, held

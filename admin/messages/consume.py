@@ -115,7 +115,8 @@ def consume(
         str,
         typer.Option(
             metavar="atomic|eager|off",
-            help="In spaces with epochs: atomic prints whole epochs, and how far the frontier is; eager "
+            help="In spaces with epochs: atomic prints whole epochs, as a member of a group those of its "
+            "streams, and how far the frontier is; eager, without a group, "
             "prints messages as they are staged, and what is aborted; off reads each stream as it is.",
         ),
     ] = "off",
@@ -175,9 +176,12 @@ def _work(source: str, start: str | None, epochs: str) -> Work:
 
     if source.partition("/")[0] in SHARED_PREFIXES:
         subscription = SharedSubscription.parse(source)
-        if epochs != "off":
-            raise InvalidOption(f"--epochs {epochs} reads without a group: give a filter, such as '#'")
-        return partial(_consume_shared, subscription, None if start is None else parse_start(start))
+        begin_group = None if start is None else parse_start(start)
+        if epochs == "eager":
+            raise InvalidOption("--epochs eager reads without a group: give a filter, such as '#'")
+        if epochs == "atomic":
+            return partial(_consume_shared_epochs, subscription, begin_group)
+        return partial(_consume_shared, subscription, begin_group)
     filter, begin = check_filter(source), parse_start("latest" if start is None else start)
     if epochs == "off":
         return partial(_consume_alone, filter, begin)
@@ -214,10 +218,7 @@ async def run_until_stopped(
 async def _consume_shared(
     subscription: SharedSubscription, start: Start | None, client: Client, printer: Printer
 ) -> None:
-    if start is not None:
-        with contextlib.suppress(UnknownGroup):
-            await client.groups.get(subscription)
-            note(f"note: '{subscription}' exists and goes on where it was; --from {start} changes nothing")
+    await _note_start(subscription, start, client)
     async with client.subscribe(str(subscription), start=start or "latest", max_batch=MAX_BATCH) as reader:
         while not printer.enough:
             batch = await printer.until_stopped(anext(reader))
@@ -229,6 +230,37 @@ async def _consume_shared(
                 await batch.commit()
             else:
                 await batch.commit(messages[written].offset)
+
+
+async def _note_start(subscription: SharedSubscription, start: Start | None, client: Client) -> None:
+    """Say so if it makes no difference where a group was to begin."""
+    if start is not None:
+        with contextlib.suppress(UnknownGroup):
+            await client.groups.get(subscription)
+            note(f"note: '{subscription}' exists and goes on where it was; --from {start} changes nothing")
+
+
+async def _consume_shared_epochs(
+    subscription: SharedSubscription, start: Start | None, client: Client, printer: Printer
+) -> None:
+    """What is printed of an epoch in part is not committed, and comes again whole."""
+    from streamlease.agent.epochs.epoch_items import Frontier
+
+    await _note_start(subscription, start, client)
+    async with client.subscribe(str(subscription), start=start or "latest", epochs="atomic") as reader:
+        while not printer.enough:
+            item = await printer.until_stopped(anext(reader))
+            if item is None:
+                return
+            if isinstance(item, Frontier):
+                printer.write_told(item)
+            elif printer.write(item.messages) == len(item):
+                await item.commit()
+            else:
+                note(
+                    f"note: epoch {','.join(map(str, item.epoch or ()))} of stream {item.stream} has more "
+                    f"messages: it is not committed, and comes again"
+                )
 
 
 async def _consume_alone(filter: str, start: Any, client: Client, printer: Printer) -> None:

@@ -6,12 +6,13 @@ checkpoint is for Spark's Kafka source. A ``$queue`` is declared explicitly, and
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from streamlease.protocol.errors import HistoryTruncated, InvalidOption, UnknownGroup
+from streamlease.protocol.errors import GroupConflict, HistoryTruncated, InvalidOption, UnknownGroup
 from streamlease.protocol.ids import StreamId
 from streamlease.registry.groups import Groups
 from streamlease.spark.option_values import EARLIEST, LATEST
@@ -35,10 +36,11 @@ async def declare(
         UnknownSpace: no space has topics that the filter matches.
         InvalidOption: an offset is of an unknown stream, or beyond its end.
         HistoryTruncated, EpochsTruncated: an offset or moment is gone, and ``failOnDataLoss`` is set.
-        GroupConflict: it is declared under the other prefix.
+        GroupConflict: it is declared under the other prefix, or for Python programs that read whole epochs.
         UnknownGroup: it is a ``$queue``, and nobody has declared it.
     """
     subscription, starting = options.subscription, options.starting_offsets
+    await _check_readers(groups, options)
     if subscription.kind == "$queue":
         await groups.join(subscription)
         return
@@ -66,6 +68,19 @@ async def declare(
         if boundaries is not None:
             positions = await boundaries.begin_at(positions, fail_on_data_loss=strict)
         await groups.declare(subscription, "earliest", positions=positions)
+
+
+async def _check_readers(groups: Groups, options: SourceOptions) -> None:
+    """Raises:
+    GroupConflict: the group belongs to Python consumers that read whole epochs, and leave some out.
+    """
+    with contextlib.suppress(UnknownGroup):
+        declared = await groups.get(options.subscription)
+        if declared.epochs is not None:
+            raise GroupConflict(
+                f"the consumers of '{options.subscription}' are Python programs that read whole epochs: give "
+                f"the query another group, where it may read whole epochs, too"
+            )
 
 
 async def _is_declared(groups: Groups, options: SourceOptions) -> bool:

@@ -99,7 +99,8 @@ def test_people_read_it_too(clicks: Command) -> None:
     ("words", "said"),
     [
         (("clicks/#", "--epochs", "exact"), "--epochs 'exact' is unknown: use atomic, eager or off"),
-        (("$shared/g/clicks/#", "--epochs", "atomic"), "--epochs atomic reads without a group"),
+        (("$shared/g/clicks/#", "--epochs", "eager"), "--epochs eager reads without a group"),
+        (("$shared/g/#", "--epochs", "atomic"), "space plain, which has no epochs"),
         (("#", "--epochs", "eager"), "space plain, which has no epochs"),
     ],
 )
@@ -118,3 +119,32 @@ def test_off_is_what_one_gets(clicks: Command) -> None:
         ).documents
         assert (message["epoch"], message["offset"]) == ([0], 0)
         assert "publisher" not in message
+
+
+def test_a_group_reads_whole_epochs(clicks: Command) -> None:
+    publish(clicks, (4, "a"), (4, "b"), (7, "c"))
+    group = ("consume", "$shared/g/clicks/#", "--epochs", "atomic", "--timeout", "40")
+    lines = clicks.ok(*group, "--from", "earliest", "--count", "2", "--json").out.splitlines()
+    assert sorted(str(told(line)) for line in lines if "topic" in line) == ["([4], 'a')", "([4], 'b')"]
+    shown = clicks.ok(*group, "--count", "1").out.splitlines()
+    assert [line for line in shown if "# frontier" not in line] == ['clicks/t\t{"n": 7, "text": "c"}']
+
+
+def test_what_is_printed_in_part_comes_again(clicks: Command) -> None:
+    publish(clicks, (4, "a"), (4, "b"))
+    group = ("consume", "$shared/g/clicks/#", "--epochs", "atomic", "--timeout", "40", "--json")
+    first = clicks(*group, "--from", "earliest", "--count", "1")
+    assert "epoch 4 of stream clicks.0" in first.err
+    again = [told(line) for line in clicks.ok(*group, "--count", "2").out.splitlines() if "topic" in line]
+    assert again == [([4], "a"), ([4], "b")]
+
+
+def test_the_consumers_of_a_group_read_alike(clicks: Command) -> None:
+    assert "is declared" in clicks.ok("group", "declare", "$queue/q/clicks/#", "--epochs", "atomic").out
+    outcome = clicks("consume", "$queue/q/clicks/#", "--timeout", "1")
+    assert outcome.code != 0
+    assert "read whole epochs, and this one has epochs 'off'" in outcome.err
+    outcome = clicks("group", "declare", "$queue/q/clicks/#")
+    assert outcome.code != 0
+    outcome = clicks("group", "declare", "$queue/r/clicks/#", "--epochs", "eager")
+    assert outcome.code == 2

@@ -13,13 +13,13 @@ import pytest
 
 from streamlease.agent import fetching
 from streamlease.agent.client import Client
+from streamlease.agent.dividing import AsItCame
 from streamlease.agent.fetching import FEWEST_STREAMS, MOST_STREAMS, ROUND_BYTES, Fetching, News
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.borrower.lease import StreamEvent
 from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
-from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.commits import GroupCommits
 from streamlease.streams.log import many as reading
 from streamlease.streams.log import tails as tails_module
@@ -57,7 +57,7 @@ class Rig:
         self.tasks = Supervisor("a rig", lambda _, error: self.told.append(error))
         settling = Settling(book, SUB, GroupCommits(redis, "g/a/#"), self.tasks)
         self.fetching = Fetching(
-            redis, tails, book, settling, SharedSubscription.parse(SUB), lambda: None, self.tasks,
+            redis, AsItCame(tails, "a/#", max_batch), book, settling, SUB, lambda: None, self.tasks,
             max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: 0.0,
             rest=rest,
         )  # fmt: skip
@@ -207,7 +207,7 @@ async def test_a_stream_without_news_is_not_looked_at(monkeypatch: pytest.Monkey
         looked.append(str(stream))
         return rig.ends[str(stream)]
 
-    monkeypatch.setattr(rig.fetching, "_tails", SimpleNamespace(next_of=next_of))
+    monkeypatch.setattr(rig.fetching._dividing, "next_of", next_of)
     assert await rig.round() == []
     assert looked == []
     rig.ends["s.0.3"] = 7

@@ -30,7 +30,7 @@ class Reader(SharedReader):
     def __init__(self) -> None:
         self.now = 100.0
         super().__init__(None, resting_tails(), SHARED, max_batch=2, buffered_batches=4, clock=self._time)  # type: ignore[arg-type]
-        self._fetching._tails = SimpleNamespace(next_of=lambda stream: 10)  # type: ignore[assignment]
+        self._dividing.next_of = lambda stream: 10  # type: ignore[method-assign]
         self._fetching._read = self._noted  # type: ignore[method-assign]
         session: Any = SimpleNamespace(
             new_failure=lambda: "f", slots=[SimpleNamespace(step=lambda event: None)]
