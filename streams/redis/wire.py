@@ -23,6 +23,8 @@ from weakref import WeakKeyDictionary
 import redis
 import redis.asyncio
 from hiredis import pack_command
+from redis._parsers.hiredis import NOT_ENOUGH_DATA
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -105,22 +107,42 @@ async def _each(connection: Any, commands: Sequence[Command]) -> list[Any]:
     """Send, and read each reply with a timeout of its own.
 
     The client's own way has a timer for each, which takes longer than to read it. Here one is set anew once a
-    sixteenth of its time has passed, so that much less a reply may have.
+    sixteenth of its time has passed, so that much less a reply may have. What came together is taken from the
+    parser together.
     """
     await _send(connection, _packed(connection, commands))
     clock = asyncio.get_running_loop().time
     limit: float | None = connection.socket_timeout
     replies: list[Any] = []
     async with asyncio.timeout(limit) as alarm:
-        for _ in commands:
+        while len(replies) < len(commands):
             try:
                 replies.append(await connection.read_response(timeout=math.inf))
             except ResponseError as error:
                 replies.append(error)
+            _take_more(connection, replies, len(commands))
             until = alarm.when()
             if limit is not None and until is not None and (now := clock()) + limit * LEAST_SHARE > until:
                 alarm.reschedule(now + limit)
     return replies
+
+
+def _take_more(connection: Any, replies: list[Any], wanted: int) -> None:
+    """Take those replies that came with the last one, until there are `wanted`.
+
+    Raises:
+        redis.exceptions.ConnectionError: the server said that the connection is over.
+    """
+    reader = getattr(connection._parser, "_reader", None)
+    if reader is None or connection.protocol != 2:
+        return  # another parser, or one that gets more than replies
+    while len(replies) < wanted:
+        reply = reader.gets()
+        if reply is NOT_ENOUGH_DATA:
+            return
+        if isinstance(reply, RedisConnectionError):
+            raise reply
+        replies.append(reply)
 
 
 class _Gate:
