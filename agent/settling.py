@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from streamlease.agent.batch import writable
@@ -20,7 +21,13 @@ from streamlease.agent.deadlines import Deadlines
 from streamlease.agent.membership import metrics
 from streamlease.agent.membership.session import Session
 from streamlease.borrower.book import ConsumerBook, Failing, Granted, Held
-from streamlease.borrower.events import FailureAnswered, ProgressAcknowledged, StreamGranted
+from streamlease.borrower.events import (
+    FailureAnswered,
+    ProgressAcknowledged,
+    Progressed,
+    ProgressedTogether,
+    StreamGranted,
+)
 from streamlease.protocol.errors import Fenced, Indefinite, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
@@ -132,12 +139,21 @@ class Settling:
                 self._writing.add(held, at_once=at_once)
             self._fail_damaged(held)
 
-    def _written(self, held: Held, offset: int) -> None:
-        """A commit is durable, and the leader may learn of it."""
-        before = held.acknowledged
-        held.acknowledge(offset)
-        self._answer_commits(held, before)
-        self.report(held)
+    def _written(self, some: Sequence[tuple[Held, int]]) -> None:
+        """Commits are durable, and the leader may learn of them."""
+        more = 0
+        for held, offset in some:
+            more += held.acknowledge(offset)
+            self._wake_commits(held)
+        self._durable.inc(more)
+        if self.session is None:
+            return
+        told: dict[int, list[Progressed]] = {}
+        for held, _ in some:
+            told.setdefault(held.slot, []).append(held.progress(leaving=self.leaving))
+        for slot, entries in told.items():
+            event = entries[0] if len(entries) == 1 else ProgressedTogether(tuple(entries))
+            self.session.slots[slot].step(event)
 
     async def fail(self, held: Held, offset: int, cause: str) -> Verdict:
         """See `Batch.fail`."""
@@ -270,9 +286,12 @@ class Settling:
     def _answer_commits(self, held: Held, before: int) -> None:
         """Who waits for what is durable now, and was not `before`, learns it."""
         self._durable.inc(held.acknowledged - before)
+        self._wake_commits(held)
+
+    def _wake_commits(self, held: Held) -> None:
         if held in self.gathered.entered:
             self.gathered.settle(held)
-        waiting = self._commits.pop(held, None)
+        waiting = self._commits.pop(held, None) if self._commits else None
         if waiting is None:
             return
         left = [(end, waiter) for end, waiter in waiting if end > held.acknowledged]

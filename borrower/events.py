@@ -46,6 +46,12 @@ class Progressed(NamedTuple):
     """It is committed already (`registry/commits.py`), and the leader need only learn of it."""
 
 
+class ProgressedTogether(NamedTuple):
+    """The session has consumed some streams so far, each at its own pace."""
+
+    entries: tuple[Progressed, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The session could not process the message at `offset`; everything before it is done."""
@@ -73,7 +79,17 @@ class Tick:
     """Time has passed."""
 
 
-Event = Started | LeaderFound | Received | Progressed | Failed | Unsubscribed | Disconnected | Tick
+Event = (
+    Started
+    | LeaderFound
+    | Received
+    | Progressed
+    | ProgressedTogether
+    | Failed
+    | Unsubscribed
+    | Disconnected
+    | Tick
+)
 
 # ---------------------------------------------------------------- effects
 

@@ -13,6 +13,7 @@ clock that does not run backwards.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -25,6 +26,7 @@ from streamlease.borrower.events import (
     FindLeader,
     LeaderFound,
     Progressed,
+    ProgressedTogether,
     Received,
     Started,
     Tick,
@@ -103,10 +105,9 @@ class Borrower:
             case Received():
                 return _received(self, event.message, now)
             case Progressed():
-                leaving = self.life.is_leaving
-                effects = self.leases.progressed(event, now, leaving=leaving)
-                is_last = leaving and effects is not None and self.leases.are_final
-                return self._leave("unsubscribed") if is_last else effects
+                return self._progressed((event,), now)
+            case ProgressedTogether():
+                return self._progressed(event.entries, now)
             case Tick():
                 return self._tick(now)
             case Started():
@@ -124,6 +125,21 @@ class Borrower:
                 return self._disconnected()
             case _:
                 assert_never(event)
+
+    def _progressed(self, entries: Sequence[Progressed], now: int) -> list[Effect] | None:
+        """Of several, those that are refused are counted here."""
+        leaving, effects, refused = self.life.is_leaving, list[Effect](), 0
+        for entry in entries:
+            some = self.leases.progressed(entry, now, leaving=leaving)
+            if some is None:
+                refused += 1
+            elif some:
+                effects += some
+        if refused == len(entries):
+            self.refused += refused - 1
+            return None
+        self.refused += refused
+        return self._leave("unsubscribed") if leaving and self.leases.are_final else effects
 
     def _leader_found(self, event: LeaderFound) -> list[Effect] | None:
         if self.life.state is not BorrowerState.CONNECTING:

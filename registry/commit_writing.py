@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
@@ -46,7 +46,7 @@ class CommitWriting(Generic[Held]):
 
     Args:
         holds: whether the work on a stream goes on; only then its commit is written.
-        written: called with a stream and how far it is committed durably.
+        written: called with streams and how far each is committed durably.
         told_leader: called with a stream whose commit is for its leader: the lease does not stand, as far as
             Redis knows, or Redis does not answer.
     """
@@ -56,7 +56,7 @@ class CommitWriting(Generic[Held]):
         commits: GroupCommits,
         tasks: Supervisor,
         holds: Callable[[Held], bool],
-        written: Callable[[Held, int], None],
+        written: Callable[[Sequence[tuple[Held, int]]], None],
         told_leader: Callable[[Held], None],
     ) -> None:
         self._commits = commits
@@ -132,13 +132,16 @@ class CommitWriting(Generic[Held]):
             self._tasks.tell("committing", error)
 
     def _done(self, some: list[Held], commits: list[StreamCommit], stand: list[bool]) -> None:
+        written: list[tuple[Held, int]] = []
         for held, commit, stands in zip(some, commits, stand, strict=True):
             if not self._holds(held):
                 continue
             if stands:
-                self._written(held, commit.offset)
+                written.append((held, commit.offset))
             else:
                 self._told_leader(held)
+        if written:
+            self._written(written)
 
 
 def _commits(some: Iterable[Consumed]) -> list[StreamCommit]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlease.borrower.events import Effect, Progressed, StreamGone, Tick
+from streamlease.borrower.events import Effect, Progressed, ProgressedTogether, StreamGone, Tick
 from streamlease.borrower.leases import CALM_STREAMS, MOST_TOLD, TELL_INTERVAL
 from streamlease.borrower.life import BorrowerConfig
 from streamlease.borrower.machine import Borrower
@@ -75,6 +75,17 @@ def test_what_comes_later_takes_along_what_waits() -> None:
     borrower.step(durable(11), 1000)
     assert borrower.step(durable(12), 1100) == []
     assert told(borrower.step(durable(14, SECOND), 1000 + TELL_INTERVAL)) == [{STREAM: 12, SECOND: 14}]
+
+
+def test_what_was_written_together_is_told_together() -> None:
+    borrower = holding(STREAM, SECOND, THIRD)
+    refused = borrower.refused
+    together = ProgressedTogether((durable(11), durable(12, SECOND), durable(9, THIRD)))
+    assert told(borrower.step(together, 1000)) == [{STREAM: 11}]  # as one by one; the third one is too late
+    assert borrower.refused == refused + 1
+    assert told(borrower.step(Tick(), 1000 + TELL_INTERVAL)) == [{SECOND: 12}]
+    assert borrower.step(ProgressedTogether((durable(9), durable(9, SECOND))), 2000) == []
+    assert borrower.refused == refused + 3
 
 
 def test_each_message_puts_the_next_one_off() -> None:

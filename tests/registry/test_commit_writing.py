@@ -32,7 +32,7 @@ class Rig:
             self,  # type: ignore[arg-type]
             self.tasks,
             lambda held: held.stream not in self.gone,
-            lambda held, offset: self.written.append((held.stream, offset)),
+            lambda some: self.written.extend((held.stream, offset) for held, offset in some),
             lambda held: self.told.append(held.stream),
         )
 
