@@ -55,6 +55,7 @@ from streamlease.registry import leadership
 from streamlease.registry.groups import Declaration, Groups
 from streamlease.registry.leadership import LeadershipConfig, LineageChanged
 from streamlease.streams.clock import milliseconds as now_ms
+from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.publish.traces import active_tracer
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Known
@@ -237,7 +238,8 @@ class Runner:
             ticked = False
             for left, event in zip(range(len(events) - 1, -1, -1), events, strict=True):
                 ticked |= isinstance(event, Tick)
-                effects.extend(machine.step(event, now_ms(), more=left > 0))
+                with collector_at_rest(len(machine.durable.streams)):
+                    effects.extend(machine.step(event, now_ms(), more=left > 0))
             reason = await self._carry_out(effects, machine, journal)
             if reason is None and self.over:
                 reason = await self._give_up_term(machine, journal)

@@ -38,6 +38,7 @@ from streamlease.protocol.messages import (
     CommandAstray,
     CutRead,
     FromLeader,
+    Grants,
     LeaderToBorrower,
     LeaderToSession,
     Ping,
@@ -45,6 +46,7 @@ from streamlease.protocol.messages import (
     ToLeader,
 )
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.streams.collecting import collector_at_rest
 
 Receive = Callable[[FromLeader | CutRead | CommandAstray], None]
 
@@ -223,7 +225,9 @@ class BorrowerSlot:
                 raise TypeError(f"a {message.type} is not for a borrower")
             if isinstance(message, PingResponse):
                 self._meter.answered(borrower.identity.borrower, self._clock())
-            self._step(borrower, Received(message))
+            streams = len(message.streams) if isinstance(message, Grants) else 0
+            with collector_at_rest(streams):
+                self._step(borrower, Received(message))
         except Exception as error:
             self._defect("a message of the leader", error)
 
