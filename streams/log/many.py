@@ -190,16 +190,20 @@ def _take(
     replies.reverse()
     for place, asked in commands.items():
         reader, mine = brought.readers[place], [replies.pop() for _ in asked]
-        try:
-            step = reader.take(good(redis, mine))
-        except StreamleaseError as error:
-            errors[place] = error
-            continue
-        messages = reader.read_few(step) if few else None
-        if messages is None:
-            steps[place] = step
-        elif (whole := brought.keep(place, [messages])) is not None:
-            some.append((place, whole))
+        whole: Sequence[StreamRows] | None = reader.take_few(mine) if few else None
+        if whole is None:
+            try:
+                step = reader.take(good(redis, mine))
+            except StreamleaseError as error:
+                errors[place] = error
+                continue
+            messages = reader.read_few(step) if few else None
+            if messages is None:
+                steps[place] = step
+                continue
+            whole = brought.keep(place, [messages])
+        if whole is not None:
+            some.append((place, [*whole]))
             size += reader.bytes
             if size >= SOME_BYTES:
                 yield some

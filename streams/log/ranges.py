@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from streamlease.protocol.errors import HistoryTruncated
+from streamlease.protocol.errors import HistoryTruncated, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
 from streamlease.streams.entries.decoding import DamagedEntry
@@ -147,6 +147,7 @@ class RangeReader:
         self._seen = (0, 0, 0)
         """Entries, their messages and their bytes, of the last step that brought any."""
         self.done = end is not None and start >= end
+        self._may_be_few = schema is None and columns == ALL_COLUMNS and not whole
 
     @property
     def commands(self) -> list[Command]:
@@ -211,6 +212,47 @@ class RangeReader:
             fitting = room * len(sizes) // max(1, sum(sizes))
             self._count = max(1, min(MOST_COUNT, fitting, self._still_wanted(len(sizes), rows)))
         return Taken(entries[: len(sizes)], begin, self.position, self._versions, sizes, few)
+
+    def take_few(self, replies: list[Any]) -> list[FewMessages] | None:
+        """All that the stream has, read without Arrow, if the first step brought it and nothing is unusual.
+
+        Returns:
+            None if that cannot be, and nothing is changed: `take` says what there is, or what is wrong.
+        """
+        meta, found = replies
+        begin, end, enough = self.position, self._end, self._enough_at
+        if not self._may_be_few or begin != self._start or self.in_merged or type(found) is not list:
+            return None
+        if type(meta) is not list or meta[-1] is not None or len(found) >= self._count:
+            return None  # an error, a space with a schema, or there may be more
+        try:
+            state = parse_meta(self.stream, meta)
+        except StreamleaseError:
+            return None
+        if state is None or begin < max(state.memory.first, state.merged):
+            return None
+        position, size, few = begin, 0, list[FewEntry]()
+        for id, fields in found:
+            offsets = parse_entry_id(id)
+            one = few_entry(fields, offsets) if fields is not None and offsets.start == position else None
+            if one is None:
+                return None
+            few.append(one)
+            position = offsets.end
+            size += one.size
+        size += ROW_BYTES * (position - begin)
+        too_far = position < state.next or (end is not None and position > end)
+        too_large = self._bytes_left is not None and size > self._bytes_left
+        if too_far or too_large or (enough is not None and position > enough):
+            return None
+        messages = read_few(self.stream, few, begin, position) if few else None
+        if few and messages is None:
+            return None
+        self.state, self.position, self.bytes, self.done = state, position, size, True
+        if self._bytes_left is not None:
+            self._bytes_left -= size
+        self._seen = len(few), position - begin, size
+        return [] if messages is None else [messages]
 
     def read_few(self, taken: Taken) -> FewMessages | None:
         """The messages in what was taken, if they are few and need no Arrow; see `few_reading`."""
@@ -309,7 +351,7 @@ class RangeReader:
             few: gets those that may be read without Arrow.
         """
         asked, end, next = self._count, self._end, state.next
-        may_be_few = self._versions is None and self.wants == (None, ALL_COLUMNS)
+        may_be_few = self._versions is None and self._schema is None and self._columns == ALL_COLUMNS
         sizes: list[int] = []
         for id, fields in entries:
             offsets = parse_entry_id(id)

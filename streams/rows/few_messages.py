@@ -53,13 +53,13 @@ class FewMessages:
         epochs: Sequence[Epoch | None] = (),
     ) -> None:
         self._stream = stream
-        self._topics = (*topics,)
-        self._keys = (*keys,)
-        self._payloads = (*payloads,)
+        self._topics = tuple(topics)
+        self._keys = tuple(keys)
+        self._payloads = tuple(payloads)
         self._offsets = offsets
-        self._times = (*times,)
-        self._appended = (*appended,)
-        self._epochs = (*epochs,)
+        self._times = tuple(times)
+        self._appended = tuple(appended)
+        self._epochs = tuple(epochs)
         self._batch: pa.RecordBatch | None = None
 
     def __len__(self) -> int:

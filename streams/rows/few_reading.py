@@ -11,9 +11,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.ids import StreamId
@@ -88,12 +88,7 @@ def read_few(
     """
     if not entries or end - start > MOST_MESSAGES * len(entries):
         return None
-    topics: list[str] = []
-    keys: list[bytes | None] = []
-    payloads: list[bytes] = []
-    times: list[int] = []
-    appended: list[int] = []
-    epochs: list[Epoch | None] = []
+    parts: list[_Some] = []
     position = start
     try:
         for entry in entries:
@@ -102,28 +97,38 @@ def read_few(
             some = _of_single(entry) if entry.shape is None else _of_batch(entry, entry.shape)
             if some is None:
                 return None
-            topics += some.topics
-            keys += some.keys
-            payloads += some.payloads
-            times += some.times
+            parts.append(some)
             position = entry.offsets.end
-            appended += repeat(some.appended, len(some.payloads))
-            epochs += repeat(some.epoch, len(some.payloads))
     except (struct.error, *DAMAGE):
         return None
     if position < end:
         return None
-    whole = FewMessages(stream, topics, keys, payloads, range(start, position), times, appended, epochs)
+    whole = FewMessages(stream, *_columns(parts, range(start, position)))
     return whole if position == end else whole.slice(0, end - start)
+
+
+def _columns(parts: Sequence[_Some], offsets: range) -> tuple[Sequence[Any], ...]:
+    """What entries have that follow each other, as the columns of one `FewMessages`."""
+    if len(parts) == 1:
+        ((topics, keys, payloads, times, appended, epoch),) = parts
+        rows = len(payloads)
+        return topics, keys, payloads, offsets, times, (appended,) * rows, (epoch,) * rows
+    each = [
+        [*chain.from_iterable(part[column] for part in parts)]  # type: ignore[misc]  # by its number
+        for column in range(4)
+    ]
+    appended_at = [*chain.from_iterable((part.appended,) * len(part.payloads) for part in parts)]
+    epochs = [*chain.from_iterable((part.epoch,) * len(part.payloads) for part in parts)]
+    return (*each[:3], offsets, each[3], appended_at, epochs)
 
 
 class _Some(NamedTuple):
     """The messages of one entry, as columns."""
 
     topics: Sequence[str]
-    keys: Iterable[bytes | None]
+    keys: Sequence[bytes | None]
     payloads: Sequence[bytes]
-    times: Iterable[int]
+    times: Sequence[int]
     appended: int
     epoch: Epoch | None
 
@@ -263,20 +268,25 @@ def _numbers(rows: int, code: str) -> struct.Struct:
     return struct.Struct(f"<{rows}{code}")
 
 
-def _expanded(stored: bytes, begin: int, length: int, codec: Codec) -> bytes:
+_Buffer: TypeAlias = tuple[bytes, int, int]
+"""What a buffer of a column is in, where it begins there, and how long it is."""
+
+
+def _expanded(stored: bytes, begin: int, length: int, codec: Codec) -> _Buffer:
     """A buffer as it was before it was compressed.
 
     Raises:
         ValueError, and all of ``DAMAGE``: it is not whole, or too large.
     """
     if not length:
-        return b""
+        return b"", 0, 0
     (expanded,) = _LENGTH.unpack_from(stored, begin)
     if expanded == AS_IT_IS:
-        return stored[begin + 8 : begin + length]
-    rest = stored[begin + 8 : begin + length]
-    plain: bytes = codec_of(codec).decompress(rest, _possible(expanded), asbytes=True)
-    return plain
+        return stored, begin + 8, length - 8
+    plain: bytes = codec_of(codec).decompress(
+        stored[begin + 8 : begin + length], _possible(expanded), asbytes=True
+    )
+    return plain, 0, len(plain)
 
 
 def _of_batch(entry: FewEntry, shape: _Shape) -> _Some | None:
@@ -289,68 +299,94 @@ def _of_batch(entry: FewEntry, shape: _Shape) -> _Some | None:
     appended = least = most = int(fields[b"a"])
     names = fields[b"t"].decode().split("\0")
     topics: Sequence[str] | None = None
-    keys: Iterable[bytes | None] = repeat(None, rows)
+    keys: Sequence[bytes | None] | None = None
     payloads: Sequence[bytes] = ()
-    times: Iterable[int] = repeat(appended, rows)
+    times: Sequence[int] | None = None
     stored, size, codec = fields[b"b"], shape.size, shape.codec
-    pairs = zip(extents[::2], extents[1::2], strict=True)
     if codec == "none":
-        left = iter([stored[size + begin : size + begin + length] for begin, length in pairs])
+        buffers = [(stored, size + extents[at], extents[at + 1]) for at in range(0, len(extents), 2)]
     else:
-        left = iter([_expanded(stored, size + begin, length, codec) for begin, length in pairs])
+        buffers = [
+            _expanded(stored, size + extents[at], extents[at + 1], codec) for at in range(0, len(extents), 2)
+        ]
+    at = 0
     for letter, missing in zip(shape.letters, entry.nulls, strict=True):
-        valid = _valid(next(left), rows, missing)
+        valid = _valid(buffers[at], rows, missing)
         if letter == "i":
-            places = _numbers(rows, INTEGERS["i"]).unpack_from(next(left))
+            places = _numbers_in(buffers[at + 1], rows, INTEGERS["i"])
             if missing or min(places) < 0:
                 return None
             topics = [names[place] for place in places]
         elif letter == "p":
-            payloads = _binary(next(left), next(left), rows)
+            payloads = _binary(buffers[at + 1], buffers[at + 2], rows)
             if missing:
                 return None
         elif letter == "k":
-            values = _binary(next(left), next(left), rows)
+            values = _binary(buffers[at + 1], buffers[at + 2], rows)
             keys = [*map(_if_there, values, valid)] if missing else values
         else:
-            base, later = int(fields[b"e"]), _numbers(rows, INTEGERS[letter]).unpack_from(next(left))
+            base, later = int(fields[b"e"]), _numbers_in(buffers[at + 1], rows, INTEGERS[letter])
             each = zip(later, valid, strict=False)
-            times = given = [base + value if there else appended for value, there in each]
-            least, most = min(least, *given), max(most, *given)
+            times = [base + value if there else appended for value, there in each]
+            least, most = min(least, *times), max(most, *times)
+        at += 3 if letter in "kp" else 2
     if least < _LEAST or most >= _MOST:
         return None
-    epoch = epoch_of(fields)
-    return _Some([names[0]] * rows if topics is None else topics, keys, payloads, times, appended, epoch)
+    return _Some(
+        [names[0]] * rows if topics is None else topics,
+        (None,) * rows if keys is None else keys,
+        payloads,
+        (appended,) * rows if times is None else times,
+        appended,
+        epoch_of(fields),
+    )
 
 
 def _if_there(value: bytes, there: bool) -> bytes | None:
     return value if there else None
 
 
-def _valid(bitmap: bytes, rows: int, missing: int) -> Iterable[bool]:
+def _valid(bitmap: _Buffer, rows: int, missing: int) -> Iterable[bool]:
     """Which values of a column are there.
 
     Raises:
         ValueError: it is not said.
     """
+    whole, begin, length = bitmap
     if not missing:
-        if bitmap:
+        if length:
             raise ValueError("no value is missing, and some may be")
         return _ALL_THERE
-    bits = int.from_bytes(bitmap, "little")
+    bits = int.from_bytes(whole[begin : begin + length], "little")
     valid = [bool(bits >> place & 1) for place in range(rows)]
-    if len(bitmap) * 8 < rows or valid.count(False) != missing:
+    if length * 8 < rows or valid.count(False) != missing:
         raise ValueError("other values are missing")
     return valid
 
 
-def _binary(ends: bytes, contents: bytes, rows: int) -> list[bytes]:
+def _numbers_in(buffer: _Buffer, count: int, code: str) -> tuple[int, ...]:
+    """The first numbers of a column of numbers.
+
+    Raises:
+        ValueError: it has not so many.
+    """
+    whole, begin, length = buffer
+    numbers = _numbers(count, code)
+    if numbers.size > length:
+        raise ValueError("a column is too short")
+    return numbers.unpack_from(whole, begin)
+
+
+def _binary(ends: _Buffer, contents: _Buffer, rows: int) -> list[bytes]:
     """The values of a column of bytes.
 
     Raises:
         ValueError, struct.error: their ends are not inside `contents`, or not in order.
     """
-    places = _numbers(rows + 1, "i").unpack_from(ends)
-    if places[0] or places[-1] > len(contents) or [*places] != sorted(places):
+    places = _numbers_in(ends, rows + 1, "i")
+    whole, begin, length = contents
+    if places[0] or places[-1] > length or [*places] != sorted(places):
         raise ValueError("the values are not in order")
-    return [contents[begin:end] for begin, end in pairwise(places)]
+    if begin:
+        places = tuple([begin + place for place in places])
+    return [whole[first:last] for first, last in pairwise(places)]
