@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from streamlease.protocol.plain_values import iso
 from streamlease.protocol.quantities import LATEST
 
 EARLIEST = -30_610_224_000_000_000
@@ -98,11 +99,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def iso(time: datetime) -> str:
-    """ISO-8601 in UTC with microseconds: ``2026-01-31T12:00:00.000000Z``."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def iso_microseconds(microseconds: int) -> str:

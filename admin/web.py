@@ -54,8 +54,9 @@ def ui(
         raise InvalidOption(f"--http-port is {http_port}: it must be from 0 to 65535")
     token = None if token_file is None else _token(token_file)
     try:
-        from streamlease.admin.ui.host_names import checked_names, host_name
+        from streamlease.admin.ui.host_names import checked_names
         from streamlease.admin.ui.server import serve
+        from streamlease.protocol.addresses import host_name
     except ModuleNotFoundError as error:
         raise Unsupported(
             f"the page needs the package {error.name}: run pip install 'streamlease[ui]'"

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from streamlease.agent.selecting import Selection
 from streamlease.protocol.errors import (
     HistoryTruncated,
     InvalidOption,
@@ -44,10 +45,8 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
-from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
 from streamlease.registry.starts import Start, check_start
 from streamlease.streams.entries.delivered import Messages
-from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.joining import in_pieces
 from streamlease.streams.log.log import AsyncLog
@@ -79,7 +78,7 @@ class PlainBatch:
     stream: StreamId
     start: int
     end: int
-    """Offsets ``start <= offset < end`` were read; those that the filter does not match are left out."""
+    """Offsets ``start <= offset < end`` were read; those that are not wanted are left out."""
     data: pa.RecordBatch
 
     def __len__(self) -> int:
@@ -114,25 +113,11 @@ class _Place:
         self.delivered = self.position
 
 
-def check_plain(filter: str) -> str:
-    """`filter`, if it is one without a group.
-
-    Raises:
-        InvalidTopic: it is malformed.
-        InvalidOption: it names a group.
-    """
-    if check_filter(filter).partition("/")[0] in SHARED_PREFIXES:
-        raise InvalidOption(
-            f"{ascii(filter)[:80]} names a group, and listen and history read without one: "
-            f"use client.subscribe, or leave the group out"
-        )
-    return filter
-
-
 class PlainSubscription:
     """``client.listen(...)`` and ``client.history(...)``: an async context manager and iterator of batches.
 
     Args:
+        selection: what is read.
         start: see `Start`.
         follow: go on for ever; else end where the streams end when it is entered.
         max_batch: most messages in one batch.
@@ -140,9 +125,7 @@ class PlainSubscription:
         need_keepers: called if a space has epochs: without a keeper nothing comes into its streams.
 
     Raises:
-        InvalidTopic: the filter is malformed.
-        InvalidOption: `start` is none of the kinds, `max_batch` is below 1, the filter names a group, or
-            `schema` is none.
+        InvalidOption: `start` is none of the kinds, `max_batch` is below 1, or `schema` is none.
     """
 
     def __init__(
@@ -150,7 +133,7 @@ class PlainSubscription:
         redis: AsyncRedis,
         tails: Tails,
         spaces: SpaceStore,
-        filter: str,
+        selection: Selection,
         start: Start,
         *,
         follow: bool,
@@ -158,7 +141,7 @@ class PlainSubscription:
         schema: SchemaLike | None = None,
         need_keepers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._filter = check_plain(filter)
+        self._selection = selection
         check_start(start)
         if max_batch < 1:
             raise InvalidOption(f"max_batch is {max_batch}: it must be at least 1")
@@ -174,14 +157,14 @@ class PlainSubscription:
         self._newest: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._tails = tails.watch(lambda stream, next: self._changed.set())
-        self._reading = Reading(redis, f"listening to {filter}", self._changed.set)
+        self._reading = Reading(redis, f"listening to {selection.name}", self._changed.set)
         self._batches: AsyncGenerator[PlainBatch] | None = None
 
     async def __aenter__(self) -> PlainSubscription:
         """Find the streams and where each begins.
 
         Raises:
-            UnknownSpace: no space has topics that the filter matches.
+            UnknownSpace: there is no space to read.
             HistoryTruncated: retention removed what was to come first.
             InvalidInput: a stream never had the offset at which it is to begin.
             StoreUnavailable, StoreRefused.
@@ -222,13 +205,18 @@ class PlainSubscription:
         """Of each stream, the offset behind the last batch: a `start` for another subscription."""
         return {str(stream): place.delivered for stream, place in self._places.items()}
 
+    @property
+    def ends(self) -> dict[str, int]:
+        """The offset at which each stream ended, of those that are known to be sealed."""
+        return {str(stream): place.last for stream, place in self._places.items() if place.last is not None}
+
     # ------------------------------------------------------------ where each stream begins
 
     async def _look(self, seen: Known, start: Start) -> None:
         """Add the streams of the filter that are not there yet, at `start`; drop those that are gone."""
         # Streams of a space whose definition was damaged meanwhile are still there, and read on.
         kept = seen.damaged.keys() if self._places else ()
-        spaces = seen.matched(self._filter).listed if kept else seen.for_filter(self._filter)
+        spaces = self._selection.spaces(seen, kept)
         if self._need_keepers is not None and self._follow and any(space.epochs for space in spaces):
             await self._need_keepers()
         found = {stream for space in spaces for stream in space.streams()}
@@ -376,7 +364,7 @@ class PlainSubscription:
         batches: list[PlainBatch] = []
         for data in in_pieces(outcome, self._max_batch):
             end = place.position + data.num_rows
-            batches.append(PlainBatch(stream, place.position, end, filter_batch(data, self._filter)))
+            batches.append(PlainBatch(stream, place.position, end, self._selection.rows(data)))
             place.position, place.sliding = end, False
         return batches
 

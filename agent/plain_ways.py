@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from streamlease.agent.epochs.epoch_reading import EpochSubscription, checked_mode
-from streamlease.agent.listening import PlainSubscription, check_plain
+from streamlease.agent.listening import PlainSubscription
+from streamlease.agent.selecting import ByFilter, WholeSpace, check_plain
 from streamlease.protocol.errors import InvalidOption
 from streamlease.registry.starts import Start
 from streamlease.streams.entries.schemas import SchemaLike
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 Since = int | datetime | Mapping[str, int] | None
 """The last offset that is known already, of each stream or by stream, or a moment; None: nothing is known."""
+
+FOLLOWED = 4096
+"""Most messages in a batch of a space that is followed."""
 
 
 def after(since: Since) -> Start:
@@ -61,11 +65,30 @@ def read_plain(
         InvalidTopic, InvalidOption: an argument is not acceptable.
     """
     check_plain(filter)
+    common: dict[str, Any] = {"follow": follow, "schema": schema, "need_keepers": _keepers_of(agent)}
+    if epochs == "off":
+        return PlainSubscription(redis, tails, spaces, ByFilter(filter), start, max_batch=max_batch, **common)
+    return EpochSubscription(redis, spaces, filter, start, checked_mode(epochs), **common)
 
+
+def follow_space(
+    redis: AsyncRedis, tails: Tails, spaces: SpaceStore, agent: Callable[[], Awaitable[Agent]], space: str
+) -> PlainSubscription:
+    """What ``client.follow_space`` returns; see there."""
+    return PlainSubscription(
+        redis,
+        tails,
+        spaces,
+        WholeSpace(space),
+        "latest",
+        follow=True,
+        max_batch=FOLLOWED,
+        need_keepers=_keepers_of(agent),
+    )
+
+
+def _keepers_of(agent: Callable[[], Awaitable[Agent]]) -> Callable[[], Awaitable[None]]:
     async def need_keepers() -> None:
         (await agent()).need_keepers()
 
-    common: dict[str, Any] = {"follow": follow, "schema": schema, "need_keepers": need_keepers}
-    if epochs == "off":
-        return PlainSubscription(redis, tails, spaces, filter, start, max_batch=max_batch, **common)
-    return EpochSubscription(redis, spaces, filter, start, checked_mode(epochs), **common)
+    return need_keepers

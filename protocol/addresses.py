@@ -1,8 +1,13 @@
-"""Addresses that a server is told to listen on."""
+"""Addresses that a server is told to listen on, and names under which it is asked."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
+
 from streamlease.protocol.errors import InvalidOption
+
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
 
 def check_listen_host(host: str) -> str:
@@ -23,3 +28,23 @@ def check_listen_host(host: str) -> str:
             f"or 0.0.0.0 for all of them"
         )
     return host
+
+
+def host_name(header: str) -> str | None:
+    """The name or address in a ``Host`` header, in lower case and without port; None if it is malformed."""
+    found = _HOST.fullmatch(header)
+    return found["name"].strip("[]").removesuffix(".").lower() if found else None
+
+
+def is_allowed(header: str | None, names: frozenset[str]) -> bool:
+    """Whether a request with that ``Host`` header is meant for this server."""
+    name = host_name(header) if header is not None else None
+    if name is None:
+        return False
+    if name in names or name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -32,6 +32,7 @@ a script may touch them together::
     sl:{hosts}:info                hash    host id -> JSON
     sl:{p:TAG}:pulses              hash    host id -> when it last renewed all that it leads on a server
                                            (`registry/pulses.py`)
+    sl:{x:NAME}:secret             string  a secret that processes share (`registry/shared_secrets.py`)
     sl:{m:OWNER}:in                stream  mailbox; field f: sender's mailbox, m: JSON array of messages
 
 The queue of spawn jobs is kept by RQ, under names of its own, and read and written by leader hosts only::
@@ -131,3 +132,8 @@ def pulses(tag: str) -> str:
 def mailbox(owner: str) -> str:
     """Key of the mailbox of the process `owner`."""
     return f"sl:{{m:{owner}}}:in"
+
+
+def shared_secret(name: str) -> str:
+    """A secret that processes share."""
+    return f"sl:{{x:{name}}}:secret"

@@ -174,6 +174,8 @@ STOREYS = [
     "spark.setup",
     "spark.core",
     "spark",
+    "gateway.core",
+    "gateway",
     "admin",
 ]
 """The rooms from the ground up: each may use those before it. What has no line belongs to its parent."""

@@ -14,8 +14,8 @@ import typer
 from streamlease.admin.common_options import RedisUrl, chosen_url
 from streamlease.admin.messages.consume import BROKEN_PIPE, Printer, run_until_stopped
 from streamlease.admin.messages.message_lines import value_of
-from streamlease.admin.messages.sources import plain
 from streamlease.admin.output import document, printable, table
+from streamlease.protocol.plain_values import plain
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from streamlease.admin.messages.sources import plain
-from streamlease.admin.output import iso, printable
+from streamlease.admin.output import printable
+from streamlease.protocol.plain_values import iso, plain
 
 if TYPE_CHECKING:
     from streamlease.admin.answers import Base64

@@ -16,11 +16,9 @@ parquet  one row              a JSON object; times as ISO-8601, binary values as
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import csv
 import json
-import math
 import os
 import stat
 import threading
@@ -31,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import InvalidInput, InvalidOption, MessageTooLarge
+from streamlease.protocol.plain_values import plain
 
 CHUNK_BYTES = 256 * 1024
 ROWS = 500
@@ -241,21 +240,6 @@ def _parquet(path: Path | None, meter: InputMeter) -> Iterator[list[Record]]:
 def _parquet_row(number: int, fields: dict[str, Any]) -> Record:
     shown = {name: plain(value) for name, value in fields.items()}
     return Record(f"row {number}", json.dumps(shown, ensure_ascii=False).encode(), shown, fields)
-
-
-def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: times as ISO-8601, bytes as base64, what is not finite as null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, dict):
-        return {str(name): plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def lookup(column: str) -> Callable[[Record], str | None]:

@@ -7,24 +7,16 @@ which nobody can rebind; ``localhost`` and the names below it (RFC 6761); and na
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from streamlease.protocol.addresses import host_name, is_allowed
 from streamlease.protocol.errors import InvalidOption
 
-_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 MISDIRECTED = 421
-
-
-def host_name(header: str) -> str | None:
-    """The name or address in a ``Host`` header, in lower case and without port; None if it is malformed."""
-    found = _HOST.fullmatch(header)
-    return found["name"].strip("[]").removesuffix(".").lower() if found else None
 
 
 def checked_names(names: Iterable[str]) -> frozenset[str]:
@@ -43,20 +35,6 @@ def checked_names(names: Iterable[str]) -> frozenset[str]:
             )
         found.add(name)
     return frozenset(found)
-
-
-def is_allowed(header: str | None, names: frozenset[str]) -> bool:
-    """Whether a request with that ``Host`` header is meant for this server."""
-    name = host_name(header) if header is not None else None
-    if name is None:
-        return False
-    if name in names or name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 class KnownHosts:

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import TYPE_CHECKING
 
 from streamlease.agent.collections.gathering import Gathering
-from streamlease.agent.listening import check_plain
+from streamlease.agent.selecting import check_plain
 from streamlease.protocol.epochs.antichains import minimal
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import (

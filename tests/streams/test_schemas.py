@@ -225,7 +225,7 @@ def test_rows_of_every_type_come_out_as_they_went_in(data: st.DataObject) -> Non
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_text_of_json_and_csv_gives_the_same_values(data: st.DataObject) -> None:
-    from streamlease.admin.messages.sources import plain
+    from streamlease.protocol.plain_values import plain
 
     name = data.draw(st.sampled_from([name for name in _LEAVES if not name.startswith("float")]))
     value = data.draw(_LEAVES[name])

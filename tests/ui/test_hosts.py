@@ -6,7 +6,8 @@ import http.client
 
 import pytest
 
-from streamlease.admin.ui.host_names import checked_names, host_name, is_allowed
+from streamlease.admin.ui.host_names import checked_names
+from streamlease.protocol.addresses import host_name, is_allowed
 from streamlease.protocol.errors import InvalidOption
 from tests.admin.command import Command
 from tests.ui.conftest import Site, serving

@@ -1,0 +1,86 @@
+"""What a plain subscription reads: what a filter matches, or all of one space."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+import pyarrow as pa
+
+from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
+from streamlease.streams.entries.message_rows import filter_batch
+from streamlease.streams.spaces.spaces import Known, Spaces
+
+
+class Selection(Protocol):
+    """Which spaces are read, and which of their messages."""
+
+    name: str
+    """For people."""
+
+    def spaces(self, seen: Known, kept: Collection[str]) -> Spaces:
+        """The spaces that are read.
+
+        Args:
+            kept: spaces whose definitions are damaged, and whose streams are read on.
+
+        Raises:
+            UnknownSpace: there is none. Unsupported: one that is not `kept` is damaged.
+        """
+        ...
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The messages that are wanted."""
+        ...
+
+
+class ByFilter:
+    """The messages whose topics a filter matches.
+
+    Raises:
+        InvalidTopic: it is malformed.
+        InvalidOption: it names a group.
+    """
+
+    def __init__(self, filter: str) -> None:
+        self.name = check_plain(filter)
+
+    def spaces(self, seen: Known, kept: Collection[str]) -> Spaces:
+        """See ``Selection``."""
+        return seen.matched(self.name).listed if kept else seen.for_filter(self.name)
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """See ``Selection``."""
+        return filter_batch(batch, self.name)
+
+
+class WholeSpace:
+    """All messages of one space."""
+
+    def __init__(self, space: str) -> None:
+        self.name = f"space {space}"
+        self._space = space
+
+    def spaces(self, seen: Known, kept: Collection[str]) -> Spaces:
+        """See ``Selection``."""
+        return [] if self._space in kept else [seen.get(self._space)]
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """See ``Selection``."""
+        return batch
+
+
+def check_plain(filter: str) -> str:
+    """`filter`, if it is one without a group.
+
+    Raises:
+        InvalidTopic: it is malformed.
+        InvalidOption: it names a group.
+    """
+    if check_filter(filter).partition("/")[0] in SHARED_PREFIXES:
+        raise InvalidOption(
+            f"{ascii(filter)[:80]} names a group, and listen and history read without one: "
+            f"use client.subscribe, or leave the group out"
+        )
+    return filter

@@ -1,0 +1,1 @@
+"""The gateway: HTTP for programs of any language. It keeps nothing; the log is the truth."""

@@ -1,0 +1,41 @@
+"""Errors of requests that no other room knows; ``gateway.problems`` says how they are answered. Pure."""
+
+from __future__ import annotations
+
+from streamlease.protocol.errors import StreamleaseError
+
+
+class NotFound(StreamleaseError):
+    """There is nothing at that address, or not by that method."""
+
+
+class NotAcceptable(StreamleaseError):
+    """The answer cannot be had in the form that is wanted."""
+
+
+class BodyTooLarge(StreamleaseError):
+    """The body of a request is larger than this gateway takes."""
+
+
+class WrongMethod(StreamleaseError):
+    """The address knows other methods."""
+
+    def __init__(self, message: str, allowed: str) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class OtherHost(StreamleaseError):
+    """The request was meant for another host, or made by a page of one."""
+
+
+class WrongType(StreamleaseError):
+    """A body has a media type that nothing is known about."""
+
+
+class Truncated(StreamleaseError):
+    """Retention, or a loss, already took what was asked for; `oldest` is the cursor to go on from."""
+
+    def __init__(self, why: str, oldest: str) -> None:
+        super().__init__(why)
+        self.oldest = oldest

@@ -1,0 +1,344 @@
+"""Feeds: the ends of spaces, each read once for all clients of a gateway that wait there.
+
+::
+
+    Redis --news--> Feed of a space --reads once--> recent pieces --wakes by topic--> those who wait
+                                                         |
+                                                         +--> their answers, the same object for the same
+                                                         cursor
+
+A feed begins when somebody waits for messages of its space, and ends when nobody has for a while. It does not
+decide what a client gets: the client's cursor does. What the pieces do not cover is read from the log, and
+what a feed fails at (retention was faster, Redis is away) only lets those who wait ask the log, which says
+what is wrong. Without any push the answers are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from streamlease.gateway.core.cursors import Cursor, CursorCodec
+from streamlease.gateway.core.interests import Interests
+from streamlease.gateway.core.recent import Piece, Recent
+from streamlease.gateway.pages import Page
+from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, UnknownSpace
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries import kernels as pc
+from streamlease.streams.entries.message_rows import filter_batch
+from streamlease.streams.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.agent.listening import PlainBatch, PlainSubscription
+    from streamlease.streams.spaces.spaces import Known
+
+LINGER_SECONDS = 30.0
+LOOK_SECONDS = 1.0
+"""How often new spaces, and what of streams has ended, are looked for."""
+
+RETRY_SECONDS = 0.5
+READY_SECONDS = 10.0
+MOST_PAGES_BYTES = 16 * 1024 * 1024
+"""Of pages that are kept for a moment, for others who ask the same."""
+
+PAGE_BYTES = 1024
+"""What a page takes beside its messages."""
+
+ANSWER_BYTES = 8 * 1024 * 1024
+"""An answer ends with the batch that brings so much."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Waiting:
+    """Somebody who waits for messages that a filter matches, or for a reason to look again."""
+
+    __slots__ = ("_woken", "filter")
+
+    def __init__(self, filter: str) -> None:
+        self.filter = filter
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        """There may be something."""
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def woken(self, seconds: float, gone: asyncio.Future[None] | None) -> None:
+        """Wait until it is woken, `gone` is done, or `seconds` are over."""
+        either = (self._woken,) if gone is None else (self._woken, gone)
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+
+class _Chosen:
+    """The messages of a piece, by filter: each is chosen once."""
+
+    __slots__ = ("_by_filter", "_whole")
+
+    def __init__(self, whole: pa.RecordBatch) -> None:
+        self._whole = whole
+        self._by_filter: dict[str, pa.RecordBatch] = {}
+
+    def rows(self, filter: str, start: int) -> pa.RecordBatch:
+        """Those that `filter` matches, from the offset `start` on."""
+        rows = self._by_filter.get(filter)
+        if rows is None:
+            rows = self._by_filter[filter] = filter_batch(self._whole, filter)
+        if not rows.num_rows or rows.column("offset")[0].as_py() >= start:
+            return rows
+        return rows.slice(pc.less(rows.column("offset"), start).true_count)
+
+    def topics(self) -> list[str]:
+        """The topics of all messages, each once."""
+        found: list[str] = pc.unique(self._whole.column("topic")).to_pylist()
+        return found
+
+
+class Feed:
+    """The end of one space."""
+
+    def __init__(self, client: Client, space: str) -> None:
+        self.space = space
+        self.recent: Recent[_Chosen] = Recent()
+        self.interests: Interests[Waiting] = Interests()
+        self.ended: frozenset[tuple[StreamId, int]] = frozenset()
+        """Streams that are sealed, and where they end."""
+        self.idle_since: float | None = None
+        """Since when nobody waits."""
+        self.version = 0
+        """Goes up with everything that may change an answer."""
+        self._client = client
+        self._reading: PlainSubscription | None = None
+        self._ready = asyncio.Event()
+
+    async def ready(self) -> bool:
+        """Wait until it follows its space; whether it does."""
+        if not self._ready.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READY_SECONDS):
+                    await self._ready.wait()
+        return self._ready.is_set()
+
+    async def run(self) -> None:
+        """Follow the space, for ever."""
+        while True:
+            try:
+                async with self._client.follow_space(self.space) as reading:
+                    self._begin(reading)
+                    async for batch in reading:
+                        self._take(batch)
+            except UnknownSpace:
+                _logger.info("gateway: space %s is gone", self.space)
+            except StreamleaseError as error:
+                _logger.warning("gateway: following space %s: %s", self.space, error)
+            self._ready.clear()
+            self._reading = None
+            self.wake_all()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def look(self) -> None:
+        """See which streams have ended and which are gone."""
+        if self._reading is None:
+            return
+        positions = {StreamId.parse(name): next for name, next in self._reading.positions.items()}
+        ended = frozenset((StreamId.parse(name), end) for name, end in self._reading.ends.items())
+        if ended != self.ended:
+            self.ended = ended
+            self.version += 1
+        self.recent.keep_only(positions)
+
+    def wake_all(self) -> None:
+        """Let everybody look again."""
+        self.version += 1
+        for waiting in [*self.interests.everybody()]:
+            waiting.wake()
+
+    def _begin(self, reading: PlainSubscription) -> None:
+        self._reading = reading
+        self.recent.begin({StreamId.parse(name): next for name, next in reading.positions.items()})
+        self._ready.set()
+        self.wake_all()
+
+    def _take(self, batch: PlainBatch) -> None:
+        chosen = _Chosen(batch.data)
+        self.recent.put(batch.stream, batch.start, batch.end, chosen, batch.data.nbytes)
+        self.version += 1
+        if len(self.interests):
+            for waiting in self.interests.of(chosen.topics()):
+                waiting.wake()
+
+
+class Feeds:
+    """All feeds of one gateway; a context manager."""
+
+    def __init__(self, client: Client, cursors: CursorCodec) -> None:
+        self._client = client
+        self._cursors = cursors
+        self._feeds: dict[str, Feed] = {}
+        self._tasks = Supervisor("gateway", self._failed)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._spaces: dict[str, int] = {}
+        """The spaces that were there at the last look, and when each was born."""
+        self._pages: dict[tuple[str, Cursor, int], tuple[tuple[int, ...], Page | None]] = {}
+        self._pages_bytes = 0
+
+    async def __aenter__(self) -> Feeds:
+        self._tasks.start("looking", self._look(), endless=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tasks.close()
+
+    async def of(self, filter: str) -> list[Feed]:
+        """The feeds of the spaces that have topics which `filter` matches; they run.
+
+        Raises:
+            UnknownSpace: there is none. StoreUnavailable, StoreRefused, Unsupported.
+        """
+        known = await self._client.spaces.recent()
+        self._see(known)
+        feeds = [self._feed(space.name) for space in known.for_filter(filter)]
+        for feed in feeds:
+            if not await feed.ready():
+                raise StoreUnavailable(f"space {feed.space} cannot be followed now: try again")
+        return feeds
+
+    def page(self, feeds: Sequence[Feed], filter: str, after: Cursor, limit: int) -> Page | None:
+        """What comes after a cursor, as far as it is there; None if the log has to say that."""
+        versions = tuple(feed.version for feed in feeds)
+        key = (filter, after, limit)
+        known = self._pages.get(key)
+        if known is not None and known[0] == versions:
+            return known[1]
+        page = self._made(feeds, filter, after, limit)
+        self._pages_bytes += PAGE_BYTES if page is None else page.bytes + PAGE_BYTES
+        if self._pages_bytes > MOST_PAGES_BYTES:
+            self._forget_pages()
+        self._pages[key] = versions, page
+        return page
+
+    def wait(self, feeds: Iterable[Feed], filter: str) -> Waiting:
+        """Wait for messages that `filter` matches; to be given to `leave` afterwards."""
+        waiting = Waiting(filter)
+        for feed in feeds:
+            feed.interests.add(filter, waiting)
+        return waiting
+
+    def leave(self, feeds: Iterable[Feed], waiting: Waiting) -> None:
+        """It waits no longer."""
+        for feed in feeds:
+            feed.interests.remove(waiting.filter, waiting)
+
+    def _made(self, feeds: Sequence[Feed], filter: str, after: Cursor, limit: int) -> Page | None:
+        if not all(feed.recent.covers(after, feed.space) for feed in feeds):
+            return None
+        taking = Taking(after, limit)
+        for feed in feeds:
+            for piece in feed.recent.after(after):
+                if not taking.take_piece(piece, filter):
+                    return taking.page(self._cursors)
+        for feed in feeds:
+            taking.end(feed.ended)
+        return taking.page(self._cursors)
+
+    def _feed(self, space: str) -> Feed:
+        feed = self._feeds.get(space)
+        if feed is None:
+            feed = self._feeds[space] = Feed(self._client, space)
+            self._running[space] = self._tasks.start(f"feed of {space}", feed.run(), endless=True)
+        feed.idle_since = None
+        return feed
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._forget_pages()
+            now = asyncio.get_running_loop().time()
+            for feed in [*self._feeds.values()]:
+                feed.look()
+                if len(feed.interests):
+                    feed.idle_since = None
+                elif feed.idle_since is None:
+                    feed.idle_since = now
+                elif now - feed.idle_since > LINGER_SECONDS:
+                    self._stop(feed)
+            try:
+                known = await self._client.spaces.recent()
+            except StreamleaseError as error:
+                _logger.warning("gateway: looking for spaces: %s", error)
+                continue
+            self._see(known)
+
+    def _see(self, known: Known) -> None:
+        spaces = {name: space.born for name, space in known.spaces.items()}
+        if spaces != self._spaces:
+            self._spaces = spaces
+            for feed in self._feeds.values():
+                feed.wake_all()
+
+    def _forget_pages(self) -> None:
+        self._pages.clear()
+        self._pages_bytes = 0
+
+    def _stop(self, feed: Feed) -> None:
+        del self._feeds[feed.space]
+        self._running.pop(feed.space).cancel()
+
+    def _failed(self, task: str, error: StreamleaseError) -> None:
+        for feed in [*self._feeds.values()]:
+            if self._running[feed.space].done():
+                del self._feeds[feed.space], self._running[feed.space]
+            feed.wake_all()
+
+
+class Taking:
+    """Takes messages behind a cursor until there are enough.
+
+    Args:
+        limit: most messages.
+    """
+
+    def __init__(self, after: Cursor | None, limit: int) -> None:
+        self._before = after
+        self.places = {} if after is None else dict(after.places)
+        self._batches: list[pa.RecordBatch] = []
+        self._left = limit
+        self._bytes_left = ANSWER_BYTES
+
+    def take_piece(self, piece: Piece[_Chosen], filter: str) -> bool:
+        """:meth:`take` of a piece."""
+        start = self.places.get(piece.stream, (0, False))[0]
+        return self.take(piece.stream, piece.end, piece.data.rows(filter, start))
+
+    def take(self, stream: StreamId, end: int, rows: pa.RecordBatch) -> bool:
+        """The chosen messages of a stream up to the offset `end`; whether more may be taken."""
+        if self._batches and rows.num_rows and rows.schema != self._batches[0].schema:
+            return False  # one answer has one schema
+        if rows.num_rows > self._left:
+            rows = rows.slice(0, self._left)
+            end = rows.column("offset")[-1].as_py() + 1
+        if rows.num_rows:
+            self._batches.append(rows)
+        self.places[stream] = (end, False)
+        self._left -= rows.num_rows
+        self._bytes_left -= rows.nbytes
+        return self._left > 0 and self._bytes_left > 0
+
+    def end(self, ended: Iterable[tuple[StreamId, int]]) -> None:
+        """Note which streams were read to their sealed ends."""
+        for stream, end in ended:
+            if self.places.get(stream, (-1, False))[0] == end:
+                self.places[stream] = (end, True)
+
+    def page(self, cursors: CursorCodec) -> Page:
+        """What was taken."""
+        return Page(self._batches, self._before, Cursor(self.places), cursors)

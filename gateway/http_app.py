@@ -1,0 +1,118 @@
+"""The web application: which address leads to what, and what all requests have in common.
+
+A request is looked at for where it leads, then for who makes it and how often, then for what it asks. An
+error on that way is a problem document, whatever came in. Nothing is kept between requests but what is open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
+
+from streamlease.gateway.calls import Call, Callers, Gone
+from streamlease.gateway.core.cursors import CursorCodec
+from streamlease.gateway.core.rates import GatewayLimits
+from streamlease.gateway.core.refusals import NotFound, WrongMethod
+from streamlease.gateway.event_streams import EventHandler
+from streamlease.gateway.feeds import Feeds
+from streamlease.gateway.message_handlers import MessageHandlers
+from streamlease.gateway.probe_handlers import ProbeHandlers
+from streamlease.gateway.problems import answer_problem
+from streamlease.gateway.publishing import TOPICS, PublishHandler
+from streamlease.gateway.since_reading import SinceReading
+from streamlease.protocol.errors import StreamleaseError
+from streamlease.streams.tasks import task_failed
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.gateway.token_file import TokenFile
+
+SECRET = "gateway-cursors"
+
+Handler = Callable[[Call], Awaitable[None]]
+
+_logger = logging.getLogger(__name__)
+
+
+class GatewayApp:
+    """An ASGI application.
+
+    Args:
+        client: connected; it is not closed with the application.
+        tokens: who may do what; None: everybody everything, for programs of the same machine.
+    """
+
+    def __init__(
+        self, client: Client, *, tokens: TokenFile | None = None, limits: GatewayLimits | None = None
+    ) -> None:
+        limits = limits or GatewayLimits()
+        self._client = client
+        self._callers = Callers(tokens, limits)
+        self._probes = probes = ProbeHandlers(client)
+        self._messages = messages = MessageHandlers(self._callers.polls)
+        self._events = events = EventHandler(self._callers.polls)
+        self._open: dict[str, dict[str, Handler]] = {
+            "/healthz": {"GET": probes.health},
+            "/readyz": {"GET": probes.ready},
+            "/metrics": {"GET": probes.metrics},
+        }
+        """Without a token: they tell nothing about messages."""
+        self._known: dict[str, dict[str, Handler]] = {
+            "/v1/messages": {"GET": messages.since},
+            "/v1/events": {"GET": events.events},
+        }
+        self._publishing = publishing = PublishHandler(client, limits.body_bytes)
+        self._below: dict[str, dict[str, Handler]] = {TOPICS: {"POST": publishing.publish}}
+        """By what the address begins with."""
+        self._lifespan = Router(lifespan=self._living)
+
+    @asynccontextmanager
+    async def _living(self, _: object) -> AsyncIterator[None]:
+        cursors = CursorCodec(await self._client.shared_secret(SECRET))
+        async with self._client.publisher() as publisher, Feeds(self._client, cursors) as feeds:
+            self._publishing.begin(publisher)
+            reading = SinceReading(self._client, feeds, cursors)
+            self._messages.begin(reading, cursors)
+            self._events.begin(reading, cursors)
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the life of the application."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answer(Call(scope, receive, send))
+        else:
+            await send({"type": "websocket.close", "code": 1003})
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            await self._handler(call)(call)
+        except Gone:
+            return
+        except StreamleaseError as error:
+            await answer_problem(call, error)
+        except Exception as error:
+            _logger.exception("gateway: %s %s failed", call.scope["method"], ascii(call.scope["path"])[:200])
+            await answer_problem(call, task_failed("gateway", "a request", error))
+
+    def _handler(self, call: Call) -> Handler:
+        path, method = call.scope["path"], call.scope["method"]
+        found = self._open.get(path)
+        if found is None:
+            self._callers.admit(call)
+            found = self._known.get(path)
+            if found is None:
+                found = next((way for begin, way in self._below.items() if path.startswith(begin)), None)
+        if found is None:
+            raise NotFound(f"there is nothing at {ascii(path)[:80]}: the addresses are in /openapi.json")
+        handler = found.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            allowed = ", ".join(found)
+            raise WrongMethod(f"{ascii(path)[:80]} knows no {ascii(method)[:20]}: use {allowed}", allowed)
+        return handler

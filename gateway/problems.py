@@ -1,0 +1,108 @@
+"""Errors as clients get them: ``application/problem+json`` (RFC 9457), with the value and the remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_json
+
+from streamlease.gateway.core.bearer import NotAllowed, NotAuthenticated
+from streamlease.gateway.core.cursors import InvalidCursor
+from streamlease.gateway.core.rates import TooMuch
+from streamlease.gateway.core.refusals import (
+    BodyTooLarge,
+    NotAcceptable,
+    NotFound,
+    OtherHost,
+    Truncated,
+    WrongMethod,
+    WrongType,
+)
+from streamlease.protocol.errors import (
+    Fenced,
+    Indefinite,
+    InvalidInput,
+    InvalidOption,
+    InvalidTopic,
+    MessageTooLarge,
+    NotDurable,
+    SchemaMismatch,
+    StoreRefused,
+    StoreUnavailable,
+    StreamleaseError,
+    StreamSealed,
+    TaskFailed,
+    UnknownSpace,
+    Unsupported,
+)
+
+if TYPE_CHECKING:
+    from streamlease.gateway.calls import Call
+
+BASE = "urn:streamlease:problem/"
+MEDIA_TYPE = b"application/problem+json"
+RETRY_SECONDS = 1
+
+
+PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
+    InvalidInput: (400, "invalid-input"),
+    InvalidOption: (400, "invalid-option"),
+    InvalidTopic: (400, "invalid-topic"),
+    InvalidCursor: (400, "invalid-cursor"),
+    NotAuthenticated: (401, "not-authenticated"),
+    NotAllowed: (403, "not-allowed"),
+    OtherHost: (403, "other-host"),
+    NotFound: (404, "not-found"),
+    UnknownSpace: (404, "unknown-space"),
+    WrongMethod: (405, "wrong-method"),
+    NotAcceptable: (406, "not-acceptable"),
+    StreamSealed: (409, "stream-sealed"),
+    Fenced: (409, "fenced"),
+    Truncated: (410, "history-truncated"),
+    BodyTooLarge: (413, "body-too-large"),
+    WrongType: (415, "wrong-type"),
+    MessageTooLarge: (413, "message-too-large"),
+    SchemaMismatch: (422, "schema-mismatch"),
+    TooMuch: (429, "too-much"),
+    Unsupported: (501, "unsupported"),
+    StoreUnavailable: (503, "store-unavailable"),
+    StoreRefused: (503, "store-refused"),
+    TaskFailed: (503, "task-failed"),
+    NotDurable: (504, "not-durable"),
+    Indefinite: (504, "indefinite"),
+    StreamleaseError: (503, "refused"),
+}
+"""Status and name of each error; that of the nearest class counts."""
+
+
+def problem(error: StreamleaseError) -> dict[str, Any]:
+    """The document about `error`."""
+    status, name = _kind(error)
+    document: dict[str, Any] = {
+        "type": BASE + name,
+        "title": name.replace("-", " ").capitalize(),
+        "status": status,
+        "detail": " ".join(str(error).split()),
+    }
+    if isinstance(error, Truncated):
+        document["oldest"] = error.oldest
+    return document
+
+
+async def answer_problem(call: Call, error: StreamleaseError) -> None:
+    """Answer a request that failed; if the answer has begun already, end the connection."""
+    document = problem(error)
+    headers: list[tuple[bytes, bytes]] = []
+    if isinstance(error, NotAuthenticated):
+        headers.append((b"www-authenticate", b'Bearer realm="streamlease"'))
+    elif isinstance(error, WrongMethod):
+        headers.append((b"allow", error.allowed.encode()))
+    elif isinstance(error, TooMuch):
+        headers.append((b"retry-after", b"%d" % max(1, round(error.seconds))))
+    elif document["status"] == 503:
+        headers.append((b"retry-after", b"%d" % RETRY_SECONDS))
+    await call.answer(document["status"], to_json(document), MEDIA_TYPE, *headers)
+
+
+def _kind(error: StreamleaseError) -> tuple[int, str]:
+    return next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)

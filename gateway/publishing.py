@@ -1,0 +1,114 @@
+"""Publishing over HTTP: what a body says, handed to the gateway's publisher, which gathers what comes
+together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+from urllib.parse import unquote
+
+from streamlease.gateway.calls import Call
+from streamlease.gateway.core.bodies import MessageColumns, MessageTable, Parsed, SingleMessage, parse_body
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.plain_values import iso
+from streamlease.protocol.topics import check_topic
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.streams.publish.publisher import PlacedRange, Publisher
+
+TOPICS = "/v1/topics/"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Published(NamedTuple):
+    """Where messages stand."""
+
+    messages: int | None
+    """None: it was one, not a batch."""
+    stream: str
+    offset: int
+    timestamp: int
+    """Of the last one."""
+
+    @property
+    def json(self) -> bytes:
+        """As the client gets it."""
+        at = iso(_EPOCH + timedelta(microseconds=self.timestamp))
+        last = b'{"stream":"%b","offset":%d,"timestamp":"%b"}' % (
+            self.stream.encode(),
+            self.offset,
+            at.encode(),
+        )
+        return last if self.messages is None else b'{"messages":%d,"last":%b}' % (self.messages, last)
+
+
+class PublishHandler:
+    """Answers requests to publish.
+
+    Args:
+        body_bytes: the longest body.
+        clock: seconds since 1970.
+    """
+
+    _publisher: Publisher
+
+    def __init__(self, client: Client, body_bytes: int, clock: Callable[[], float] = time.time) -> None:
+        self._client = client
+        self._body_bytes = body_bytes
+        self._clock = clock
+
+    def begin(self, publisher: Publisher) -> None:
+        """From now on there are requests."""
+        self._publisher = publisher
+
+    async def publish(self, call: Call) -> None:
+        """``POST /v1/topics/{topic}``."""
+        topic = check_topic(call.below(TOPICS))
+        call.rights.check_publish(topic)
+        body = await call.body(self._body_bytes)
+        parsed = parse_body(call.header, _attributes(call), body, int(self._clock() * 1_000_000))
+        done = await self._write(self._publisher, topic, parsed)
+        await call.answer(201, done.json, b"application/json")
+
+    async def _write(self, publisher: Publisher, topic: str, parsed: Parsed) -> Published:
+        match parsed:
+            case SingleMessage(payload, key, headers, timestamp):
+                stream, offset = await publisher.send(topic, payload, key, headers, timestamp)
+                return Published(None, str(stream), offset, timestamp)
+            case MessageColumns(payloads, keys, headers, timestamps):
+                places = await publisher.send_many(
+                    topic, payloads, keys=keys, headers=headers, timestamps=timestamps
+                )
+                last = await self._last(topic, places, keys[-1] if keys else None)
+                return Published(len(payloads), *last, timestamps[-1])
+            case MessageTable(rows, timestamp):
+                places = await publisher.send_batch(topic, rows)
+                key = rows.column("key")[-1].as_py() if "key" in rows.schema.names else None
+                return Published(rows.num_rows, *await self._last(topic, places, key), timestamp)
+            case _:
+                assert_never(parsed)
+
+    async def _last(self, topic: str, places: list[PlacedRange], key: bytes | str | None) -> tuple[str, int]:
+        """Where the last message of a batch stands: it is the last one of its stream."""
+        ends = {stream: offsets.end - 1 for stream, offsets in places}
+        stream: StreamId = places[-1][0]
+        if len(ends) > 1:
+            space = await self._client.spaces.for_topic(topic)
+            wanted = space.stream_for(topic, key.encode() if isinstance(key, str) else key)
+            stream = wanted if wanted in ends else stream
+        return str(stream), ends[stream]
+
+
+def _attributes(call: Call) -> dict[str, str]:
+    """The attributes of a CloudEvent in headers, whose values have escapes."""
+    if b"ce-specversion" not in call.headers:
+        return {}
+    return {
+        name[3:].decode("ascii", "replace"): unquote(value.decode("latin-1"))
+        for name, value in call.headers.items()
+        if name.startswith(b"ce-")
+    }

@@ -1,0 +1,185 @@
+"""Since-queries: all after a point, never silently less, and a wait if there is nothing yet.
+
+The point is a cursor, and the log is the truth. Who is at the end of the spaces of his filter is answered
+from their feeds (``feeds``); everybody else from the log. Nothing falls between both: a feed begins before
+the log is read, and serves a cursor only if it has everything behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from streamlease.gateway.calls import Gone
+from streamlease.gateway.core.cursors import Cursor, CursorCodec
+from streamlease.gateway.core.questions import Point, Question
+from streamlease.gateway.core.refusals import Truncated
+from streamlease.gateway.feeds import Feed, Feeds, Taking
+from streamlease.gateway.pages import Page
+from streamlease.protocol.errors import HistoryTruncated
+from streamlease.protocol.ids import StreamId
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+    from streamlease.agent.listening import PlainSubscription
+
+READERS = 16
+"""So many clients read the log at once; others wait for their turn."""
+
+PAUSE_SECONDS = 0.02
+
+
+class SinceReading:
+    """Answers questions about messages."""
+
+    def __init__(self, client: Client, feeds: Feeds, cursors: CursorCodec) -> None:
+        self._client = client
+        self._feeds = feeds
+        self._cursors = cursors
+        self._turns = asyncio.Semaphore(READERS)
+
+    async def page(self, asked: Question, gone: asyncio.Future[None] | None = None) -> Page:
+        """What comes after the point that was asked about; if nothing, once there is some or the wait ends.
+
+        Args:
+            gone: done when nobody waits for the page any more.
+
+        Raises:
+            Gone: so it is.
+            Truncated: something behind the point is not there any more.
+            UnknownSpace, InvalidTopic, InvalidInput, StoreUnavailable, StoreRefused, SchemaMismatch.
+        """
+        deadline = asyncio.get_running_loop().time() + asked.wait
+        feeds = await self.feeds_of(asked.filter) if asked.wait else []
+        page = await self.next_page(feeds, asked.filter, asked.since, asked.limit)
+        while not page.count and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            page = await self.waited(feeds, asked.filter, page.next, asked.limit, left, gone)
+        return page
+
+    async def feeds_of(self, filter: str) -> list[Feed]:
+        """The feeds of what `filter` matches, for `next_page` and `waited`; see ``Feeds.of``."""
+        return await self._feeds.of(filter)
+
+    async def next_page(self, feeds: list[Feed], filter: str, since: Point, limit: int) -> Page:
+        """What is there now, perhaps nothing; see `page`."""
+        if feeds and isinstance(since, Cursor):
+            page = self._feeds.page(feeds, filter, since, limit)
+            if page is not None:
+                return page
+        async with self._turns:
+            return await self._from_log(filter, since, limit)
+
+    async def waited(
+        self,
+        feeds: list[Feed],
+        filter: str,
+        after: Cursor,
+        limit: int,
+        seconds: float,
+        gone: asyncio.Future[None] | None,
+    ) -> Page:
+        """What is there once something may be, or after `seconds`; perhaps nothing. See `page`."""
+        waiting = self._feeds.wait(feeds, filter)
+        try:
+            page = self._feeds.page(feeds, filter, after, limit)
+            if page is None:
+                await asyncio.sleep(PAUSE_SECONDS)
+            elif page.count:
+                return page
+            else:
+                await waiting.woken(seconds, gone)
+        finally:
+            self._feeds.leave(feeds, waiting)
+        if gone is not None and gone.done():
+            raise Gone
+        feeds[:] = await self._feeds.of(filter)  # spaces may have come
+        return await self.next_page(feeds, filter, after if page is None else page.next, limit)
+
+    # ------------------------------------------------------------ the log
+
+    async def _from_log(self, filter: str, since: Point, limit: int) -> Page:
+        try:
+            async with self._open(filter, since) as reading:
+                return await self._read(reading, since, limit)
+        except HistoryTruncated as error:
+            raise Truncated(
+                str(error), self._cursors.text(await self._oldest(filter, since, error))
+            ) from error
+
+    @asynccontextmanager
+    async def _open(self, filter: str, since: Point) -> AsyncIterator[PlainSubscription]:
+        if since == "latest":
+            opening = self._client.listen(filter, start="latest")
+        elif isinstance(since, Cursor):
+            opening = self._client.history(filter, since=_known(since))
+        else:
+            opening = self._client.history(filter, since=since if isinstance(since, datetime) else None)
+        async with opening as reading:
+            yield reading
+
+    async def _read(self, reading: PlainSubscription, since: Point, limit: int) -> Page:
+        there = _streams(reading.positions)
+        after = since if isinstance(since, Cursor) else Cursor({})
+        await self._check_gone(after, there)
+        taking = Taking(after, limit)
+        spaces = {stream.space for stream in there}
+        taking.places = {
+            **{stream: place for stream, place in after.places.items() if stream.space not in spaces},
+            **{stream: (next, False) for stream, next in there.items()},
+        }
+        more = False
+        if since != "latest":
+            async for batch in reading:
+                if not taking.take(batch.stream, batch.end, batch.data):
+                    more = True
+                    break
+        if not more:  # also behind what the filter does not match
+            taking.places |= {stream: (next, False) for stream, next in _streams(reading.positions).items()}
+        taking.end(_streams(reading.ends).items())
+        return taking.page(self._cursors)
+
+    async def _check_gone(self, after: Cursor, there: Mapping[StreamId, int]) -> None:
+        """Whether a stream that was not read to its end is gone with what it had.
+
+        Raises:
+            HistoryTruncated: one is.
+        """
+        missing = [s for s, (_, ended) in after.places.items() if not ended and s not in there]
+        if missing:
+            known = await self._client.spaces.recent()
+            for stream in missing:
+                space = known.spaces.get(stream.space)
+                if stream.space not in known.damaged and (space is None or stream not in space.streams()):
+                    next = after.next_of(stream)
+                    raise HistoryTruncated(str(stream), next, next, "go on from the cursor 'oldest'")
+
+    async def _oldest(self, filter: str, since: Point, error: HistoryTruncated) -> Cursor:
+        """The cursor that has all that is left after `since`."""
+        if not isinstance(since, Cursor):
+            async with self._client.history(filter) as reading:
+                return Cursor({stream: (next, False) for stream, next in _streams(reading.positions).items()})
+        left = dict(since.places)
+        while True:
+            stream = StreamId.parse(error.stream)
+            if left.get(stream, (0, False))[0] < error.oldest:
+                left[stream] = (error.oldest, False)
+            else:
+                left.pop(stream, None)
+            try:
+                async with self._client.history(filter, since=_known(Cursor(left))) as reading:
+                    await self._check_gone(Cursor(left), _streams(reading.positions))
+                    return Cursor(left)
+            except HistoryTruncated as another:
+                error = another
+
+
+def _known(cursor: Cursor) -> dict[str, int]:
+    """The last offset of each stream that is known already, as `history` takes it."""
+    return {str(stream): next - 1 for stream, (next, _) in cursor.places.items()}
+
+
+def _streams(places: Mapping[str, Any]) -> dict[StreamId, int]:
+    return {StreamId.parse(name): next for name, next in places.items()}

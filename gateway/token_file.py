@@ -1,0 +1,65 @@
+"""The file of tokens: read at the start, and again when it was replaced: tokens change without a restart."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from streamlease.gateway.core.bearer import Rights, Tokens
+from streamlease.protocol.errors import InvalidOption
+
+LOOK_SECONDS = 1.0
+
+_logger = logging.getLogger(__name__)
+
+
+class TokenFile:
+    """The tokens in a file.
+
+    Raises:
+        InvalidOption: it cannot be read, or is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = self._state()
+        self._tokens = self._read()
+        self._looked = 0.0
+
+    def rights(self, authorization: str | None, now: float) -> Rights:
+        """See ``Tokens.rights``.
+
+        Args:
+            now: seconds, of any clock.
+        """
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._look()
+        return self._tokens.rights(authorization)
+
+    def _look(self) -> None:
+        try:
+            state = self._state()
+            if state != self._seen:
+                self._seen = state
+                self._tokens = self._read()
+                _logger.info("gateway: the tokens in %s were read again", self._path)
+        except InvalidOption as error:
+            _logger.error("gateway: the former tokens go on: %s", error)
+
+    def _state(self) -> tuple[int, int, int]:
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise self._unreadable(error) from None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read(self) -> Tokens:
+        try:
+            text = self._path.read_bytes()
+        except OSError as error:
+            raise self._unreadable(error) from None
+        return Tokens.parse(text, str(self._path))
+
+    def _unreadable(self, error: OSError) -> InvalidOption:
+        return InvalidOption(f"the file of tokens {self._path} cannot be read: {error.strerror}")
