@@ -24,6 +24,7 @@ COPY leader/ leader/
 COPY borrower/ borrower/
 COPY hosts/ hosts/
 COPY agent/ agent/
+COPY gateway/ gateway/
 COPY testing/ testing/
 COPY spark/ spark/
 COPY admin/ admin/

@@ -23,6 +23,7 @@ from streamlease.admin import serving, status_view, top, web
 from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.doctor import doctor
 from streamlease.admin.epochs import epochs_cli
+from streamlease.admin.gateway import gateway_cli
 from streamlease.admin.groups import group_cli
 from streamlease.admin.messages import collection_view, consume, importing, publish
 from streamlease.admin.output import document, note
@@ -53,6 +54,7 @@ app.command("status")(status_view.status)
 app.command("doctor")(doctor.doctor)
 app.command("top")(top.top)
 app.command("ui")(web.ui)
+app.command("gateway")(gateway_cli.gateway)
 
 
 @app.command()

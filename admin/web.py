@@ -16,6 +16,8 @@ from streamlease.protocol.addresses import check_listen_host
 from streamlease.protocol.errors import InvalidOption, Unsupported
 
 SHORTEST_TOKEN = 16
+BACKLOG = 1024
+"""Connections that the system takes before the process has looked at them."""
 
 
 def ui(
@@ -66,19 +68,26 @@ def ui(
         names |= {listening}
     set_up_logs(log_format)
     url = chosen_url(redis)
-    with _listen(http_host, http_port) as listener:
+    with listen(http_host, http_port, "--http-port") as listener:
         line(f"the page is at http://{http_host}:{listener.getsockname()[1]}/")
         asyncio.run(serve(url, listener, token, names))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, option: str) -> socket.socket:
+    """A socket that listens there.
+
+    Args:
+        option: that of the port.
+
+    Raises:
+        InvalidOption: that cannot be.
+    """
     check_listen_host(host)
     try:
-        return socket.create_server((host, port))
+        return socket.create_server((host, port), backlog=BACKLOG)
     except OSError as error:
         raise InvalidOption(
-            f"cannot listen on {host}:{port} ({error.strerror}): "
-            f"choose another --http-port, or 0 for a free one"
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another {option}, or 0 for a free one"
         ) from None
 
 

@@ -292,26 +292,6 @@ class Client:
         own, options = (self.redis, self.tails, self.spaces, self.agent), (max_batch, schema)
         return read_plain(*own, filter, after(since), epochs, *options, follow=False)
 
-    def follow_space(self, space: str) -> PlainSubscription:
-        """All messages of one space, whatever their topics, as they come from now on.
-
-        Raises:
-            UnknownSpace: when entered, there is none.
-        """
-        from streamlease.agent.plain_ways import follow_space
-
-        return follow_space(self.redis, self.tails, self.spaces, self.agent, space)
-
-    async def shared_secret(self, name: str) -> bytes:
-        """A secret that all processes with this Redis share; made at its first use.
-
-        Raises:
-            InvalidInput: it is no name. StoreUnavailable, StoreRefused.
-        """
-        from streamlease.registry.shared_secrets import secret_of
-
-        return await secret_of(self.redis, name)
-
     def collection(self, filter: str, *, start: Mapping[str, int] | None = None) -> Collection:
         """What is there of collections at one point (`items`), and then each change behind it, once.
 

@@ -74,17 +74,13 @@ def read_plain(
 def follow_space(
     redis: AsyncRedis, tails: Tails, spaces: SpaceStore, agent: Callable[[], Awaitable[Agent]], space: str
 ) -> PlainSubscription:
-    """What ``client.follow_space`` returns; see there."""
-    return PlainSubscription(
-        redis,
-        tails,
-        spaces,
-        WholeSpace(space),
-        "latest",
-        follow=True,
-        max_batch=FOLLOWED,
-        need_keepers=_keepers_of(agent),
-    )
+    """All messages of one space, whatever their topics, as they come from now on; see ``client.listen``.
+
+    Raises:
+        UnknownSpace: when entered, there is none.
+    """
+    common: dict[str, Any] = {"follow": True, "max_batch": FOLLOWED, "need_keepers": _keepers_of(agent)}
+    return PlainSubscription(redis, tails, spaces, WholeSpace(space), "latest", **common)
 
 
 def _keepers_of(agent: Callable[[], Awaitable[Agent]]) -> Callable[[], Awaitable[None]]:

@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from streamlease.gateway.calls import Call, Gone
 from streamlease.gateway.core.accepting import EVENTS, chosen
 from streamlease.gateway.core.cursors import CursorCodec
-from streamlease.gateway.core.questions import Question, parse_question
+from streamlease.gateway.core.questions import AskedMessages, parse_question
 from streamlease.gateway.core.rates import OpenPolls
 from streamlease.gateway.core.refusals import NotAcceptable
+from streamlease.gateway.http_calls import ClientGone, HttpCall
 from streamlease.gateway.problems import problem
 from streamlease.gateway.since_reading import SinceReading
 from streamlease.protocol.errors import StreamleaseError
@@ -56,7 +56,7 @@ class EventHandler:
         self._reading = reading
         self._cursors = cursors
 
-    async def events(self, call: Call) -> None:
+    async def events(self, call: HttpCall) -> None:
         """``GET /v1/events``."""
         given = call.parameters()
         last = call.header(b"last-event-id")
@@ -73,11 +73,11 @@ class EventHandler:
             async with call.leaving() as gone:
                 await self._send(call, asked, gone)
         except TimeoutError:
-            raise Gone from None
+            raise ClientGone from None
         finally:
             self._polls.leave(call.client)
 
-    async def _send(self, call: Call, asked: Question, gone: asyncio.Future[None]) -> None:
+    async def _send(self, call: HttpCall, asked: AskedMessages, gone: asyncio.Future[None]) -> None:
         feeds = await self._reading.feeds_of(asked.filter)
         page = await self._reading.next_page(feeds, asked.filter, asked.since, PAGE_MESSAGES)
         begun: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": HEADERS}
@@ -104,7 +104,7 @@ class EventHandler:
                     if page.count:
                         break
                 if gone.done():
-                    raise Gone
+                    raise ClientGone
         except StreamleaseError as error:
             last = b"event: problem\ndata: %b\n\n" % to_json(problem(error))
             await call.send({"type": "http.response.body", "body": last, "more_body": False})

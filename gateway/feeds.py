@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from streamlease.agent.plain_ways import follow_space
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.interests import Interests
-from streamlease.gateway.core.recent import Piece, Recent
-from streamlease.gateway.pages import Page
+from streamlease.gateway.core.recent import Recent, RecentPiece
+from streamlease.gateway.pages import MessagePage
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries import kernels as pc
@@ -57,7 +58,7 @@ ANSWER_BYTES = 8 * 1024 * 1024
 _logger = logging.getLogger(__name__)
 
 
-class Waiting:
+class WaitingClient:
     """Somebody who waits for messages that a filter matches, or for a reason to look again."""
 
     __slots__ = ("_woken", "filter")
@@ -107,7 +108,7 @@ class Feed:
     def __init__(self, client: Client, space: str) -> None:
         self.space = space
         self.recent: Recent[_Chosen] = Recent()
-        self.interests: Interests[Waiting] = Interests()
+        self.interests: Interests[WaitingClient] = Interests()
         self.ended: frozenset[tuple[StreamId, int]] = frozenset()
         """Streams that are sealed, and where they end."""
         self.idle_since: float | None = None
@@ -130,7 +131,7 @@ class Feed:
         """Follow the space, for ever."""
         while True:
             try:
-                async with self._client.follow_space(self.space) as reading:
+                async with self._following() as reading:
                     self._begin(reading)
                     async for batch in reading:
                         self._take(batch)
@@ -142,6 +143,10 @@ class Feed:
             self._reading = None
             self.wake_all()
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _following(self) -> PlainSubscription:
+        client = self._client
+        return follow_space(client.redis, client.tails, client.spaces, client.agent, self.space)
 
     def look(self) -> None:
         """See which streams have ended and which are gone."""
@@ -186,7 +191,7 @@ class Feeds:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._spaces: dict[str, int] = {}
         """The spaces that were there at the last look, and when each was born."""
-        self._pages: dict[tuple[str, Cursor, int], tuple[tuple[int, ...], Page | None]] = {}
+        self._pages: dict[tuple[str, Cursor, int], tuple[tuple[int, ...], MessagePage | None]] = {}
         self._pages_bytes = 0
 
     async def __aenter__(self) -> Feeds:
@@ -212,7 +217,7 @@ class Feeds:
                 raise StoreUnavailable(f"space {feed.space} cannot be followed now: try again")
         return feeds
 
-    def page(self, feeds: Sequence[Feed], filter: str, after: Cursor, limit: int) -> Page | None:
+    def page(self, feeds: Sequence[Feed], filter: str, after: Cursor, limit: int) -> MessagePage | None:
         """What comes after a cursor, as far as it is there; None if the log has to say that."""
         versions = tuple(feed.version for feed in feeds)
         key = (filter, after, limit)
@@ -226,22 +231,22 @@ class Feeds:
         self._pages[key] = versions, page
         return page
 
-    def wait(self, feeds: Iterable[Feed], filter: str) -> Waiting:
+    def wait(self, feeds: Iterable[Feed], filter: str) -> WaitingClient:
         """Wait for messages that `filter` matches; to be given to `leave` afterwards."""
-        waiting = Waiting(filter)
+        waiting = WaitingClient(filter)
         for feed in feeds:
             feed.interests.add(filter, waiting)
         return waiting
 
-    def leave(self, feeds: Iterable[Feed], waiting: Waiting) -> None:
+    def leave(self, feeds: Iterable[Feed], waiting: WaitingClient) -> None:
         """It waits no longer."""
         for feed in feeds:
             feed.interests.remove(waiting.filter, waiting)
 
-    def _made(self, feeds: Sequence[Feed], filter: str, after: Cursor, limit: int) -> Page | None:
+    def _made(self, feeds: Sequence[Feed], filter: str, after: Cursor, limit: int) -> MessagePage | None:
         if not all(feed.recent.covers(after, feed.space) for feed in feeds):
             return None
-        taking = Taking(after, limit)
+        taking = PageTaking(after, limit)
         for feed in feeds:
             for piece in feed.recent.after(after):
                 if not taking.take_piece(piece, filter):
@@ -300,7 +305,7 @@ class Feeds:
             feed.wake_all()
 
 
-class Taking:
+class PageTaking:
     """Takes messages behind a cursor until there are enough.
 
     Args:
@@ -314,7 +319,7 @@ class Taking:
         self._left = limit
         self._bytes_left = ANSWER_BYTES
 
-    def take_piece(self, piece: Piece[_Chosen], filter: str) -> bool:
+    def take_piece(self, piece: RecentPiece[_Chosen], filter: str) -> bool:
         """:meth:`take` of a piece."""
         start = self.places.get(piece.stream, (0, False))[0]
         return self.take(piece.stream, piece.end, piece.data.rows(filter, start))
@@ -339,6 +344,6 @@ class Taking:
             if self.places.get(stream, (-1, False))[0] == end:
                 self.places[stream] = (end, True)
 
-    def page(self, cursors: CursorCodec) -> Page:
+    def page(self, cursors: CursorCodec) -> MessagePage:
         """What was taken."""
-        return Page(self._batches, self._before, Cursor(self.places), cursors)
+        return MessagePage(self._batches, self._before, Cursor(self.places), cursors)

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from streamlease.gateway.calls import Call, Callers, Gone
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.gateway.core.refusals import NotFound, WrongMethod
 from streamlease.gateway.event_streams import EventHandler
 from streamlease.gateway.feeds import Feeds
+from streamlease.gateway.http_calls import Callers, ClientGone, HttpCall
 from streamlease.gateway.message_handlers import MessageHandlers
 from streamlease.gateway.probe_handlers import ProbeHandlers
 from streamlease.gateway.problems import answer_problem
 from streamlease.gateway.publishing import TOPICS, PublishHandler
 from streamlease.gateway.since_reading import SinceReading
 from streamlease.protocol.errors import StreamleaseError
+from streamlease.registry.shared_secrets import secret_of
 from streamlease.streams.tasks import task_failed
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 SECRET = "gateway-cursors"
 
-Handler = Callable[[Call], Awaitable[None]]
+Handler = Callable[[HttpCall], Awaitable[None]]
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class GatewayApp:
 
     @asynccontextmanager
     async def _living(self, _: object) -> AsyncIterator[None]:
-        cursors = CursorCodec(await self._client.shared_secret(SECRET))
+        cursors = CursorCodec(await secret_of(self._client.redis, SECRET))
         async with self._client.publisher() as publisher, Feeds(self._client, cursors) as feeds:
             self._publishing.begin(publisher)
             reading = SinceReading(self._client, feeds, cursors)
@@ -86,14 +87,14 @@ class GatewayApp:
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
         elif scope["type"] == "http":
-            await self._answer(Call(scope, receive, send))
+            await self._answer(HttpCall(scope, receive, send))
         else:
             await send({"type": "websocket.close", "code": 1003})
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self, call: HttpCall) -> None:
         try:
             await self._handler(call)(call)
-        except Gone:
+        except ClientGone:
             return
         except StreamleaseError as error:
             await answer_problem(call, error)
@@ -101,7 +102,7 @@ class GatewayApp:
             _logger.exception("gateway: %s %s failed", call.scope["method"], ascii(call.scope["path"])[:200])
             await answer_problem(call, task_failed("gateway", "a request", error))
 
-    def _handler(self, call: Call) -> Handler:
+    def _handler(self, call: HttpCall) -> Handler:
         path, method = call.scope["path"], call.scope["method"]
         found = self._open.get(path)
         if found is None:

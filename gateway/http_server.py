@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from streamlease.agent.client import connect
+from streamlease.protocol.errors import InvalidOption
+from streamlease.streams.entries.decoding import prepare
+
 if TYPE_CHECKING:
+    from streamlease.gateway.core.rates import GatewayLimits
     from streamlease.gateway.http_app import GatewayApp
+    from streamlease.gateway.token_file import TokenFile
 
 LAST_SECONDS = 2
 """How long open requests may go on once the end is wanted."""
@@ -25,10 +34,14 @@ class HttpServer(uvicorn.Server):
 
     Args:
         signals: whether SIGTERM and Ctrl-C end it.
+        begun: called when requests are answered.
     """
 
-    def __init__(self, config: uvicorn.Config, *, signals: bool = True) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, signals: bool = True, begun: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(config)
+        self._begun = begun
         self._signals = (signal.SIGTERM, signal.SIGINT) if signals else ()
 
     @contextlib.contextmanager
@@ -38,6 +51,12 @@ class HttpServer(uvicorn.Server):
         for number in self._signals:
             loop.add_signal_handler(number, self.end)
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn."""
+        await super().startup(sockets)
+        if self.started:
+            self._begun()
 
     def end(self) -> None:
         """Answer what is open, and end."""
@@ -58,3 +77,37 @@ def gateway_config(app: GatewayApp, **options: Any) -> uvicorn.Config:
         http="httptools",
         **options,
     )
+
+
+async def serve_gateway(
+    url: str,
+    listener: socket.socket,
+    tokens: TokenFile | None,
+    limits: GatewayLimits,
+    certificate: Path | None,
+    key: Path | None,
+    ready: Callable[[], None],
+) -> None:
+    """Serve until told to end.
+
+    Args:
+        ready: called when requests are answered.
+
+    Raises:
+        InvalidOption: certificate and key cannot be used.
+        StoreUnavailable, Unsupported: Redis does not answer at the start, or does not suit.
+    """
+    from streamlease.gateway.http_app import GatewayApp
+
+    prepare()
+    async with connect(url) as client:
+        app = GatewayApp(client, tokens=tokens, limits=limits)
+        config = gateway_config(app, ssl_certfile=certificate, ssl_keyfile=key)
+        try:
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidOption(
+                f"--certificate {certificate} and --key {key} cannot be used ({error}): "
+                f"give two PEM files that belong together"
+            ) from None
+        await HttpServer(config, begun=ready).serve(sockets=[listener])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from streamlease.gateway.calls import Call
 from streamlease.gateway.core.accepting import ARROW, JSON, NDJSON, chosen
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.questions import parse_question
 from streamlease.gateway.core.rates import OpenPolls
 from streamlease.gateway.core.refusals import NotAcceptable
-from streamlease.gateway.pages import Page
+from streamlease.gateway.http_calls import HttpCall
+from streamlease.gateway.pages import MessagePage
 from streamlease.gateway.since_reading import SinceReading
 
 FORMS = (JSON, NDJSON, ARROW)
@@ -33,7 +33,7 @@ class MessageHandlers:
         self._reading = reading
         self._cursors = cursors
 
-    async def since(self, call: Call) -> None:
+    async def since(self, call: HttpCall) -> None:
         """``GET /v1/messages``."""
         asked = parse_question(call.parameters(), self._cursors, allowed=PARAMETERS)
         call.rights.check_consume(asked.filter)
@@ -56,7 +56,7 @@ class MessageHandlers:
         )
 
 
-def _rendered(page: Page, form: str) -> bytes:
+def _rendered(page: MessagePage, form: str) -> bytes:
     if form == JSON:
         return page.json
     return page.lines if form == NDJSON else page.arrow

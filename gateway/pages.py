@@ -22,7 +22,7 @@ from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA
 from streamlease.streams.rows.shared_rows import Rows
 
 
-class Page:
+class MessagePage:
     """Messages, in order.
 
     Args:

@@ -14,7 +14,7 @@ from streamlease.gateway.core.refusals import (
     NotAcceptable,
     NotFound,
     OtherHost,
-    Truncated,
+    TruncatedSince,
     WrongMethod,
     WrongType,
 )
@@ -37,7 +37,7 @@ from streamlease.protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from streamlease.gateway.calls import Call
+    from streamlease.gateway.http_calls import HttpCall
 
 BASE = "urn:streamlease:problem/"
 MEDIA_TYPE = b"application/problem+json"
@@ -58,7 +58,7 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     NotAcceptable: (406, "not-acceptable"),
     StreamSealed: (409, "stream-sealed"),
     Fenced: (409, "fenced"),
-    Truncated: (410, "history-truncated"),
+    TruncatedSince: (410, "history-truncated"),
     BodyTooLarge: (413, "body-too-large"),
     WrongType: (415, "wrong-type"),
     MessageTooLarge: (413, "message-too-large"),
@@ -84,12 +84,12 @@ def problem(error: StreamleaseError) -> dict[str, Any]:
         "status": status,
         "detail": " ".join(str(error).split()),
     }
-    if isinstance(error, Truncated):
+    if isinstance(error, TruncatedSince):
         document["oldest"] = error.oldest
     return document
 
 
-async def answer_problem(call: Call, error: StreamleaseError) -> None:
+async def answer_problem(call: HttpCall, error: StreamleaseError) -> None:
     """Answer a request that failed; if the answer has begun already, end the connection."""
     document = problem(error)
     headers: list[tuple[bytes, bytes]] = []

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 from urllib.parse import unquote
 
-from streamlease.gateway.calls import Call
 from streamlease.gateway.core.bodies import MessageColumns, MessageTable, Parsed, SingleMessage, parse_body
+from streamlease.gateway.http_calls import HttpCall
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.plain_values import iso
 from streamlease.protocol.topics import check_topic
@@ -24,7 +24,7 @@ TOPICS = "/v1/topics/"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Published(NamedTuple):
+class PublishedMessages(NamedTuple):
     """Where messages stand."""
 
     messages: int | None
@@ -65,7 +65,7 @@ class PublishHandler:
         """From now on there are requests."""
         self._publisher = publisher
 
-    async def publish(self, call: Call) -> None:
+    async def publish(self, call: HttpCall) -> None:
         """``POST /v1/topics/{topic}``."""
         topic = check_topic(call.below(TOPICS))
         call.rights.check_publish(topic)
@@ -74,21 +74,21 @@ class PublishHandler:
         done = await self._write(self._publisher, topic, parsed)
         await call.answer(201, done.json, b"application/json")
 
-    async def _write(self, publisher: Publisher, topic: str, parsed: Parsed) -> Published:
+    async def _write(self, publisher: Publisher, topic: str, parsed: Parsed) -> PublishedMessages:
         match parsed:
             case SingleMessage(payload, key, headers, timestamp):
                 stream, offset = await publisher.send(topic, payload, key, headers, timestamp)
-                return Published(None, str(stream), offset, timestamp)
+                return PublishedMessages(None, str(stream), offset, timestamp)
             case MessageColumns(payloads, keys, headers, timestamps):
                 places = await publisher.send_many(
                     topic, payloads, keys=keys, headers=headers, timestamps=timestamps
                 )
                 last = await self._last(topic, places, keys[-1] if keys else None)
-                return Published(len(payloads), *last, timestamps[-1])
+                return PublishedMessages(len(payloads), *last, timestamps[-1])
             case MessageTable(rows, timestamp):
                 places = await publisher.send_batch(topic, rows)
                 key = rows.column("key")[-1].as_py() if "key" in rows.schema.names else None
-                return Published(rows.num_rows, *await self._last(topic, places, key), timestamp)
+                return PublishedMessages(rows.num_rows, *await self._last(topic, places, key), timestamp)
             case _:
                 assert_never(parsed)
 
@@ -103,7 +103,7 @@ class PublishHandler:
         return str(stream), ends[stream]
 
 
-def _attributes(call: Call) -> dict[str, str]:
+def _attributes(call: HttpCall) -> dict[str, str]:
     """The attributes of a CloudEvent in headers, whose values have escapes."""
     if b"ce-specversion" not in call.headers:
         return {}

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from streamlease.gateway.calls import Gone
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
-from streamlease.gateway.core.questions import Point, Question
-from streamlease.gateway.core.refusals import Truncated
-from streamlease.gateway.feeds import Feed, Feeds, Taking
-from streamlease.gateway.pages import Page
+from streamlease.gateway.core.questions import AskedMessages, Point
+from streamlease.gateway.core.refusals import TruncatedSince
+from streamlease.gateway.feeds import Feed, Feeds, PageTaking
+from streamlease.gateway.http_calls import ClientGone
+from streamlease.gateway.pages import MessagePage
 from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId
 
@@ -41,7 +41,7 @@ class SinceReading:
         self._cursors = cursors
         self._turns = asyncio.Semaphore(READERS)
 
-    async def page(self, asked: Question, gone: asyncio.Future[None] | None = None) -> Page:
+    async def page(self, asked: AskedMessages, gone: asyncio.Future[None] | None = None) -> MessagePage:
         """What comes after the point that was asked about; if nothing, once there is some or the wait ends.
 
         Args:
@@ -49,7 +49,7 @@ class SinceReading:
 
         Raises:
             Gone: so it is.
-            Truncated: something behind the point is not there any more.
+            TruncatedSince: something behind the point is not there any more.
             UnknownSpace, InvalidTopic, InvalidInput, StoreUnavailable, StoreRefused, SchemaMismatch.
         """
         deadline = asyncio.get_running_loop().time() + asked.wait
@@ -63,7 +63,7 @@ class SinceReading:
         """The feeds of what `filter` matches, for `next_page` and `waited`; see ``Feeds.of``."""
         return await self._feeds.of(filter)
 
-    async def next_page(self, feeds: list[Feed], filter: str, since: Point, limit: int) -> Page:
+    async def next_page(self, feeds: list[Feed], filter: str, since: Point, limit: int) -> MessagePage:
         """What is there now, perhaps nothing; see `page`."""
         if feeds and isinstance(since, Cursor):
             page = self._feeds.page(feeds, filter, since, limit)
@@ -80,7 +80,7 @@ class SinceReading:
         limit: int,
         seconds: float,
         gone: asyncio.Future[None] | None,
-    ) -> Page:
+    ) -> MessagePage:
         """What is there once something may be, or after `seconds`; perhaps nothing. See `page`."""
         waiting = self._feeds.wait(feeds, filter)
         try:
@@ -94,18 +94,18 @@ class SinceReading:
         finally:
             self._feeds.leave(feeds, waiting)
         if gone is not None and gone.done():
-            raise Gone
+            raise ClientGone
         feeds[:] = await self._feeds.of(filter)  # spaces may have come
         return await self.next_page(feeds, filter, after if page is None else page.next, limit)
 
     # ------------------------------------------------------------ the log
 
-    async def _from_log(self, filter: str, since: Point, limit: int) -> Page:
+    async def _from_log(self, filter: str, since: Point, limit: int) -> MessagePage:
         try:
             async with self._open(filter, since) as reading:
                 return await self._read(reading, since, limit)
         except HistoryTruncated as error:
-            raise Truncated(
+            raise TruncatedSince(
                 str(error), self._cursors.text(await self._oldest(filter, since, error))
             ) from error
 
@@ -120,11 +120,11 @@ class SinceReading:
         async with opening as reading:
             yield reading
 
-    async def _read(self, reading: PlainSubscription, since: Point, limit: int) -> Page:
+    async def _read(self, reading: PlainSubscription, since: Point, limit: int) -> MessagePage:
         there = _streams(reading.positions)
         after = since if isinstance(since, Cursor) else Cursor({})
         await self._check_gone(after, there)
-        taking = Taking(after, limit)
+        taking = PageTaking(after, limit)
         spaces = {stream.space for stream in there}
         taking.places = {
             **{stream: place for stream, place in after.places.items() if stream.space not in spaces},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from streamlease.gateway.core.bearer import Rights, Tokens
+from streamlease.gateway.core.bearer import ClientRights, Tokens
 from streamlease.protocol.errors import InvalidOption
 
 LOOK_SECONDS = 1.0
@@ -26,7 +26,7 @@ class TokenFile:
         self._tokens = self._read()
         self._looked = 0.0
 
-    def rights(self, authorization: str | None, now: float) -> Rights:
+    def rights(self, authorization: str | None, now: float) -> ClientRights:
         """See ``Tokens.rights``.
 
         Args:

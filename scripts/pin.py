@@ -5,7 +5,7 @@ fit are kept; ``--upgrade`` takes the newest of everything. It needs ``uv`` (``p
 
 ========= ==============================================================================
 build.txt what building source packages needs; installed first, so builds are pinned too
-base.txt  the project with Spark, the page, traces and the demo's data
+base.txt  the project with Spark, the page, the gateway, traces and the demo's data
 dev.txt   base.txt at the same versions, and all that format, lint, types and tests need
 ========= ==============================================================================
 
@@ -76,9 +76,9 @@ def main() -> None:
     upgrade = parser.parse_args().upgrade
     REQUIREMENTS.mkdir(exist_ok=True)
     groups = ["--group", "pyproject.toml:dev", "--group", "pyproject.toml:helm"]
-    pin("dev.txt", ".[demo,ui,otel]\n", groups, upgrade=upgrade)
+    pin("dev.txt", ".[demo,ui,gateway,otel,testing]\n", groups, upgrade=upgrade)
     same = ["--constraint", "requirements/dev.txt"]
-    pin("base.txt", ".[demo,ui,otel]\n", same, upgrade=upgrade)
+    pin("base.txt", ".[demo,ui,gateway,otel,testing]\n", same, upgrade=upgrade)
     pin("build.txt", "setuptools>=80\n", same, upgrade=upgrade)
 
 

@@ -48,7 +48,7 @@ class _TokensFile(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Rights:
+class ClientRights:
     """What a client may do.
 
     Args:
@@ -82,7 +82,7 @@ class Rights:
             )
 
 
-EVERYTHING = Rights(None)
+EVERYTHING = ClientRights(None)
 """Of a client that needs no token."""
 
 
@@ -91,7 +91,7 @@ class Tokens:
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._rights = [
-            (one.sha256.lower().encode(), Rights(one.name, one.publish, one.consume, one.groups))
+            (one.sha256.lower().encode(), ClientRights(one.name, one.publish, one.consume, one.groups))
             for one in tokens
         ]
 
@@ -117,7 +117,7 @@ class Tokens:
                 raise InvalidOption(f"{file} has two tokens named {name!a}: give each its own name")
         return cls(found)
 
-    def rights(self, authorization: str | None) -> Rights:
+    def rights(self, authorization: str | None) -> ClientRights:
         """What the client with that header may do. Takes the same time whichever token it is, or none.
 
         Raises:
@@ -129,7 +129,7 @@ class Tokens:
             )
         scheme, _, token = authorization.partition(" ")
         digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest().encode()
-        found: Rights | None = None
+        found: ClientRights | None = None
         for known, rights in self._rights:
             if hmac.compare_digest(known, digest):
                 found = rights

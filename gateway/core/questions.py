@@ -19,7 +19,7 @@ MOST_WAIT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AskedMessages:
     """What is asked about messages."""
 
     filter: str
@@ -28,7 +28,9 @@ class Question:
     wait: float = 0.0
 
 
-def parse_question(given: Mapping[str, str], cursors: CursorCodec, *, allowed: frozenset[str]) -> Question:
+def parse_question(
+    given: Mapping[str, str], cursors: CursorCodec, *, allowed: frozenset[str]
+) -> AskedMessages:
     """The question in the parameters of a URL.
 
     Raises:
@@ -43,7 +45,7 @@ def parse_question(given: Mapping[str, str], cursors: CursorCodec, *, allowed: f
         raise InvalidOption(
             "the parameter filter is missing: give a topic filter, such as filter=flights/%23"
         )
-    return Question(
+    return AskedMessages(
         filter=check_filter(given["filter"]),
         since=parse_since(given.get("since", "latest"), cursors),
         limit=_limit(given.get("limit")),

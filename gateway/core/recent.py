@@ -26,7 +26,7 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_PIECES = 2048
 
 
-class Piece(NamedTuple, Generic[D]):
+class RecentPiece(NamedTuple, Generic[D]):
     """Some messages of one stream: ``start <= offset < end``."""
 
     number: int
@@ -47,7 +47,7 @@ class Recent(Generic[D]):
 
     def __init__(self, most_bytes: int = MOST_BYTES, most_pieces: int = MOST_PIECES) -> None:
         self._most = (most_bytes, most_pieces)
-        self._pieces: deque[Piece[D]] = deque()
+        self._pieces: deque[RecentPiece[D]] = deque()
         self._floors: dict[StreamId, int] = {}
         self._ends: dict[StreamId, int] = {}
         self._newest = 0
@@ -70,7 +70,7 @@ class Recent(Generic[D]):
             self._newest = max(self._newest, stream.generation)
         self._ends[stream] = end
         self.number += 1
-        self._pieces.append(Piece(self.number, stream, start, end, data, size))
+        self._pieces.append(RecentPiece(self.number, stream, start, end, data, size))
         self.bytes += size
         most_bytes, most_pieces = self._most
         while len(self._pieces) > 1 and (self.bytes > most_bytes or len(self._pieces) > most_pieces):
@@ -93,7 +93,7 @@ class Recent(Generic[D]):
             if stream.space == space
         )
 
-    def after(self, cursor: Cursor) -> Iterator[Piece[D]]:
+    def after(self, cursor: Cursor) -> Iterator[RecentPiece[D]]:
         """The pieces, in order, that have something after `cursor`."""
         behind = {stream for stream, end in self._ends.items() if cursor.next_of(stream) < end}
         if behind:

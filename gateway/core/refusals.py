@@ -33,7 +33,7 @@ class WrongType(StreamleaseError):
     """A body has a media type that nothing is known about."""
 
 
-class Truncated(StreamleaseError):
+class TruncatedSince(StreamleaseError):
     """Retention, or a loss, already took what was asked for; `oldest` is the cursor to go on from."""
 
     def __init__(self, why: str, oldest: str) -> None:

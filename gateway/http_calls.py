@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.types import Receive, Scope, Send
 
-from streamlease.gateway.core.bearer import EVERYTHING, Rights
+from streamlease.gateway.core.bearer import EVERYTHING, ClientRights
 from streamlease.gateway.core.rates import GatewayLimits, OpenPolls, Rates
 from streamlease.gateway.core.refusals import BodyTooLarge, OtherHost
 from streamlease.gateway.token_file import TokenFile
@@ -19,11 +19,11 @@ from streamlease.protocol.errors import InvalidInput
 MOST_PARAMETERS = 64
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client does not wait for the answer any more."""
 
 
-class Call:
+class HttpCall:
     """A request.
 
     Args:
@@ -37,7 +37,7 @@ class Call:
         self.scope = scope
         self.receive = receive
         self.send = send
-        self.rights: Rights = EVERYTHING
+        self.rights: ClientRights = EVERYTHING
         self.client = ""
         self._headers: dict[bytes, bytes] | None = None
 
@@ -110,7 +110,7 @@ class Call:
         parts, size = [], 0
         while True:
             if message["type"] != "http.request":
-                raise Gone
+                raise ClientGone
             part = message.get("body", b"")
             size += len(part)
             if size > most:
@@ -158,7 +158,7 @@ class Callers:
         self._rates = Rates(limits.requests_per_second)
         self.polls = OpenPolls(limits.open_polls, limits.client_polls)
 
-    def admit(self, call: Call) -> None:
+    def admit(self, call: HttpCall) -> None:
         """Find out who makes the request.
 
         Raises:
@@ -176,7 +176,7 @@ class Callers:
             call.client = client[0] if client else ""
         self._rates.take(call.client, now)
 
-    def _check_local(self, call: Call) -> None:
+    def _check_local(self, call: HttpCall) -> None:
         """Without tokens, no foreign page may have a browser ask for what its user may see."""
         host = call.header(b"host")
         if not is_allowed(host, frozenset()):

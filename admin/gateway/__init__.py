@@ -1,0 +1,1 @@
+"""``streamlease gateway``."""
