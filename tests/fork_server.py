@@ -29,13 +29,14 @@ BESIDES = ("streamlease.hosts.serve", "pandas")
 
 
 def warm() -> None:
-    """Import what the command needs, but not the demo, which needs Spark."""
+    """Import and make what the command needs, but not the demo, which needs Spark."""
     package = importlib.import_module("streamlease.admin")
     for found in pkgutil.walk_packages(package.__path__, "streamlease.admin."):
         if not found.name.startswith(("streamlease.admin.demo", "streamlease.admin.__main__")):
             importlib.import_module(found.name)
     for name in BESIDES:
         importlib.import_module(name)
+    sys.modules["streamlease.admin.cli"].tree()
     gc.collect()
     gc.freeze()
 
@@ -88,6 +89,8 @@ class Server:
         os.chdir(call["directory"])
         os.environ.clear()
         os.environ.update(call["environment"])
+        if any(name.startswith("_TYPER") for name in os.environ):  # read while the commands are made
+            sys.modules["streamlease.admin.cli"].tree.cache_clear()
         return list(call["words"])
 
     def _reap(self) -> None:
