@@ -183,6 +183,11 @@ def outcome_of_reply(append: Append, reply: Any) -> Appended | StreamleaseError:
                 f"stream {stream} takes no messages yet, because its space is being altered: try again; "
                 f"if it stays so, repeat 'streamlease space alter {stream.space}'"
             )
+        case b"epochs":
+            return InvalidInput(
+                f"stream {stream} takes no messages as they come, for its space has epochs: use "
+                f"client.epoch_publisher({stream.space!r}, NAME), or streamlease publish --publisher NAME"
+            )
         case b"unknown":
             return no_stream(stream)
         case b"foreign":

@@ -93,13 +93,14 @@ class AsyncLog:
     async def open(
         self,
         streams: Iterable[StreamId],
-        wanted: Literal["open", "pending", "begin"] = "open",
+        wanted: Literal["open", "epochs", "pending", "begin"] = "open",
         durability: Durability = MEMORY,
     ) -> None:
         """Bring streams into being; those that exist are left alone, but pending ones can be opened.
 
         Args:
-            wanted: ``pending`` makes streams that take nothing yet; ``begin`` opens those that exist.
+            wanted: ``pending`` makes streams that take nothing yet; ``begin`` opens those that exist; into
+                ``epochs`` only a keeper writes.
             durability: what must hold before it counts as done.
 
         Raises:

@@ -154,7 +154,7 @@ class SpaceStore:
                 epochs_on_loss=time.on_loss or "abort",
                 collection=collection,
             )
-            await self._log.open(space.streams())
+            await self._log.open(space.streams(), "epochs" if space.epochs else "open")
             if await self._table.write(seen, name, space.model_dump_json(), generation.number):
                 await self._table.make_durable(space)
                 await self.generations.tell_schemas(space)

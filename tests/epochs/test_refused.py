@@ -9,11 +9,12 @@ import pytest
 
 from streamlease.protocol.errors import InvalidInput
 from streamlease.spark.placing import Placer
+from streamlease.streams.entries.entries import Row, encode_message
 from streamlease.streams.epochs import keys
 from streamlease.streams.imports.inbox import InboxMover
 from streamlease.streams.imports.transfer import Item, Transfer
-from streamlease.streams.log.keys import inbox_refused, sink_staged, space_inbox
-from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.keys import inbox_refused, sink_staged, space_inbox, stream_meta
+from streamlease.streams.log.log import Append, AsyncLog
 from streamlease.streams.publish.staged.staging import Stager
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect, connect_blocking
 from streamlease.streams.spaces.spaces import Space, SpaceStore
@@ -36,6 +37,16 @@ async def space(redis: AsyncRedis) -> AsyncIterator[Space]:
     assert set((await AsyncLog(redis).next_offsets(made.streams())).values()) == {0}
     for stream in made.streams():
         assert await ask(redis, [("EXISTS", keys.staged_log(stream))]) == [0]
+
+
+async def test_an_append_by_the_script(redis: AsyncRedis, space: Space) -> None:
+    """A process of an older version, or of no version at all, knows nothing of epochs."""
+    stream = space.streams()[0]
+    append = Append(stream, "tower-7", 1, 0, encode_message(Row("clicks/a", b"x")))
+    with pytest.raises(InvalidInput, match=r"stream clicks\.0\.0 takes no messages as they come"):
+        await AsyncLog(redis).append(append)
+    # The scripts of older versions take nothing unless it is open.
+    assert await ask(redis, [("HGET", stream_meta(stream), "state")]) == [b"epochs"]
 
 
 async def test_a_transfer(redis: AsyncRedis, space: Space) -> None:

@@ -11,12 +11,14 @@ local function follow(stream_meta, open_meta)
   if not stream[1] then
     return false
   end
+  -- The staged log of a stream that only a keeper writes into is open to publishers.
+  local state = stream[1] == 'epochs' and 'open' or stream[1]
   local open = redis.call('HMGET', open_meta, 'next', 'state', 'schema')
   if not open[1] then
     redis.call('HSET', open_meta, 'next', '0', 'floor', '0', 'last_append', '0', 'bytes', '0')
   end
-  if open[2] ~= stream[1] then
-    redis.call('HSET', open_meta, 'state', stream[1])
+  if open[2] ~= state then
+    redis.call('HSET', open_meta, 'state', state)
   end
   if stream[2] and open[3] ~= stream[2] then
     redis.call('HSET', open_meta, 'schema', stream[2], 'schemas', redis.call('HGET', stream_meta, 'schemas') or '')

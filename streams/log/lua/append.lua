@@ -25,6 +25,7 @@
 --   {'foreign', entry id}                       somebody else put that entry behind the end of the log
 --   {'sealed'}                                  the stream takes no more
 --   {'pending'}                                 it takes nothing before its predecessors are sealed
+--   {'epochs'}                                  its space has epochs: a publisher of epochs stages messages
 --   {'unknown'}                                 there is no such stream
 
 -- include: streamlease.streams.log/log_end

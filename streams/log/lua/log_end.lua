@@ -8,12 +8,11 @@
 -- `meta` holds the fields next, state, last_append, bytes and schema of the meta.
 
 local function takes_nothing(meta)
-  if meta[2] == 'pending' then
-    return {'pending'}
+  if meta[2] == 'open' then
+    return
   end
-  if meta[2] ~= 'open' then
-    return {'sealed'}
-  end
+  -- 'epochs': only a keeper moves messages into it.
+  return {(meta[2] == 'pending' or meta[2] == 'epochs') and meta[2] or 'sealed'}
 end
 
 -- In a space with a schema the first field of an entry is 's', the fingerprint of the schema.

@@ -1,7 +1,9 @@
--- Bring a stream into being, or let one that waits begin. Lives go pending -> open -> sealed, never back.
+-- Bring a stream into being, or let one that waits begin. Lives go pending -> open -> sealed, never back; in a
+-- space with epochs epochs -> sealed: then nobody but a keeper writes into it.
 --
 -- KEYS  1 meta (hash)
 -- ARGV  1 'open'      make it open; one that is pending becomes open
+--         'epochs'    make it one of a space with epochs
 --         'pending'   make it pending: it takes appends only later
 --         'begin'     a pending one becomes open; nothing is made, for it may have been dropped meanwhile
 --
@@ -11,8 +13,8 @@
 --   {'unknown'}                   'begin': there is no such stream
 
 local wanted = ARGV[1]
-if wanted ~= 'open' and wanted ~= 'pending' and wanted ~= 'begin' then
-  return redis.error_reply("ERR open: wanted state must be 'open', 'pending' or 'begin'")
+if wanted ~= 'open' and wanted ~= 'epochs' and wanted ~= 'pending' and wanted ~= 'begin' then
+  return redis.error_reply("ERR open: wanted state must be 'open', 'epochs', 'pending' or 'begin'")
 end
 local meta = redis.call('HMGET', KEYS[1], 'next', 'state')
 if meta[1] then

@@ -14,7 +14,7 @@ if not meta[1] then
   return {'unknown'}
 end
 local next = tonumber(meta[1])
-if meta[2] ~= 'open' or next >= tonumber(ARGV[1]) then
+if meta[2] ~= 'open' and meta[2] ~= 'epochs' or next >= tonumber(ARGV[1]) then
   return {'fine', next}
 end
 redis.call('HSET', KEYS[1], 'next', ARGV[1])

@@ -96,6 +96,11 @@ class EpochTruth:
         written.came = self._came
 
     @property
+    def is_lossy(self) -> bool:
+        """Whether something was lost that was acknowledged."""
+        return not self._durable and bool(self.written.former)
+
+    @property
     def epochs(self) -> dict[Epoch, list[str]]:
         """All completed epochs with messages."""
         return self.written.now.epochs()
