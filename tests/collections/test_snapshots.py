@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import count
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from streamlease.agent.client import Client
 from streamlease.hosts.forgetting import spent
 from streamlease.hosts.snapshot_maker import LEAST_CHANGES, SnapshotMaker, is_due
 from streamlease.hosts.trimming import Retainer
-from streamlease.protocol.errors import HistoryTruncated
+from streamlease.protocol.errors import HistoryTruncated, NotDurable
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.collections import snapshots
+from streamlease.streams.collections import change_reading, snapshots
 from streamlease.streams.collections.core.multiset import Item
+from streamlease.streams.collections.core.tables import taken_in
 from streamlease.streams.collections.snapshots import StoredSnapshot, make_snapshot, newest_snapshots
 from streamlease.streams.log.keys import snapshot_entries, snapshot_state, stream_log
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.redis.connection import ask
+from streamlease.streams.redis.durability import Durability
+from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.spaces.retention import Newer, Retention, Trim, trim
 from streamlease.streams.spaces.spaces import Space
+from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory_server import MemoryServer
 from tests.collections.test_collection import item, send, settled, soon
 from tests.epochs.playing import kept
 
@@ -78,6 +87,105 @@ async def test_a_snapshot_in_many_entries_with_all_that_items_may_be(
     assert await items_of(client) == before
     async with client.collection("prices/$b") as prices:
         assert prices.items == {item(b"\xff\x00", topic="prices/$b"): 1}
+
+
+async def test_of_a_large_snapshot_only_a_part_is_in_memory(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of many changes only some are taken in at once."""
+    monkeypatch.setattr(snapshots, "ENTRY_BYTES", 300)
+    monkeypatch.setattr(snapshots, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(snapshots, "CHANGES_BYTES", 2000)
+    monkeypatch.setattr(change_reading, "READ_BYTES", 2000)
+    monkeypatch.setattr(snapshots, "AT_ONCE", 2)
+    most = {"page": 0, "changes": 0}
+
+    def noted(page: pa.Table, changes: pa.Table) -> tuple[pa.Table, pa.Table]:
+        most["page"] = max(most["page"], page.num_rows)
+        most["changes"] = max(most["changes"], changes.num_rows)
+        return taken_in(page, changes)
+
+    monkeypatch.setattr(snapshots, "taken_in", noted)
+    space, chance, sums = await collection(client), random.Random(3), Counter[Item]()
+    for _ in range(40):
+        changes = [(b"%05d" % chance.randrange(700), chance.choice([1, 1, -1])) for _ in range(50)]
+        for payload, diff in changes:
+            sums[item(payload)] += diff
+        await send(client, *changes)
+    made = [await snap(client, space, 2000)]
+    while (newest := made[-1]) is not None and newest.upto < 2000:
+        made.append(await snap(client, space, 2000))
+    assert len(made) > 3
+    expected = {one: count for one, count in sums.items() if count}
+    assert newest is not None and newest.messages == len(expected) > 2 * most["page"] > 0
+    assert 0 < most["changes"] < 200
+    await trim(client.redis, Trim(STREAM, Retention(messages=1), 2000))
+    assert await items_of(client) == expected
+
+
+async def test_a_snapshot_of_what_a_failover_has_replaced_is_not_taken(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = await collection(client)
+    await send(client, (b"kept", 1))
+    await send(client, (b"lost", 1))
+    real = snapshots._changes
+
+    async def read_and_failed_over(*args: Any) -> Any:
+        found = await real(*args)
+        (first, last) = (await ask(client.redis, [("XRANGE", stream_log(STREAM), "-", "+")]))[0]
+        other = [b"a", b"%d" % (int(last[1][1]) + 5), *last[1][2:]]
+        adding = [("XADD", stream_log(STREAM), id, *fields) for id, fields in (first, (last[0], other))]
+        await ask(client.redis, [("DEL", stream_log(STREAM)), *adding])
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshots, "_changes", read_and_failed_over)
+        assert await snap(client, space, 2) is None
+    assert (await newest_snapshots(client.redis, [STREAM]))[STREAM].number == 0
+    made = await snap(client, space, 2)
+    assert made is not None and made.messages == 2
+
+
+async def test_a_snapshot_counts_as_made_once_it_is_as_durable_as_the_space(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = await collection(client)
+    await send(client, (b"x", 1))
+    demands = space.model_copy(update={"durability": "replicated:3"})
+    asked: list[list[Durability]] = []
+
+    async def unconfirmed(redis: Any, call: Any, choices: list[Durability]) -> Any:
+        asked.append(choices)
+        return (await run_durably(redis, call, []))[0], "no replica has it"
+
+    monkeypatch.setattr(snapshots, "run_durably", unconfirmed)
+    with pytest.raises(
+        NotDurable, match=r"the snapshot of stream prices\.0\.0 up to 1 is there, and not durable yet"
+    ):
+        await snap(client, demands, 1)
+    assert asked == [[Durability.parse("replicated:3")]]
+
+
+async def test_no_failover_keeps_a_trim_and_loses_the_snapshot_above_it() -> None:
+    """A replica has the writes of a server in their order, so a WAIT between the two would add nothing."""
+    took, lost = 1, 0
+    while lost <= took:
+        ticks = count(1_000_000_000)
+        server = MemoryServer(lambda ticks=ticks: next(ticks) / 1000, replicated=True)  # type: ignore[misc]
+        client = connect(server, embedded=False)
+        space = await collection(client)
+        await send(client, (b"x", 2), (b"y", 1), (b"x", -1))
+        await ask(client.redis, [("WAIT", 1, 100)])
+        began = server.now()
+        assert await snap(client, space, 2) is not None
+        await trim(client.redis, Trim(STREAM, Retention(messages=1), 2))
+        took = server.now() - began
+        server.fail_over(lost)
+        assert await items_of(client) == {item(b"x"): 1, item(b"y"): 1}
+        await client.close()
+        lost += 1
+    assert took > 5
 
 
 async def test_of_two_makers_one_is_the_first(client: Client) -> None:

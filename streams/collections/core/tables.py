@@ -20,6 +20,9 @@ BESIDE = ("topic", "key", "diff")
 
 _MOST = 2**63 - 1
 
+_MARK = "!of"
+"""A column that no schema has: of which of two tables a row is."""
+
 
 def added_up(table: pa.Table) -> pa.Table:
     """A table that comes to the same with fewer rows; in no order, and perhaps not with the fewest."""
@@ -32,6 +35,30 @@ def added_up(table: pa.Table) -> pa.Table:
         ["diff" if name == "diff_sum" else name for name in grouped.schema.names]
     )
     return renamed.select(names).filter(pc.not_equal(renamed.column("diff"), 0))
+
+
+def taken_in(page: pa.Table, changes: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """A part of a multiset with the changes of its items, and the changes of other items.
+
+    Both together come to what they came to before. What cannot be grouped stays where it is.
+    """
+    names = page.schema.names
+    items = [name for name in names if name != "diff"]
+    marked = [
+        table.append_column(_MARK, pa.repeat(pa.scalar(mark), table.num_rows))
+        for table, mark in ((page, 1), (changes, 0))
+    ]
+    whole = pa.concat_tables(marked)
+    nested = any(pa.types.is_nested(whole.schema.field(name).type) for name in items)
+    if nested or not changes.num_rows or not _fits(whole):
+        return page, changes
+    grouped = whole.group_by(items, use_threads=False).aggregate([("diff", "sum"), (_MARK, "max")])
+    grouped = grouped.rename_columns(
+        ["diff" if name == "diff_sum" else name for name in grouped.schema.names]
+    )
+    grouped = grouped.filter(pc.not_equal(grouped.column("diff"), 0))
+    of_page = pc.equal(grouped.column(f"{_MARK}_max"), 1)
+    return grouped.filter(of_page).select(names), grouped.filter(pc.invert(of_page)).select(names)
 
 
 def _fits(table: pa.Table) -> bool:
