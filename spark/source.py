@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamlease.spark.batch_read import BatchReader
+    from streamlease.spark.collections.change_stream import ChangeStream
+    from streamlease.spark.collections.item_table import ItemTable
     from streamlease.spark.query.query import QuerySession
     from streamlease.spark.sink import BatchWriter, StreamWriter
 
@@ -61,19 +63,34 @@ class StreamleaseSource(DataSource):
             InvalidOption, InvalidTopic: an option is unknown or unacceptable.
             UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused: see ``spark.schema``.
         """
+        if self._is_of_collection():
+            from streamlease.spark.collections.collection_options import columns_of
+
+            return columns_of(self.options)
         return readable(self.options)
 
-    def streamReader(self, schema: StructType) -> StreamReader:
+    def _is_of_collection(self) -> bool:
+        return any(name.lower() == "collection" for name in self.options)
+
+    def streamReader(self, schema: StructType) -> StreamReader | ChangeStream:
         """A reader of the shared subscription, with the columns `schema`, some or all of the source's.
 
         Raises:
             SchemaMismatch: a column is not there, or is of another type.
         """
+        if self._is_of_collection():
+            from streamlease.spark.collections.change_stream import change_stream
+
+            return change_stream(schema, self.options)
         options = SourceOptions.parse(self.options)
         return StreamReader(options, stream_columns(options, schema))
 
-    def reader(self, schema: StructType) -> BatchReader:
-        """A reader of a part of the history; see ``spark.batch_read``."""
+    def reader(self, schema: StructType) -> BatchReader | ItemTable:
+        """A reader of a part of the history, or of the items of a collection; see ``spark.batch_read``."""
+        if self._is_of_collection():
+            from streamlease.spark.collections.item_table import item_table
+
+            return item_table(schema, self.options)
         from streamlease.spark.batch_read import batch_reader
 
         return batch_reader(schema, self.options)

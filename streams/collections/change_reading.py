@@ -126,3 +126,10 @@ def table_of(batch: pa.RecordBatch, schema: Schema | None) -> pa.Table:
     arrays = [batch.column("topic").cast(pa.string()), batch.column("key")]
     arrays += [batch.column(name) for name in contents]
     return pa.Table.from_arrays([*arrays, batch.column("diff")], names=["topic", "key", *contents, "diff"])
+
+
+def no_items(schema: Schema | None) -> pa.Table:
+    """A table without rows, of items with the columns of `schema`; None: of payloads."""
+    contents = [pa.field("payload", pa.binary())] if schema is None else [*schema.arrow]
+    fields = [pa.field("topic", pa.string()), pa.field("key", pa.binary()), *contents]
+    return pa.schema([*fields, pa.field("diff", pa.int64())]).empty_table()

@@ -16,7 +16,7 @@ from streamlease.streams.epochs.boundary_reading import EpochsLost, is_same
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.stored import joined_commands, parse_bounds
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.redis.connection import AsyncRedis, Command, ask
+from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, ask
 from streamlease.streams.spaces.spaces import Space
 
 AT_ONCE = 250
@@ -31,7 +31,7 @@ class Point(NamedTuple):
     """The boundary, in a space with epochs; None before the first one."""
 
 
-async def newest_point(redis: AsyncRedis, space: Space) -> Point:
+async def newest_point(redis: Redis, space: Space) -> Point:
     """The newest point of `space`.
 
     Raises:
@@ -49,7 +49,7 @@ async def newest_point(redis: AsyncRedis, space: Space) -> Point:
     return Point(ends)
 
 
-async def _newest_boundary(redis: AsyncRedis, space: Space) -> Point:
+async def _newest_boundary(redis: Redis, space: Space) -> Point:
     newest: Command = ("XREVRANGE", keys.bounds(space.name), "+", "-", "COUNT", 1)
     while True:
         # The ends change only with the boundary: the same number before and behind them vouches for them.

@@ -39,7 +39,7 @@ from streamlease.streams.entries.schemas import Schema, Versions
 from streamlease.streams.entries.splitting import pieces_of
 from streamlease.streams.log.keys import snapshot_entries, snapshot_state, stream_log, stream_meta
 from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.redis.connection import Argument, AsyncRedis, Command, ask
+from streamlease.streams.redis.connection import Argument, AsyncRedis, Command, Redis, ask
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.spaces import Space
@@ -84,7 +84,7 @@ class StoredSnapshot(NamedTuple):
     """Offsets below `upto` that Redis lost: from, and before which."""
 
 
-async def newest_snapshots(redis: AsyncRedis, streams: Sequence[StreamId]) -> dict[StreamId, StoredSnapshot]:
+async def newest_snapshots(redis: Redis, streams: Sequence[StreamId]) -> dict[StreamId, StoredSnapshot]:
     """The newest snapshot of each of `streams`.
 
     Raises:
@@ -107,7 +107,7 @@ def _stored(reply: Sequence[bytes | None]) -> StoredSnapshot:
 
 
 async def snapshot_tables(
-    redis: AsyncRedis,
+    redis: Redis,
     stream: StreamId,
     stored: StoredSnapshot,
     versions: Versions | None,

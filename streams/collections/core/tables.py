@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamlease.streams.collections.core.multiset import Change, Columns, Content, frozen
+from streamlease.streams.collections.core.multiset import Change, Columns, Content, Item, frozen
 
 BESIDE = ("topic", "key", "diff")
 """What each table has, whatever the items are."""
@@ -59,6 +59,26 @@ def taken_in(page: pa.Table, changes: pa.Table) -> tuple[pa.Table, pa.Table]:
     grouped = grouped.filter(pc.not_equal(grouped.column("diff"), 0))
     of_page = pc.equal(grouped.column(f"{_MARK}_max"), 1)
     return grouped.filter(of_page).select(names), grouped.filter(pc.invert(of_page)).select(names)
+
+
+def summed(table: pa.Table) -> pa.Table:
+    """A table with a row for each item that is there, in no order.
+
+    Raises:
+        pa.ArrowInvalid, OverflowError: a count does not fit into 64 bits.
+    """
+    shorter = added_up(table)
+    if shorter is not table:
+        return shorter
+    counts: dict[Item, int] = {}
+    places: dict[Item, int] = {}
+    for place, change in enumerate(changes_of(table)):
+        counts[change.item] = counts.get(change.item, 0) + change.diff
+        places.setdefault(change.item, place)
+    there = [item for item, count in counts.items() if count]
+    taken = table.take(pa.array([places[item] for item in there], pa.int64()))
+    diffs = pa.array([counts[item] for item in there], pa.int64())
+    return taken.set_column(taken.schema.get_field_index("diff"), "diff", diffs)
 
 
 def _fits(table: pa.Table) -> bool:

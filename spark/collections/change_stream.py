@@ -1,0 +1,194 @@
+"""``spark.readStream`` with ``collection`` ``changes``: what is there at one point, and then all changes.
+
+::
+
+    nothing |== items at the first point, diff = their count ==| changes | changes | ...
+
+An offset is a point: where each stream ends. Spark keeps it in its checkpoint, which says all that there is
+to know; so a micro-batch that is made again has the same rows, as a multiset. In a space with epochs each
+point is a boundary, so a micro-batch has all of an epoch or nothing of it. There is no group, and nothing
+else is kept of the query: retention does not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from streamlease.agent.client import Client
+from streamlease.agent.loop import LoopThread
+from streamlease.protocol.errors import InvalidOption, StoreRefused, StoreUnavailable
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.offsets import OffsetRange
+from streamlease.spark.batch_read import RangesPartition, divide
+from streamlease.spark.collections.collection_options import CHANGES, CollectionFrame
+from streamlease.spark.collections.content import RETRY_SECONDS, changes_between
+from streamlease.spark.collections.item_table import ItemsPartition, item_tasks
+from streamlease.spark.query.query import leave_at_the_end
+from streamlease.spark.setup import source_process
+from streamlease.streams.collections.points import newest_point
+from streamlease.streams.collections.snapshots import StoredSnapshot, newest_snapshots
+
+log = logging.getLogger(__name__)
+
+_Offset = dict[str, Any]
+T = TypeVar("T")
+
+
+class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark's driver and workers call."""
+
+    def __init__(self, frame: CollectionFrame) -> None:
+        self._frame = frame
+        self._driver: CollectionClient | None = None
+        self._last: _Offset | None = None
+        """Beyond which nothing is offered; None: everything is."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the reader for its workers, which only call `read`.
+        return vars(ChangeStream(self._frame))
+
+    def _beside(self) -> CollectionClient:
+        if self._driver is None:
+            self._driver = CollectionClient(self._frame)
+            leave_at_the_end(self.stop)
+        return self._driver
+
+    def initialOffset(self) -> _Offset:
+        """Nothing was read."""
+        return {"space": self._frame.space.name, "ends": {}}
+
+    def latestOffset(self, start: _Offset, limit: ReadLimit) -> _Offset:
+        """The newest point; `start` if there is nothing new.
+
+        Raises:
+            InvalidOption: `start` is of another collection, or of one that was there before under this name.
+            StoreUnavailable, StoreRefused: Redis did not answer for ``redis.timeout``.
+        """
+        self._check(start)
+        newest = self._last or self._beside().newest(fresh=not start["ends"])
+        source_process.begun()
+        behind = [stream for stream, end in start["ends"].items() if newest["ends"].get(stream, 0) < end]
+        if behind and self._last is None:
+            raise InvalidOption(
+                f"stream {behind[0]} ends before {start['ends'][behind[0]]}, where the query was: its space "
+                f"was made anew, or Redis lost what was read, as in a failover; begin with a new checkpoint"
+            )
+        return start if behind or newest["ends"] == start["ends"] else newest
+
+    def _check(self, start: _Offset) -> None:
+        name = self._frame.space.name
+        if start.get("space") != name or not isinstance(start.get("ends"), dict):
+            raise InvalidOption(
+                f"the checkpoint is not of a stream of the changes of space {name}: use a new checkpoint"
+            )
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Offer nothing that comes later than now."""
+        self._last = self._beside().newest(fresh=True)
+
+    def partitions(self, start: _Offset, end: _Offset) -> Sequence[InputPartition]:
+        """The items of the first point, or the changes from one to another."""
+        ends = {StreamId.parse(stream): offset for stream, offset in end["ends"].items()}
+        if not start["ends"]:
+            noted = {
+                StreamId.parse(stream): StoredSnapshot(*stored)
+                for stream, stored in end.get("snapshots", {}).items()
+            }
+            return item_tasks(ends, noted)
+        ranges = {
+            stream: OffsetRange(start["ends"].get(str(stream), 0), offset)
+            for stream, offset in ends.items()
+            if offset > start["ends"].get(str(stream), 0)
+        }
+        return [RangesPartition(part) for part in divide(ranges)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition; runs in an executor's Python worker."""
+        if isinstance(partition, ItemsPartition):
+            return partition.rows(self._frame, "diff")
+        assert isinstance(partition, RangesPartition)
+        return changes_between(self._frame, partition.ranges)
+
+    def commit(self, end: _Offset) -> None:
+        """Nobody but the checkpoint keeps how far the query is."""
+
+    def stop(self) -> None:
+        """Close what is open."""
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+
+class CollectionClient:
+    """The client beside Spark's driver; with epochs, it sees that there is a keeper."""
+
+    def __init__(self, frame: CollectionFrame) -> None:
+        self._frame = frame
+        self._thread = LoopThread("streamlease-collection")
+        self._client: Client | None = None
+
+    def newest(self, *, fresh: bool) -> _Offset:
+        """The newest point.
+
+        Args:
+            fresh: whether a query begins there, so that the snapshots are noted.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        return self._thread.call(self._patiently(lambda: self._newest(fresh=fresh)))
+
+    async def _newest(self, *, fresh: bool) -> _Offset:
+        client = await self._connected()
+        space = await client.spaces.get(self._frame.space.name)
+        # The snapshots first: what is read later ends behind them.
+        stored = await newest_snapshots(client.redis, space.streams()) if fresh else {}
+        point = await newest_point(client.redis, space)
+        there: _Offset = {
+            "space": space.name,
+            "ends": {str(one): end for one, end in point.ends.items() if end},
+        }
+        noted = {str(stream): [*one] for stream, one in stored.items() if one.number}
+        return there | ({"snapshots": noted} if noted else {})
+
+    async def _connected(self) -> Client:
+        if self._client is None:
+            options = self._frame.options
+            client = Client(options.redis, embedded=options.embedded_leader)
+            await client.__aenter__()
+            self._client = client
+            if self._frame.space.epochs:
+                (await client.agent()).need_keepers()
+        return self._client
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        give_up = time.monotonic() + self._frame.options.redis_timeout_ms / 1000
+        while True:
+            try:
+                return await work()
+            except (StoreUnavailable, StoreRefused) as error:
+                if time.monotonic() >= give_up:
+                    raise
+                log.info("collection %s: %s", self._frame.options.filter, error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def close(self) -> None:
+        """Close the client. A second call does nothing."""
+        if self._thread.runs:
+            if self._client is not None:
+                self._thread.call(self._client.close())
+            self._thread.stop()
+
+
+def change_stream(schema: StructType, given: Mapping[str, str]) -> ChangeStream:
+    """A reader of the columns `schema`; see `CollectionFrame.of` for what it raises."""
+    return ChangeStream(CollectionFrame.of(given, schema, CHANGES))
