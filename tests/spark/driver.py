@@ -20,6 +20,8 @@ from pyspark.errors import PySparkException  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql.functions import expr  # noqa: E402
 
+from streamlease.agent import blocking  # noqa: E402
+
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
@@ -202,6 +204,49 @@ def continuous(spark: SparkSession, step: dict[str, Any]) -> Any:
     return {"messages": query.messages, "restarts": query.restarts, "active": query.is_active}
 
 
+def collected(spark: SparkSession, step: dict[str, Any]) -> Any:
+    """Change a collection, read its changes up to what is there then; the table of its items, as JSON."""
+    with blocking.connect(step["options"]["redis"]) as client, client.publisher() as pub:
+        for topic, payload, diff in step["changes"]:
+            pub.send(topic, payload.encode(), diff=diff)
+    query = (
+        load(spark, {**step["options"], "collection": "changes"})
+        .selectExpr("topic", "cast(payload as string) payload", "diff", "offset")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", step["checkpoint"])
+        .trigger(availableNow=True)
+        .start(step["out"])
+    )
+    query.awaitTermination()
+    items = {**step["options"], "collection": "items"}
+    rows = spark.read.format("streamlease").options(**items).load()
+    return [[row["topic"], bytes(row["payload"]).decode(), row["count"]] for row in rows.collect()]
+
+
+def joined(spark: SparkSession, step: dict[str, Any]) -> Any:
+    """Join two spaces by their epochs; the most rows of its state. With `batches`, stop after so many."""
+    left, right = (
+        load(spark, options)
+        .selectExpr(f"cast(payload as string) {name}", f"timestamp_seconds(epoch[0] + 1) as {name}_epoch")
+        .withWatermark(f"{name}_epoch", "0 seconds")
+        for name, options in step["sides"].items()
+    )
+    ours, theirs = step["sides"]
+    both = left.join(right, left[f"{ours}_epoch"] == right[f"{theirs}_epoch"])
+    rows = both.selectExpr(ours, theirs, f"array(unix_seconds({ours}_epoch) - 1) as epoch")
+    writer = rows.writeStream.format("parquet").option("checkpointLocation", step["checkpoint"])
+    if "batches" in step:
+        query = writer.trigger(processingTime="0 seconds").start(step["out"])
+        while query.lastProgress is None or query.lastProgress.batchId < step["batches"]:
+            query.awaitTermination(0.05)  # raises what it ended with
+        query.stop()
+    else:
+        query = writer.trigger(availableNow=True).start(step["out"])
+    query.awaitTermination()
+    states = [one.stateOperators[0].numRowsTotal for one in query.recentProgress if one.stateOperators]
+    return {"state": max(states)}
+
+
 def count(spark: SparkSession, step: dict[str, Any]) -> Any:
     """How often each message is in the sink, as Spark reads it."""
     rows = spark.read.parquet(step["out"]).groupBy("stream", "offset").count().collect()
@@ -223,7 +268,7 @@ def main() -> None:
     steps = {
         function.__name__: function
         for function in (where, refused, once, fails_first, twice, late, always, continuous, count)
-    }
+    } | {"collected": collected, "joined": joined}
     for step in wanted["steps"]:
         say(steps[step["do"]](spark, step))
     spark.stop()
