@@ -20,6 +20,7 @@ ROOMS = (
     "borrower",
     "hosts",
     "agent",
+    "gateway",
     "testing",
     "spark",
     "admin",

@@ -180,7 +180,7 @@ def _session(reader: SharedReader) -> str:
 def _watch_readers(world: World, enter: Any) -> None:
     judge, sometimes = world.judge, world.sometimes
     granted, acknowledged = SharedReader.granted, Settling.acknowledged
-    skip, missing, give_up_lost = Fetching._skip, Fetching._missing, SharedReader._give_up_lost
+    skip, missing, give_up_lost = Held.skip, Fetching._missing, SharedReader._give_up_lost
 
     def on_grant(reader: SharedReader, slot: int, grant: Any) -> None:
         session = _session(reader)
@@ -198,10 +198,10 @@ def _watch_readers(world: World, enter: Any) -> None:
         judge.acknowledged(ack.stream, ack.offset)
         acknowledged(settling, slot, ack)
 
-    def on_skip(fetching: Fetching, held: Held, start: int, end: int) -> None:
+    def on_skip(held: Held, start: int, end: int) -> bool:
         judge.skipped(held.stream, held.lease_epoch, start, end)
         sometimes["messages of other topics are passed over"] += 1
-        skip(fetching, held, start, end)
+        return skip(held, start, end)
 
     def on_missing(fetching: Fetching, one: News, hole: MissingOffsets) -> None:
         judge.missing(str(one.stream), one.start, hole.oldest)
@@ -221,7 +221,7 @@ def _watch_readers(world: World, enter: Any) -> None:
     ):
         enter(mock.patch.object(SharedReader, name, act))
     enter(mock.patch.object(Settling, "acknowledged", on_acknowledged))
-    enter(mock.patch.object(Fetching, "_skip", on_skip))
+    enter(mock.patch.object(Held, "skip", on_skip))
     enter(mock.patch.object(Fetching, "_missing", on_missing))
 
 
