@@ -35,6 +35,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
     Unsupported,
 )
+from streamlease.streams.publish.kept_answers import KeyReused
 
 if TYPE_CHECKING:
     from streamlease.gateway.http_calls import HttpCall
@@ -46,6 +47,7 @@ RETRY_SECONDS = 1
 
 PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     InvalidInput: (400, "invalid-input"),
+    KeyReused: (422, "key-reused"),
     InvalidOption: (400, "invalid-option"),
     InvalidTopic: (400, "invalid-topic"),
     InvalidCursor: (400, "invalid-cursor"),

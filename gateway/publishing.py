@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 from urllib.parse import unquote
 
 from streamlease.gateway.core.bodies import MessageColumns, MessageTable, Parsed, SingleMessage, parse_body
+from streamlease.gateway.core.refusals import BodyTooLarge
 from streamlease.gateway.http_calls import HttpCall
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.plain_values import iso
 from streamlease.protocol.topics import check_topic
+from streamlease.streams.publish.kept_answers import MOST_BYTES, KeptAnswers
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -58,6 +60,7 @@ class PublishHandler:
 
     def __init__(self, client: Client, body_bytes: int, clock: Callable[[], float] = time.time) -> None:
         self._client = client
+        self._answers = KeptAnswers(client.redis, client.spaces)
         self._body_bytes = body_bytes
         self._clock = clock
 
@@ -71,8 +74,35 @@ class PublishHandler:
         call.rights.check_publish(topic)
         body = await call.body(self._body_bytes)
         parsed = parse_body(call.header, _attributes(call), body, int(self._clock() * 1_000_000))
-        done = await self._write(self._publisher, topic, parsed)
-        await call.answer(201, done.json, b"application/json")
+        key = call.header(b"idempotency-key")
+        if key is None:
+            answer = (await self._write(self._publisher, topic, parsed)).json
+        else:
+            answer = await self._once(call, key, topic, body, parsed)
+        await call.answer(201, answer, b"application/json")
+
+    async def _once(self, call: HttpCall, key: str, topic: str, body: bytes, parsed: Parsed) -> bytes:
+        if len(body) > MOST_BYTES:
+            raise BodyTooLarge(
+                f"the body is longer than {MOST_BYTES} bytes, which is the most with an Idempotency-Key: "
+                f"send it in parts"
+            )
+        named = sorted((name, value) for name, value in call.headers.items() if _counts(name))
+
+        async def publish(publisher: Publisher) -> bytes:
+            return (await self._write(publisher, topic, parsed)).json
+
+        def found(taken: dict[StreamId, tuple[int, int]]) -> bytes | None:
+            count = 1 if isinstance(parsed, SingleMessage) else _rows(parsed)
+            if sum(messages for _, messages in taken.values()) != count:
+                return None
+            stream, (first, messages) = max(taken.items())
+            at = parsed.timestamps[-1] if isinstance(parsed, MessageColumns) else parsed.timestamp
+            kind = None if isinstance(parsed, SingleMessage) else count
+            return PublishedMessages(kind, str(stream), first + messages - 1, at).json
+
+        content = b"".join(b"%b:%b\n" % one for one in named) + body
+        return await self._answers.once(call.client, key, content, topic, publish, found)
 
     async def _write(self, publisher: Publisher, topic: str, parsed: Parsed) -> PublishedMessages:
         match parsed:
@@ -112,3 +142,12 @@ def _attributes(call: HttpCall) -> dict[str, str]:
         for name, value in call.headers.items()
         if name.startswith(b"ce-")
     }
+
+
+def _counts(name: bytes) -> bool:
+    """Whether a header is part of what is published."""
+    return name in (b"content-type", b"streamlease-key") or name.startswith(b"ce-")
+
+
+def _rows(parsed: MessageColumns | MessageTable) -> int:
+    return len(parsed.payloads) if isinstance(parsed, MessageColumns) else int(parsed.rows.num_rows)

@@ -19,6 +19,8 @@ key                       type    what
 ``...:snapshot:TOKEN``    stream  its entries; what was not finished, or followed by another, expires
 ``sl:{sink:NAME}:state``  hash    newest batch of a sink and what it consists of: batch, version, plan
 ``sl:{sink:NAME}:staged`` set     ``BATCH STREAM TOKEN`` of all that is staged for a sink; expires
+``sl:{o:HASH}:once``      hash    of a request with a key of the client's own: owner, until (ms), print,
+                                  answer (``streams/publish/kept_answers``); expires after an hour
 ``sl:{spaces}:defs``      hash    space -> its definition as JSON
 ``sl:{spaces}:gens``      hash    space -> highest generation ever used; outlives the space
 ``sl:{spaces}:version``   string  goes up with every change of a definition

@@ -263,6 +263,22 @@ class AsyncLog:
             if record is not None and (parts := record.split())
         }
 
+    async def taken_of(self, publisher: str, streams: Iterable[StreamId]) -> dict[StreamId, tuple[int, int]]:
+        """First offset and number of messages of the last append of `publisher`, where it had any.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        wanted = [*streams]
+        commands: list[Command] = [("HGET", stream_publishers(stream), publisher) for stream in wanted]
+        found = await ask(self._redis, commands) if commands else []
+        records = zip(wanted, found, strict=True)
+        return {
+            stream: (int(parts[2]), int(parts[3]))
+            for stream, record in records
+            if record is not None and (parts := record.split())
+        }
+
     async def states(self, streams: Iterable[StreamId]) -> dict[StreamId, LogState]:
         """What is known about `streams`, in one round trip; those that do not exist are left out."""
         wanted = [*streams]

@@ -108,6 +108,7 @@ class Publisher:
         self._staging = staging
         self._spaces = spaces or SpaceStore(redis)
         self._max_messages = max_batch_messages
+        self.forgotten = staging is None  # whether the streams forget its id when it is closed
         self._buffer = Buffer(max_buffer_bytes)
         self._timeout = delivery_timeout
         self._turns = Turns()
@@ -146,8 +147,7 @@ class Publisher:
             who=None if staging is None else staging.who,
             wanted=self._ready.nudge,
         )
-        check = check_plain if staging is None else staging.check
-        self._routes = Routes(self._spaces, self._lanes, check)
+        self._routes = Routes(self._spaces, self._lanes, check_plain if staging is None else staging.check)
         self._entering = Entering(
             self._gate, self._turns, self._routes, self._lanes, self._buffer, self._traces, self._timeout
         )
@@ -395,6 +395,6 @@ class Publisher:
         finally:
             await self._sender.close()
             await self.singles.close()
-        if self._staging is None:  # whose name would be taken for a new one, and its fence with it
+        if self.forgotten:  # a name would be taken for a new one, and its fence with it
             with contextlib.suppress(StreamleaseError):  # the server forgets by itself, only later
                 await self._log.forget(self.id, self._lanes.left.union(self._lanes.by_stream))

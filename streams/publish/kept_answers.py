@@ -1,0 +1,140 @@
+"""Publishing under a key of the client: the same answer for an hour, and nothing twice.
+
+A record in Redis says who does it, and afterwards the answer. The messages are appended by a publisher whose
+id comes from the key, so their streams take them once, whoever sends them. That is what holds if the one who
+began died, or stood still, between the append and the record.
+
+* Only the owner publishes. Another one waits, and takes over when the owner was silent for longer than
+  publishing can take. It appends under the same id: what was there already is a duplicate, with its offsets.
+* The owner has the id forgotten only if it still was the owner when the answer was kept. After a take-over
+  the streams remember it for a day, for the former owner may wake up.
+* If the space got new streams between a beginning that died and its repetition, the former streams are asked
+  what they took. Where that is a part only, the answer is ``Indefinite``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from streamlease.protocol.errors import Indefinite, InvalidInput, StoreUnavailable, StreamleaseError
+from streamlease.protocol.ids import StreamId, random_token
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.spaces.spaces import SpaceStore
+
+KEPT_MS = 3_600_000
+DELIVERY_SECONDS = 15.0
+OWNER_MS = 60_000
+"""Longer than `DELIVERY_SECONDS`, and what comes before and after."""
+
+LONGEST_WAIT = 5.0
+LOOK_SECONDS = 0.1
+MOST_BYTES = 4 * 1024 * 1024
+"""Of what is published under one key: each stream gets one entry of it."""
+
+LONGEST_KEY = 255
+
+_SCRIPT = load_script("streamlease.streams.publish", "answer_once")
+
+Publish = Callable[[Publisher], Awaitable[bytes]]
+Found = Callable[[dict[StreamId, tuple[int, int]]], bytes | None]
+
+
+class KeyReused(InvalidInput):
+    """The key of a client names something else already."""
+
+
+class KeptAnswers:
+    """The answers of one Redis."""
+
+    def __init__(self, redis: AsyncRedis, spaces: SpaceStore) -> None:
+        self._redis = redis
+        self._spaces = spaces
+
+    async def once(
+        self, who: str, key: str, content: bytes, topic: str, publish: Publish, found: Found
+    ) -> bytes:
+        """What `publish` answers, now or the first time.
+
+        Args:
+            who: the client to whom the key belongs.
+            content: what is published, all of it.
+            publish: does it by the publisher that it is given, each stream at most one entry.
+            found: the answer, if what streams of former generations took (first offset, count) is all of it.
+
+        Raises:
+            KeyReused: the key named something else within the last hour.
+            StoreUnavailable: another request with that key is under way.
+            Indefinite: nobody knows whether all of it was published.
+            What `publish` raises.
+        """
+        if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():
+            raise InvalidInput(f"the Idempotency-Key is {ascii(key)[:80]}: give 1 to 255 ASCII characters")
+        name = hashlib.sha256(f"{len(who)} {who} {key}".encode()).hexdigest()[:40]
+        record, owner = f"sl:{{o:{name}}}:once", random_token()
+        print_of = hashlib.sha256(f"{topic}\0".encode() + content).hexdigest()
+        taken_over = await self._claim(record, owner, print_of, key)
+        if isinstance(taken_over, bytes):
+            return taken_over
+        try:
+            answer = await self._former(f"~{name}", topic, found) if taken_over else None
+            publisher = Publisher(
+                self._redis, spaces=self._spaces, token=lambda: name, max_batch_messages=1 << 20,
+                max_batch_bytes=2 * MOST_BYTES, delivery_timeout=DELIVERY_SECONDS,
+            )  # fmt: skip
+            publisher.forgotten = False
+            try:
+                answer = answer or await publish(publisher)
+                if await self._settled(record, owner, answer):
+                    publisher.forgotten = not taken_over
+            finally:
+                await publisher.close()
+        except StreamleaseError:
+            await self._run(record, "let_go", owner)
+            raise
+        return answer
+
+    async def _claim(self, record: str, owner: str, print_of: str, key: str) -> bool | bytes:
+        """Whether it was taken over from somebody; or the answer."""
+        ends = asyncio.get_running_loop().time() + LONGEST_WAIT
+        while True:
+            what, *more = await self._run(record, "claim", owner, print_of, OWNER_MS, KEPT_MS)
+            if what == b"mine":
+                return bool(more[0])
+            if what == b"answer":
+                answer: bytes = more[0]
+                return answer
+            if what == b"other":
+                raise KeyReused(
+                    f"the Idempotency-Key {ascii(key)[:80]} named another request within the last hour: "
+                    f"take a new key for each request, and the same one to repeat it"
+                )
+            if asyncio.get_running_loop().time() > ends:
+                raise StoreUnavailable("a request with this Idempotency-Key is under way: repeat it later")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _former(self, publisher: str, topic: str, found: Found) -> bytes | None:
+        """What came of a beginning, if the space has other streams since then."""
+        space = await self._spaces.for_topic(topic)
+        former = [stream for stream in space.streams() if stream.generation < space.newest.number]
+        taken = await AsyncLog(self._redis).taken_of(publisher, former)
+        if not taken:
+            return None
+        answer = found(taken)
+        if answer is None:
+            raise Indefinite(
+                f"part of it was published before space {space.name} got other streams, the rest was not: "
+                f"look what is there, and publish the rest under another key"
+            )
+        return answer
+
+    async def _settled(self, record: str, owner: str, answer: bytes) -> bool:
+        return bool((await self._run(record, "settle", owner, answer, KEPT_MS))[0] == b"kept")
+
+    async def _run(self, record: str, *args: Any) -> Any:
+        return await _SCRIPT.run(self._redis, [record], args)
