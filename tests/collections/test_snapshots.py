@@ -215,12 +215,9 @@ async def test_a_maker_that_dies_anywhere_leaves_what_was_there(
     async def die(*_: object) -> None:
         raise Killed
 
-    class Dead:
-        run = staticmethod(die)
-
-    for name, dead in (("_write", die), ("_TAKE", Dead)):
+    for where, name in ((snapshots._Parts, "add"), (snapshots, "run_durably")):
         with monkeypatch.context() as patched:
-            patched.setattr(snapshots, name, dead)
+            patched.setattr(where, name, die)
             with pytest.raises(Killed):
                 await snap(client, space, 2)
         assert (await newest_snapshots(client.redis, [STREAM]))[STREAM] == first
