@@ -44,6 +44,8 @@ OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 # Of Debian's redis-server package and what it links to, what a small system may lack.
 REDIS_PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1")
 BROWSER_PACKAGES = {"chromium": ("chromium", "google-chrome"), "chromium-driver": ("chromedriver",)}
+MOSQUITTO_VARIABLE = "STREAMLEASE_TEST_MOSQUITTO"
+MOSQUITTO = CACHE / "mosquitto"
 SLOW_SUITES = (
     "spark",
     "cluster",
@@ -55,12 +57,12 @@ SLOW_SUITES = (
     "thorough",
 )  # markers of pyproject.toml
 NOTHING_TO_RUN, INTERRUPTED = 5, 2  # exit statuses of pytest
-REDIS_WRAPPER = """\
+WRAPPER = """\
 #!/bin/sh
-# Written by run.py: runs the unpacked Redis with the libraries that were unpacked beside it.
+# Written by run.py: runs the unpacked server with the libraries that were unpacked beside it.
 here=$(cd "$(dirname "$0")" && pwd)
 libraries=$(echo "$here"/files/usr/lib/*-linux-gnu*)
-LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$here/files/usr/bin/redis-server" "$@"
+LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$here/files/PROGRAM" "$@"
 """
 
 
@@ -202,17 +204,23 @@ def provide_redis7() -> Path:
 
 def unpack_redis7() -> None:
     how_else = f"install redis-server 7 or newer, or set {REDIS_VARIABLE} to the path of one"
+    unpack("redis-server", REDIS_PACKAGES, REDIS7, "usr/bin/redis-server", how_else)
+    if redis7_version(REDIS7 / "redis-server") < 7:
+        shutil.rmtree(REDIS7, ignore_errors=True)
+        raise SetupError(f"the Redis server that apt-get gave does not start or is older than 7: {how_else}")
+
+
+def unpack(package: str, packages: Sequence[str], place: Path, program: str, how_else: str) -> None:
+    """Unpack Debian's `packages` into `place`, with a script there that runs `program` of them."""
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
-            raise SetupError(
-                f"the tests need a Redis server and there is no {tool} to get one with: {how_else}"
-            )
-    scratch = CACHE / f"redis7.{os.getpid()}"
+            raise SetupError(f"the tests need {package} and there is no {tool} to get it with: {how_else}")
+    scratch = CACHE / f"{place.name}.{os.getpid()}"
     shutil.rmtree(scratch, ignore_errors=True)
     (scratch / "packages").mkdir(parents=True)
     try:
-        download = ["apt-get", "download", *REDIS_PACKAGES]
-        failed = f"cannot download Debian's redis-server ({how_else})"
+        download = ["apt-get", "download", *packages]
+        failed = f"cannot download Debian's {package} ({how_else})"
         try:
             run_logged(download, failed=failed, cwd=scratch / "packages")
         except SetupError:
@@ -220,20 +228,59 @@ def unpack_redis7() -> None:
                 raise
             run_logged(["apt-get", "update"], failed=failed)
             run_logged(download, failed=failed, cwd=scratch / "packages")
-        for package in sorted((scratch / "packages").glob("*.deb")):
-            run_logged(["dpkg-deb", "-x", package, scratch / "files"], failed=f"cannot unpack {package.name}")
-        wrapper = scratch / "redis-server"
-        wrapper.write_text(REDIS_WRAPPER)
+        for found in sorted((scratch / "packages").glob("*.deb")):
+            run_logged(["dpkg-deb", "-x", found, scratch / "files"], failed=f"cannot unpack {found.name}")
+        wrapper = scratch / Path(program).name
+        wrapper.write_text(WRAPPER.replace("PROGRAM", program))
         wrapper.chmod(0o755)
-        if redis7_version(wrapper) < 7:
-            raise SetupError(
-                f"the Redis server that apt-get gave does not start or is older than 7: {how_else}"
-            )
         shutil.rmtree(scratch / "packages")
-        shutil.rmtree(REDIS7, ignore_errors=True)
-        scratch.rename(REDIS7)
+        shutil.rmtree(place, ignore_errors=True)
+        scratch.rename(place)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_mosquitto(program: str | Path) -> bool:
+    """Whether that is a Mosquitto which runs."""
+    try:
+        said = subprocess.run([program, "-h"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return False
+    return said.startswith("mosquitto version 2")
+
+
+def provide_mosquitto() -> Path:
+    """An MQTT broker for the tests of the bridge: named, installed, unpacked before, or unpacked now."""
+    how_else = f"install mosquitto 2, or set {MOSQUITTO_VARIABLE} to the path of one"
+    named = os.environ.get(MOSQUITTO_VARIABLE)
+    if named:
+        if not is_mosquitto(named):
+            raise SetupError(f"{MOSQUITTO_VARIABLE} names {named}, which is no Mosquitto of version 2")
+        return Path(named)
+    wrapper = MOSQUITTO / "mosquitto"
+    for found in (shutil.which("mosquitto"), "/usr/sbin/mosquitto", wrapper):
+        if found is not None and is_mosquitto(found):
+            return Path(found)
+    with step("unpacking Debian's mosquitto into .cache/mosquitto for the tests"):
+        unpack("mosquitto", mosquitto_packages(how_else), MOSQUITTO, "usr/sbin/mosquitto", how_else)
+    if not is_mosquitto(wrapper):
+        shutil.rmtree(MOSQUITTO, ignore_errors=True)
+        raise SetupError(f"the mosquitto that apt-get gave does not start: {how_else}")
+    return wrapper
+
+
+def mosquitto_packages(how_else: str) -> list[str]:
+    """Debian's mosquitto and what it links to, as far as this machine lacks it."""
+    ask = ["apt-get", "--simulate", "--no-install-recommends", "install", "mosquitto"]
+    if shutil.which(ask[0]) is None:
+        raise SetupError(f"the tests need mosquitto and there is no {ask[0]} to get it with: {how_else}")
+    for update in (os.geteuid() == 0, False):
+        said = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
+        packages = re.findall(r"^Inst (\S+)", said, re.MULTILINE)
+        if packages or not update:
+            break
+        run_logged(["apt-get", "update"], failed=f"cannot look for Debian's mosquitto ({how_else})")
+    return packages or ["mosquitto"]
 
 
 def provide_browser() -> None:
@@ -375,6 +422,7 @@ def main(arguments: Sequence[str]) -> int:
         set_up("base" if command == "demo" else "dev")
         if with_tests or command == "setup":
             os.environ[REDIS_VARIABLE] = str(provide_redis7())
+            os.environ[MOSQUITTO_VARIABLE] = str(provide_mosquitto())
         if with_tests and rest != ["--fast"] and "not browser" not in " ".join(rest):
             provide_browser()
     if command == "demo":

@@ -24,7 +24,7 @@ from streamlease.admin import serving, status_view, top, web
 from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.doctor import doctor
 from streamlease.admin.epochs import epochs_cli
-from streamlease.admin.gateway import gateway_cli
+from streamlease.admin.gateway import bridge_cli, gateway_cli
 from streamlease.admin.groups import group_cli
 from streamlease.admin.messages import collection_view, consume, importing, publish
 from streamlease.admin.output import document, note
@@ -47,6 +47,7 @@ app.add_typer(space_cli.app, name="space")
 app.add_typer(group_cli.app, name="group")
 app.add_typer(epochs_cli.app, name="epochs")
 app.command("serve")(serving.serve)
+app.add_typer(bridge_cli.app, name="bridge")
 app.add_typer(importing.app, name="import")
 app.command("publish")(publish.publish)
 app.command("consume")(consume.consume)

@@ -35,6 +35,8 @@
     |   +-- StreamPending       the space is being altered; it takes messages soon (``streams.log.appends``)
     +-- NotDurable              written, but not as durably as the space demands; it may still exist
     +-- Indefinite              no answer came after sending: it was done, or it was not
+    +-- BrokerRefused           an MQTT broker will not do what is needed (``gateway.mqtt.broker_errors``)
+    +-- BrokerUnavailable       it does not answer, or ended the connection (retriable; there, too)
     +-- TaskFailed              a task of this process ended by a defect, and what it did with it
 
 Each message is one line: what is wrong, with which value, and what to do. ``retriable`` says whether

@@ -174,6 +174,8 @@ STOREYS = [
     "spark.setup",
     "spark.core",
     "spark",
+    "gateway.mqtt.core",
+    "gateway.mqtt",
     "gateway.core",
     "gateway",
     "admin",

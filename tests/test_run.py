@@ -92,6 +92,7 @@ def test_arguments_go_to_pytest_as_they_are_and_without_them_tests_run_side_by_s
     monkeypatch.setattr(run_py, "become", become)
     monkeypatch.setattr(run_py, "set_up", lambda _profile: None)
     monkeypatch.setattr(run_py, "provide_redis7", lambda: "redis-server")
+    monkeypatch.setattr(run_py, "provide_mosquitto", lambda: "mosquitto")
     monkeypatch.setattr(run_py, "provide_browser", lambda: None)
     side_by_side: list[bool] = []
 
@@ -102,6 +103,7 @@ def test_arguments_go_to_pytest_as_they_are_and_without_them_tests_run_side_by_s
     monkeypatch.setattr(run_py, "run_tests", run_tests)
     monkeypatch.setattr(run_py, "check_sources", lambda: 0)
     monkeypatch.setenv(run_py.REDIS_VARIABLE, "")
+    monkeypatch.setenv(run_py.MOSQUITTO_VARIABLE, "")
     with pytest.raises(SystemExit):
         run_py.main(["test", "tests/leader", "-k", "poison"])
     assert became == [("python", "-m", "pytest", "tests/leader", "-k", "poison")]

@@ -1,1 +1,1 @@
-"""``streamlease gateway``."""
+"""``streamlease gateway`` and ``streamlease bridge``: ways to the log for other systems."""

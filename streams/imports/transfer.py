@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from streamlease.protocol.errors import (
+    Fenced,
     Indefinite,
     InvalidInput,
     NotDurable,
@@ -54,6 +55,8 @@ MAX_BYTES = 1024 * 1024
 ITEM_BYTES = 64
 FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
+MOST_TOPICS = 100_000
+"""How many topics are remembered with their space."""
 
 _PASSING = (StoreUnavailable, StoreRefused, Indefinite, NotDurable, ProgressMoved)
 _CHANGED = (StreamSealed, StreamPending, UnknownSpace, SchemaMismatch)
@@ -87,6 +90,8 @@ class Transfer:
         publisher: the name of the source; it must not begin with ``~``.
         space: the only space to which the messages may belong; None for any.
         patience: seconds without any success after which an error comes out.
+        alone: incarnations are processes, of which the newest counts: where a later one has appended, a
+            message of this one is `Fenced` rather than taken for one that is there.
     """
 
     def __init__(
@@ -98,8 +103,10 @@ class Transfer:
         space: str | None = None,
         codec: Codec = "zstd",
         patience: float = 30.0,
+        alone: bool = False,
     ) -> None:
         self._publisher = publisher
+        self._alone = alone
         self._log = AsyncLog(redis)
         self._spaces = spaces or SpaceStore(redis)
         self._only = space
@@ -198,6 +205,8 @@ class Transfer:
             place = space.stream_for(item.topic, item.key, generation)
             there = self._positions.get(place)
             if there is not None and there >= item.position:
+                if self._alone and there[0] > item.position[0]:
+                    raise Fenced(f"{self._publisher} was started again elsewhere: end one of the two")
                 return None
         return place
 
@@ -217,6 +226,8 @@ class Transfer:
         known = self._known.get(space.name)
         if known is None:
             known = await self._load(space.name)
+        if len(self._of_topic) >= MOST_TOPICS:
+            self._of_topic.clear()
         self._of_topic[item.topic] = known
         return known
 

@@ -118,6 +118,11 @@ def source_state(source: str) -> str:
     return f"sl:{{source:{source}}}:state"
 
 
+def installation_id() -> str:
+    """The text by which other systems know what is in this Redis."""
+    return "sl:{installation}:id"
+
+
 def space_inbox(space: str) -> str:
     """The plain Redis stream to which any client may XADD messages for a space."""
     return f"sl:{{inbox:{space}}}"

