@@ -11,15 +11,14 @@ pending. Whoever has a higher term fences this one at the next decision or recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from streamlease.protocol.epochs.order import Epoch
-from streamlease.protocol.errors import Fenced, NotDurable, StoreRefused, StreamleaseError, Unsupported
+from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError, Unsupported
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.boundaries import Boundary, DroppedOpen, MovedPart
@@ -27,6 +26,7 @@ from streamlease.streams.epochs.core.fold import Dropped, Fold, Owned
 from streamlease.streams.epochs.core.silence import Sign, Silences
 from streamlease.streams.epochs.stored import (
     Numbered,
+    expect,
     lines_command,
     parse_lines,
     parse_state,
@@ -34,7 +34,7 @@ from streamlease.streams.epochs.stored import (
     read_writers,
     state_command,
 )
-from streamlease.streams.epochs.tidying import STREAMS_AT_ONCE, forgettable, orphans
+from streamlease.streams.epochs.tidying import STREAMS_AT_ONCE, forgettable, is_dropped, orphans
 from streamlease.streams.epochs.writing import lose
 from streamlease.streams.log.appends import refused_append
 from streamlease.streams.log.keys import append_keys, stream_news
@@ -107,6 +107,8 @@ class Keeper:
         self._silences = Silences(timeout) if timeout is not None else None
         self._fold = Fold(dimensions)
         self._open: _Open | None = None
+        self._stamp = ""
+        """When the last line that it has folded was written: another may stand there after a failover."""
         self._kept_line = 0
         """The last line in the newest snapshot."""
         self._kept_boundary = 0
@@ -130,14 +132,14 @@ class Keeper:
             Unsupported: what is there cannot be read.
             StoreUnavailable, StoreRefused, Indefinite: try again.
         """
-        _expect(await self._script("take_over", [keys.state(self.space)], [self._term]), b"taken")
+        expect(await self._script("take_over", [keys.state(self.space)], [self._term]), b"taken")
         (reply,) = await ask(self._redis, [state_command(self.space)])
         stored = parse_state(reply)
         fold = self._fold
         if stored.snapshot:
             fold = Fold.load(fold.dimensions, stored.snapshot)
         self._fold, self._open, self._kept_line = fold, None, fold.line
-        self._kept_boundary = fold.boundary
+        self._kept_boundary, self._stamp = fold.boundary, stored.stamp
         ahead: list[Numbered] = []
         while fold.boundary < stored.boundary:
             bounds = await read_bounds(self._redis, self.space, fold.boundary)
@@ -210,7 +212,7 @@ class Keeper:
             for stream, end in old.ends.items():
                 args += (str(stream), end)
             names = [keys.bounds(self.space), keys.base(self.space), keys.state(self.space)]
-            _expect(await self._script("forget", names, args), b"forgotten")
+            expect(await self._script("forget", names, args), b"forgotten")
 
     # ------------------------------------------------------------ inside
 
@@ -228,10 +230,11 @@ class Keeper:
         return ahead
 
     def _apply(self, lines: Iterable[Numbered]) -> None:
-        for number, line in lines:
-            if number != self._fold.line + 1:
+        for one in lines:
+            if one.number != self._fold.line + 1 or one.follows != self._stamp:
                 raise self._hole(f"line {self._fold.line + 1}")
-            self._fold.apply(number, line)
+            self._fold.apply(one.number, one.line)
+            self._stamp = one.stamp
 
     def _take(self, number: int, upto: int) -> None:
         dropped = self._fold.dropped
@@ -239,9 +242,9 @@ class Keeper:
 
     async def _decide(self) -> None:
         number, upto = self._fold.boundary + 1, self._fold.line
-        args: list[Argument] = [self._term, number, upto]
-        reply = await self._script("decide", [keys.state(self.space)], args)
-        if _expect(reply, b"decided") != upto:
+        args: list[Argument] = [self._term, number, upto, self._stamp]
+        reply = await self._script("decide", [keys.state(self.space), keys.lines(self.space)], args)
+        if expect(reply, b"decided") != upto:
             raise self._hole(f"the decision about boundary {number}")
         self._take(number, upto)
 
@@ -300,7 +303,7 @@ class Keeper:
             streams = self._streams[begin : begin + STREAMS_AT_ONCE]
             fields = await ask(self._redis, [("HKEYS", keys.staged_epochs(stream)) for stream in streams])
             wanted = {
-                stream: [one for one in found if _is_dropped(one, gone, waiting)]
+                stream: [one for one in found if is_dropped(one, gone, waiting)]
                 for stream, found in zip(streams, fields, strict=True)
             }
             await self._remove(wanted, gone.name, (gone.inc + 1) * INCARNATIONS - 1)
@@ -336,20 +339,21 @@ class Keeper:
             tuple(DroppedOpen(one.name, one.inc, one.frontier) for one in opened.dropped),
         )
         args: list[Argument] = [self._term, opened.number, boundary.dump(), keys.news(self.space)]
+        args += [opened.upto, self._stamp]
         for stream, end in opened.ends.items():
             args += (str(stream), end)
-        names = [keys.state(self.space), keys.bounds(self.space), keys.ends(self.space)]
+        names = [key(self.space) for key in (keys.state, keys.bounds, keys.ends, keys.lines)]
         reply = await self._script("record", names, args)
-        _expect(reply, b"recorded")
+        expect(reply, b"recorded")
 
     async def _keep(self) -> None:
         """Have a new snapshot, if there are many lines behind the last one. Nothing is due now."""
         fold = self._fold
         if fold.line - self._kept_line < SNAPSHOT_LINES:
             return
-        args: list[Argument] = [self._term, fold.line, fold.dump()]
+        args: list[Argument] = [self._term, fold.line, fold.dump(), fold.boundary, self._stamp]
         reply = await self._script("snapshot", [keys.state(self.space), keys.lines(self.space)], args)
-        _expect(reply, b"kept")
+        expect(reply, b"kept")
         self._kept_line, self._kept_boundary = fold.line, fold.boundary
 
     async def _script(self, name: str, names: Sequence[str], args: Sequence[Argument]) -> Any:
@@ -370,25 +374,6 @@ class Keeper:
             f"{what} of the epochs of space {self.space} is not what its keeper knows: Redis lost writes, or "
             f"another keeper is there; it begins again"
         )
-
-
-def _expect(reply: Any, good: bytes) -> int:
-    """The number behind a good reply.
-
-    Raises:
-        Fenced: another keeper has a higher term.
-        StoreRefused: it is none.
-    """
-    if reply[0] == good:
-        return int(reply[1]) if len(reply) > 1 else 0
-    if reply[0] == b"fenced":
-        raise Fenced(f"a keeper of term {int(reply[1])} is there: this one ends")
-    raise StoreRefused(f"the keeper is answered {reply!r}: Redis lost writes, or another keeper is there")
-
-
-def _is_dropped(staged: bytes, gone: Dropped, waiting: Container[tuple[Epoch, str, int]]) -> bool:
-    epoch, name, inc = keys.parse_staged_field(staged)
-    return name == gone.name and inc <= gone.inc and (epoch, name, inc) not in waiting
 
 
 def _move_call(stream: StreamId, number: int, upto: int, pieces: Sequence[tuple[Owned, int, int]]) -> Call:

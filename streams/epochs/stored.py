@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from streamlease.protocol.errors import EpochsTruncated, StoreRefused
+from streamlease.protocol.errors import EpochsTruncated, Fenced, StoreRefused
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.boundaries import Boundary
@@ -29,6 +29,10 @@ class Numbered(NamedTuple):
 
     number: int
     line: Line
+    stamp: str = ""
+    """When it was written."""
+    follows: str = ""
+    """When the line before it was written."""
 
 
 class Stored(NamedTuple):
@@ -42,16 +46,18 @@ class Stored(NamedTuple):
     folded: int
     """The last line in the snapshot."""
     snapshot: bytes | None
+    stamp: str = ""
+    """When the last line in the snapshot was written."""
 
 
 def state_command(space: str) -> Command:
     """Asks for what `parse_state` takes."""
-    return ("HMGET", keys.state(space), "term", "boundary", "pending", "folded", "snapshot")
+    return ("HMGET", keys.state(space), "term", "boundary", "pending", "folded", "snapshot", "stamp")
 
 
 def parse_state(reply: Sequence[bytes | None]) -> Stored:
     """What the reply to `state_command` says."""
-    term, boundary, pending, folded, snapshot = reply
+    term, boundary, pending, folded, snapshot, stamp = reply
     number, _, upto = (pending or b"").partition(b" ")
     return Stored(
         int(term or 0),
@@ -59,6 +65,7 @@ def parse_state(reply: Sequence[bytes | None]) -> Stored:
         (int(number), int(upto)) if pending else None,
         int(folded or 0),
         snapshot,
+        (stamp or b"").decode(),
     )
 
 
@@ -73,7 +80,10 @@ def parse_lines(reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Numbered
     Raises:
         Unsupported: one cannot be read.
     """
-    return [Numbered(int(id.partition(b"-")[0]), parse_line(fields[1])) for id, fields in reply]
+    return [
+        Numbered(int(id.partition(b"-")[0]), parse_line(fields[1]), *(one.decode() for one in fields[3:6:2]))
+        for id, fields in reply
+    ]
 
 
 class Writer(NamedTuple):
@@ -244,7 +254,21 @@ async def catch_up(redis: Redis, space: str, fold: Fold) -> bool:
         (reply,) = await ask(redis, [lines_command(space, fold.line)])
         if not reply:
             return True
-        for number, line in parse_lines(reply):
-            if number != fold.line + 1:
+        for one in parse_lines(reply):
+            if one.number != fold.line + 1:
                 return False
-            fold.apply(number, line)
+            fold.apply(one.number, one.line)
+
+
+def expect(reply: Any, good: bytes) -> int:
+    """The number behind a good reply.
+
+    Raises:
+        Fenced: another keeper has a higher term.
+        StoreRefused: it is none.
+    """
+    if reply[0] == good:
+        return int(reply[1]) if len(reply) > 1 else 0
+    if reply[0] == b"fenced":
+        raise Fenced(f"a keeper of term {int(reply[1])} is there: this one ends")
+    raise StoreRefused(f"the keeper is answered {reply!r}: Redis lost writes, or another keeper is there")

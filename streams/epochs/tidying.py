@@ -11,13 +11,14 @@ an incarnation staged that never entered: Redis lost that, and it writes no line
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 from streamlease.protocol.epochs.antichains import is_open
+from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
-from streamlease.streams.epochs.core.fold import Fold
+from streamlease.streams.epochs.core.fold import Dropped, Fold
 from streamlease.streams.epochs.stored import PAGE, Writer, bounds_command, parse_bounds, read_writers
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, ask
@@ -108,3 +109,9 @@ class _Judge:
             return True
         there = self._fold.present.get(name)
         return there is not None and there.inc == inc and not is_open(self._fold.frontier_of(name), epoch)
+
+
+def is_dropped(staged: bytes, gone: Dropped, waiting: Container[tuple[Epoch, str, int]]) -> bool:
+    """Whether what is staged under a field is of an incarnation that was given up."""
+    epoch, name, inc = keys.parse_staged_field(staged)
+    return name == gone.name and inc <= gone.inc and (epoch, name, inc) not in waiting

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 
-from streamlease.protocol.errors import EpochsTruncated, Fenced, StreamleaseError
+from streamlease.protocol.errors import EpochsTruncated, Fenced, StoreRefused, StreamleaseError
 from streamlease.streams.epochs import keeping, keys, tidying
 from streamlease.streams.epochs.beginning import begin_earliest
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.stored import read_base, read_bounds
-from streamlease.streams.epochs.writing import LineWriter
+from streamlease.streams.epochs.writing import LineWriter, lose
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from streamlease.streams.spaces.spaces import Generation, Space
+from streamlease.testing.memory_connection import connect_redis
+from streamlease.testing.memory_server import MemoryServer
 from tests.epochs.staging import (
     SPACE,
     STREAMS,
@@ -378,3 +382,56 @@ async def test_what_is_behind_empty_boundaries_that_are_forgotten_is_read_from_t
     assert [one.number for one in await read_bounds(redis, SPACE, 2)] == [3, 4]
     began = await begin_earliest(redis, of_epochs())
     assert (began.number, began.ends) == (3, dict.fromkeys(STREAMS, 0))
+
+
+async def ahead_of_a_failover() -> tuple[MemoryServer, AsyncRedis, Keeper]:
+    """A keeper that has folded and recorded what a failover lost: the line with which `a` gave epoch 0 up."""
+    ticks = count(1_000_000_000)
+    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    redis = connect_redis(server)
+    await AsyncLog(redis).open(STREAMS, "epochs")
+    a, keeper = await entered(redis), await keeper_of(redis)
+    part = await stage(redis, 0, (0,), ["x"])
+    assert not await keeper.turn()
+    await ask(redis, [("WAIT", 1, 100)])
+    await a.advance(((1,),), [part])
+    assert await keeper.turn()
+    assert server.fail_over(10_000) > 0
+    return server, redis, keeper
+
+
+async def test_no_snapshot_is_kept_of_a_boundary_that_redis_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next keeper would begin behind it, and never decide another one."""
+    _, redis, keeper = await ahead_of_a_failover()
+    monkeypatch.setattr(keeping, "SNAPSHOT_LINES", 1)
+    with pytest.raises(StoreRefused, match="Redis lost writes"):
+        await keeper.turn()
+    assert await ask(redis, [("HGET", keys.state(SPACE), "snapshot")]) == [None]
+
+
+async def test_a_keeper_does_not_go_on_behind_lines_that_stand_in_the_place_of_lost_ones() -> None:
+    _, redis, keeper = await ahead_of_a_failover()
+    assert await lose(redis, SPACE, "a", 1, "operator")  # has the number of the line that was lost
+    b = await entered(redis, "b")
+    with pytest.raises(StoreRefused, match=r"line 3 .* is not what its keeper knows"):
+        await keeper.turn()
+    following = await keeper_of(redis, 2)
+    part = await stage(redis, 1, (0,), ["y"], "b")
+    await b.advance(((2,),), [part])
+    while await following.turn():
+        pass
+    assert await contents(redis, 0) == []
+    assert await contents(redis, 1) == ["y"]
+    assert following.fold.lower == ((2,),)
+
+
+async def test_nothing_is_decided_upon_lines_that_redis_lost() -> None:
+    """Others stand there, as many."""
+    _, redis, keeper = await ahead_of_a_failover()
+    assert await lose(redis, SPACE, "a", 1, "operator")
+    newest = await ask(redis, [("HGET", keys.state(SPACE), "boundary")])
+    with pytest.raises(StoreRefused):
+        await keeper._decide()
+    assert await ask(redis, [("HGET", keys.state(SPACE), "boundary")]) == newest

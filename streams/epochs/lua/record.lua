@@ -1,16 +1,20 @@
 -- Record a boundary that was decided, and whose messages are in their streams.
 --
--- KEYS  1 state (hash)  2 bounds (stream)  3 ends (hash)
+-- KEYS  1 state (hash)  2 bounds (stream)  3 ends (hash)  4 lines (stream)
 -- ARGV  1 term of the keeper
 --       2 number of the boundary
 --       3 the boundary as JSON
 --       4 news channel
---       5... stream, end   of the streams that changed
+--       5 upto   the number of the line up to which it folds
+--       6 stamp  when that line was written
+--       7... stream, end   of the streams that changed
 --
 -- Replies
 --   {'recorded'}             by this call, or before
 --   {'fenced', term}         another keeper has a higher term
---   {'other', boundary}      it was not decided, or Redis lost that; the newest boundary is this
+--   {'other', boundary}      it was not decided, or Redis lost that, or lines; the newest boundary is this
+
+-- include: streamlease.streams.epochs/same_lines
 
 local it = redis.call('HMGET', KEYS[1], 'term', 'boundary', 'pending')
 local term = tonumber(it[1] or 0)
@@ -23,12 +27,12 @@ if newest == tonumber(ARGV[2]) then
   redis.call('HSET', KEYS[1], 'boundary', ARGV[2])
   return {'recorded'}
 end
-if not it[3] or string.match(it[3], '^%d+') ~= ARGV[2] then
+if it[3] ~= ARGV[2] .. ' ' .. ARGV[5] or not same_lines(KEYS[1], KEYS[4], ARGV[5], ARGV[6]) then
   return {'other', newest}
 end
 local time = redis.call('TIME')
 redis.call('XADD', KEYS[2], ARGV[2] .. '-0', 'b', ARGV[3], 't', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)))
-for i = 5, #ARGV, 2 do
+for i = 7, #ARGV, 2 do
   redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1])
 end
 redis.call('HSET', KEYS[1], 'boundary', ARGV[2])

@@ -30,12 +30,15 @@ local function now_ms()
 end
 
 -- Put a line behind the others, and announce it; its number. XADD first: it is what Redis refuses when memory is
--- short, and then nothing was written.
+-- short, and then nothing was written. Its field 'h' says when that was, 'p' when the
+-- line before it was written: so no line follows one that a failover has put in the place of another.
 local function write_line(writers, lines, text, news)
   local number = tonumber(redis.call('HGET', writers, '!lines') or 0) + 1
   local shown = string.format('%.0f', number)
-  redis.call('XADD', lines, shown .. '-0', 'l', text)
-  redis.call('HSET', writers, '!lines', shown)
+  local time = redis.call('TIME')
+  local stamp = time[1] .. string.sub('00000' .. time[2], -6)
+  redis.call('XADD', lines, shown .. '-0', 'l', text, 'h', stamp, 'p', redis.call('HGET', writers, '!last') or '')
+  redis.call('HSET', writers, '!lines', shown, '!last', stamp)
   redis.call('PUBLISH', news, 'line ' .. shown)
   return number
 end

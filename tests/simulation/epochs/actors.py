@@ -164,7 +164,7 @@ class Changer(AnySender):
         while not self.leaving:
             for one in await self.send(publisher.send, None):
                 one.tried = True
-                one.certain = one.acknowledged
+                one.certain = one.acknowledged and not one.at_risk
             await asyncio.sleep(self.world.random.randint(1, 2 * self._pace) / 1000)
         with contextlib.suppress(*UNANSWERED):
             await publisher.close()
@@ -227,7 +227,7 @@ class Sender(AnySender):
     async def _advance(self, publisher: EpochPublisher) -> None:
         world = self.world
         to = self._next(publisher.frontier)
-        given = world.truth.gives_up(self._sent, to)
+        given, losses = world.truth.gives_up(self._sent, to), world.truth.losses
         for _ in range(3):
             try:
                 await publisher.advance(to)
@@ -237,7 +237,7 @@ class Sender(AnySender):
                 world.sometimes["an advance fails"] += 1
                 continue  # the first error of a message, or no answer
             self._given += given
-            world.truth.given_up(self._given, world.timeline.now)
+            world.truth.given_up(self._given, world.timeline.now, losses)
             self._sent = [one for one in self._sent if is_open(to, one.epoch)]
             return
 
@@ -257,14 +257,14 @@ class Sender(AnySender):
 
     async def _leave(self, publisher: EpochPublisher) -> None:
         world = self.world
-        given = world.truth.gives_up(self._sent, ())
+        given, losses = world.truth.gives_up(self._sent, ()), world.truth.losses
         try:
             await publisher.close()
         except UNANSWERED:
             world.sometimes["a leaving fails"] += 1  # it is over all the same; the time-out decides
             return
         world.sometimes["a publisher leaves"] += 1
-        world.truth.given_up([*self._given, *given], world.timeline.now)
+        world.truth.given_up([*self._given, *given], world.timeline.now, losses)
 
 
 class Closer(Actor):

@@ -92,6 +92,8 @@ class EpochTruth:
         self.written = written
         self.sent: dict[str, Sent] = {}
         self.handed_out = 0
+        self.losses = 0
+        """How many failovers have lost what was acknowledged."""
         self._durable = durable
         written.came = self._came
 
@@ -127,8 +129,14 @@ class EpochTruth:
             one.tried = True
         return given
 
-    def given_up(self, given: Iterable[Sent], now: float) -> None:
-        """It was answered, and so are all lines before it."""
+    def given_up(self, given: Iterable[Sent], now: float, losses: int) -> None:
+        """It was answered, and so are all lines before it.
+
+        Args:
+            losses: those before it was asked: since then its line may be lost, though it was answered.
+        """
+        if losses != self.losses:
+            return
         for one in given:
             if one.at_risk:
                 one.vouched |= one.acknowledged
@@ -140,8 +148,9 @@ class EpochTruth:
         self.written.failed_over()
         if self._durable:
             return
+        self.losses += 1
         for one in self.sent.values():
-            if one.acknowledged and one.since > border:
+            if not one.acknowledged or one.since > border:
                 one.at_risk, one.certain, one.vouched = True, False, False
 
     # ------------------------------------------------------------ readers
