@@ -28,7 +28,7 @@ from streamlease.registry import keys
 from streamlease.streams.epochs.core.standing import standing
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.news import EpochNews
-from streamlease.streams.epochs.stored import read_frontier_since
+from streamlease.streams.epochs.stored import parse_state, read_frontier_since, state_command
 from streamlease.streams.log.keys import SPACE_NEWS
 from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis, ask
@@ -167,6 +167,7 @@ class Keepers:
                     await self._keep_under(kept, claim.term, bell)
                 except Fenced as error:
                     log.warning("keeper of space %s: %s", space.name, error)
+                    await self._go_above(space.name, claim)
                     return
                 except (*UNANSWERED, NotDurable) as error:
                     log.warning("keeper of space %s: %s", space.name, error)
@@ -176,6 +177,13 @@ class Keepers:
                     await asyncio.sleep(FAULTY_SECONDS)
         finally:
             self._news.forget(space.name, bell)
+
+    async def _go_above(self, space: str, claim: Claim) -> None:
+        """Have a claim above the newest term of the space: Redis lost that of the claim, as in a failover."""
+        with contextlib.suppress(*UNANSWERED):  # the next round is fenced as well
+            (reply,) = await ask(self._redis, [state_command(space)])
+            if claim.term is not None and claim.term < (newest := parse_state(reply).term):
+                await claim.give_up(below=newest)
 
     async def _keep_under(self, kept: _Kept, term: int, bell: asyncio.Event) -> None:
         space, claim = kept.space, kept.claim

@@ -66,6 +66,22 @@ async def test_one_host_keeps_a_space_and_another_one_follows(redis_url: str) ->
         await second.aclose()
 
 
+async def test_a_claim_that_redis_lost_is_had_again_above_the_terms_of_the_space(redis_url: str) -> None:
+    async with streamlease.connect(redis_url, embedded=False) as client:
+        await client.create_space("space", topics=["t/#"], streams=2, epochs=1)
+        await ask(client.redis, [("HSET", keys.state("space"), "term", 10**9)])
+        redis = connect(redis_url)
+        host = await host_of(redis, "one")
+        writer = LineWriter(client.redis, "space", "a")
+        await writer.enter()
+        await writer.advance(((1,),), [])
+        await boundary(client.redis, 1)
+        (bound,) = await read_bounds(client.redis, "space", 0)
+        assert bound.term > 10**9
+        await host.close()
+        await redis.aclose()
+
+
 async def test_a_process_keeps_by_itself_where_there_are_no_hosts(redis_url: str) -> None:
     async with streamlease.connect(redis_url) as client:
         await client.create_space("space", topics=["t/#"], streams=2, epochs=1)
