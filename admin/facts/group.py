@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.acting import declared
+from streamlease.admin.facts.epochs import FrontierRow
 from streamlease.admin.facts.groups import LeaderRow, longest, seconds_waiting
 from streamlease.admin.facts.rows import (
     MANY,
@@ -25,6 +26,7 @@ from streamlease.protocol.errors import ActRefused, Indefinite, NotLeader, Store
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import leadership
 from streamlease.registry.commits import committed
+from streamlease.streams.epochs.beginning import begin_before
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.times import WaitingMessage, server_time, waiting
 
@@ -68,6 +70,15 @@ class BorrowerRow(FactRow):
     last_seen: Moment
 
 
+class EpochsReached(FactRow):
+    """How far a group that reads whole epochs is in one space: up to there all its streams are committed."""
+
+    space: str
+    boundary: Count
+    lower: FrontierRow | None
+    """What is not at or above an element of it is done; null: the boundary is not there any more."""
+
+
 class Group(FactRow):
     subscription: str
     start: str
@@ -80,6 +91,8 @@ class Group(FactRow):
     truncated: dict[str, Count]
     lag: Count | None
     lag_seconds: Seconds | None
+    epochs: list[EpochsReached] | None
+    """Null: its consumers read each stream as it is."""
     streams: list[GroupStream]
     borrowers: list[BorrowerRow]
     moves: Count
@@ -141,6 +154,7 @@ async def describe(client: Client, subscription: SharedSubscription) -> Group:
         truncated={s["stream"]: s["truncated"] for s in seen["streams"] if s["truncated"]},
         lag=total(stream.lag for stream in streams),
         lag_seconds=longest(stream.lag_seconds for stream in streams),
+        epochs=await _epochs(client, declaration, streams),
         streams=streams,
         borrowers=[_borrower(borrower, now) for borrower in seen["borrowers"]],
         moves=seen["moves"],
@@ -148,6 +162,24 @@ async def describe(client: Client, subscription: SharedSubscription) -> Group:
         longest_take_over_ms=seen["longest_take_over_ms"],
         term=seen["term"],
     )
+
+
+async def _epochs(
+    client: Client, declaration: Declaration, streams: list[GroupStream]
+) -> list[EpochsReached] | None:
+    if declaration.epochs is None:
+        return None
+    found = []
+    for space in (await client.spaces.look()).matched(declaration.shared.filter).listed:
+        if space.name in declaration.epochs.spaces:
+            at = {StreamId.parse(one.stream): one.committed for one in streams}
+            there = {stream: committed for stream, committed in at.items() if stream.space == space.name}
+            before = await begin_before(client.redis, space, there)
+            lower: FrontierRow | None = None if before.number else [[0] * space.epochs]
+            if before.bound is not None:
+                lower = [[*epoch] for epoch in before.bound.lower]
+            found.append(EpochsReached(space=space.name, boundary=before.number, lower=lower))
+    return found
 
 
 async def look(client: Client, declaration: Declaration) -> tuple[view.DescribedGroup, str]:

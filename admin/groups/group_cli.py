@@ -54,6 +54,9 @@ def _draw(group: Group) -> None:
         line(group.note)
     if group.expired_at is not None:
         line(f"idle for too long: since {group.expired_at} it keeps no messages from being removed")
+    for one in group.epochs or ():
+        lower = "?" if one.lower is None else " ".join(",".join(map(str, epoch)) for epoch in one.lower)
+        line(f"epochs of {one.space}: up to boundary {one.boundary}, frontier {lower or 'nothing'}")
     if group.truncated:
         lost = ", ".join(f"{count} of {stream}" for stream, count in group.truncated.items())
         line(f"messages that retention removed, or Redis lost, before it consumed them: {lost}")

@@ -128,6 +128,9 @@ def test_a_group_reads_whole_epochs(clicks: Command) -> None:
     assert sorted(str(told(line)) for line in lines if "topic" in line) == ["([4], 'a')", "([4], 'b')"]
     shown = clicks.ok(*group, "--count", "1").out.splitlines()
     assert [line for line in shown if "# frontier" not in line] == ['clicks/t\t{"n": 7, "text": "c"}']
+    described = clicks.ok("group", "describe", "$shared/g/clicks/#", "--json").document
+    assert [(one["space"], one["lower"]) for one in described["epochs"]] == [("clicks", [[8]])]
+    assert "epochs of clicks: up to boundary" in clicks.ok("group", "describe", "$shared/g/clicks/#").out
 
 
 def test_what_is_printed_in_part_comes_again(clicks: Command) -> None:
