@@ -1,0 +1,300 @@
+"""A world of epochs with a group that reads them whole: consumers come, leave, are killed, and take over.
+
+Each consumer is a process that may lead the group, too, so a kill is often that of a leader. What must be
+true of a group (invariants 5, 7 and 13): a part that is handed out has all that its epoch has in the stream;
+what was committed never comes again; nothing is passed over; where the frontier is told, all before it was
+handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from streamlease.agent import fetching
+from streamlease.agent.epochs import boundary_following, epoch_parts, parts_ahead
+from streamlease.agent.epochs.epoch_items import Frontier
+from streamlease.agent.epochs.group_reader import EpochGroupReader, EpochPart
+from streamlease.protocol.epochs.antichains import Antichain, goes_on
+from streamlease.protocol.epochs.order import Epoch
+from streamlease.protocol.errors import Fenced
+from streamlease.registry.keys import progress
+from streamlease.streams.epochs import keys
+from streamlease.testing.memory_connection import connect
+from tests.simulation.epochs.actors import SPACE, UNANSWERED, Actor
+from tests.simulation.epochs.acts import Acts
+from tests.simulation.epochs.readers import text_of
+from tests.simulation.epochs.world import EpochWorld
+from tests.simulation.judge import Violation
+
+GROUP = "$shared/g/s/#"
+
+
+class GroupTruth:
+    """Follows what a group is handed out, and what it commits.
+
+    A failover may take away what was handed out, and what was committed: from then on only what stands in the
+    streams says whether a part is right, and that all is committed in the end.
+    """
+
+    def __init__(self, world: GroupWorld) -> None:
+        self._world = world
+        self.parts: dict[tuple[str, int], tuple[Epoch, list[str], int]] = {}
+        """Where each part begins -> its epoch, its messages, where it ends."""
+        self.reached: Counter[str] = Counter()
+        """Up to where all of a stream was handed out, to somebody."""
+        self.committed: Counter[str] = Counter()
+        """Up to where it was committed, and that was answered."""
+        self.handed_out = 0
+        self._lossy = False
+
+    def lost(self) -> None:
+        """A failover took something away."""
+        self._lossy = True
+        self.parts.clear()
+        self.committed.clear()
+
+    def part(self, who: str, part: EpochPart) -> None:
+        """A consumer is handed out a part."""
+        self.handed_out += 1
+        stream, epoch = str(part.stream), part.epoch
+        texts = [text_of(message) for message in part.messages]
+        known = [self._world.truth.sent[text] for text in texts]
+        if wrong := [one.text for one in known if not one.tried or epoch not in (one.epoch, None)]:
+            raise Violation(f"[13] {who} gets {wrong[0]} in epoch {epoch}, and it was never given up there")
+        if self._lossy:
+            return
+        if not part.whole or epoch is None:
+            raise Violation(f"[7] {who} gets a part of epoch {epoch} of {stream} at {part.start} only")
+        if part.start < self.committed[stream]:
+            raise Violation(
+                f"[5] {who} gets {stream} from {part.start}, and {self.committed[stream]} was committed"
+            )
+        if part.start > self.reached[stream]:
+            raise Violation(f"[5] {who} gets {stream} from {part.start}, and {self.reached[stream]} was last")
+        self.reached[stream] = max(self.reached[stream], part.end)
+        if self._world.part_at(stream, part.start) != (epoch, part.end):
+            raise Violation(f"[7] {who} gets {stream} from {part.start} to {part.end}: no part stands so")
+        if self.parts.setdefault((stream, part.start), (epoch, texts, part.end)) != (epoch, texts, part.end):
+            raise Violation(f"[7] {who} gets another part of {stream} at {part.start} than was there before")
+
+    def told(self, who: str, reader: EpochGroupReader, lower: Antichain, before: Antichain | None) -> None:
+        """A consumer is told the frontier."""
+        if before is not None and not goes_on(before, lower):
+            raise Violation(f"[13] the frontier of {who} goes back from {before} to {lower}")
+        ends = {} if self._lossy else self._world.ends_at(lower)
+        for held in reader._reader.book.owned():
+            to = held.delivered
+            while to in held.skips:
+                to = held.skips[to]
+            if to < ends.get(held.stream, 0):
+                raise Violation(
+                    f"[13] {who} is told {lower}, and of {held.stream} it had {to} of {ends[held.stream]}"
+                )
+
+    def ended(self) -> None:
+        """The group has had all."""
+        if self._lossy:
+            return
+        found: dict[Epoch, list[str]] = {}
+        for epoch, texts, _ in self.parts.values():
+            found.setdefault(epoch, []).extend(texts)
+        for epoch, expected in self._world.truth.epochs.items():
+            if sorted(found.get(epoch, [])) != expected:
+                raise Violation(f"[7] the group was handed out another epoch {epoch} than stands there")
+
+
+class Consumer(Actor):
+    """Takes parts, works, commits; at once, or several together."""
+
+    kind = "consumer"
+    world: GroupWorld
+
+    def __init__(self, world: GroupWorld) -> None:
+        self.leaving = False
+        self._patience = world.random.choice((5, 60, 400))
+        self._lazy = world.random.random() < 0.3
+        self._lower: Antichain | None = None
+        super().__init__(world)
+
+    async def run(self) -> None:
+        world = self.world
+        client = connect(world.server, self.line, embedded=True)
+        while not self.leaving:
+            try:
+                async with client.subscribe(
+                    GROUP, start="earliest", epochs="atomic", session_timeout=4.0
+                ) as reader:
+                    await self._consume(reader)
+            except Fenced:
+                world.sometimes["a consumer is fenced"] += 1
+            except UNANSWERED:
+                world.sometimes["a consumer begins anew"] += 1
+                await asyncio.sleep(0.3)
+            self._lower = None
+        world.sometimes["a consumer leaves"] += 1
+        try:
+            await client.close()
+        except UNANSWERED:
+            world.sometimes["a client closes without an answer"] += 1
+        if not world.over:
+            self.process.kill()
+
+    async def _consume(self, reader: EpochGroupReader) -> None:
+        random = self.world.random
+        waiting: list[EpochPart] = []
+        while not self.leaving:
+            try:
+                async with asyncio.timeout(0.5):
+                    item = await anext(reader)
+            except TimeoutError:
+                await self._commit(waiting)
+                continue
+            if isinstance(item, Frontier):
+                self.world.group.told(self.name, reader, item.lower, self._lower)
+                self._lower = item.lower
+                continue
+            self.world.group.part(self.name, item)
+            waiting.append(item)
+            await asyncio.sleep(random.randint(1, 20 if self.world.healing else self._patience) / 1000)
+            if not (self._lazy and random.random() < 0.6 and len(waiting) < 5):
+                await self._commit(waiting)
+
+    async def _commit(self, parts: list[EpochPart]) -> None:
+        done, parts[:] = [*parts], []
+        for part in done:
+            try:
+                await part.commit()
+            except Fenced:
+                self.world.sometimes["a commit is refused: the stream was taken away"] += 1
+            except UNANSWERED:
+                self.world.sometimes["a commit is not confirmed in time"] += 1
+            else:
+                committed, stream = self.world.group.committed, str(part.stream)
+                committed[stream] = max(committed[stream], part.end)
+
+
+class GroupActs(Acts):
+    """What happens to a world with a group."""
+
+    world: GroupWorld
+
+    def do_join(self) -> None:
+        """One more consumer."""
+        if len(self.world.consuming) < 4:
+            self.world.consumers.append(Consumer(self.world))
+
+    def do_part(self) -> None:
+        """A consumer leaves well."""
+        if here := self.world.consuming:
+            self.random.choice(here).leaving = True
+
+    def do_kill(self) -> None:
+        """A consumer is killed."""
+        if here := self.world.consuming:
+            self.sometimes["a consumer is killed"] += 1
+            self.world.crash(self.random.choice(here).process)
+
+    def do_fail_over(self) -> None:
+        """A part of what the group did may be lost."""
+        before = self.sometimes["a failover that loses writes"]
+        super().do_fail_over()
+        if self.sometimes["a failover that loses writes"] > before:
+            self.world.group.lost()
+
+
+class GroupWorld(EpochWorld):
+    """A world of epochs with one group; the next seed of one hundred thousand if the seed has no epochs."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        while self.collection:
+            self.timeline.end()
+            super().__init__(self.seed + 100_000)
+        self.group = GroupTruth(self)
+        self.consumers: list[Consumer] = []
+        self.acts = GroupActs(self)
+        draw = self.random
+        self._weights |= {
+            "join": 1.5,
+            "part": draw.choice((0.3, 1.0)),
+            "kill": draw.choice((0.0, 0.3, 1.0)),
+        }
+
+    @property
+    def actors(self) -> list[Actor]:
+        """Those that live."""
+        return [*super().actors, *self.consuming]
+
+    @property
+    def consuming(self) -> list[Consumer]:
+        """The consumers that live."""
+        return [one for one in self.consumers if one.process.alive]
+
+    @contextmanager
+    def _patched(self) -> Iterator[None]:
+        """A part takes many reads, and few parts are known ahead."""
+        with (
+            super()._patched(),
+            mock.patch.object(fetching, "CHUNK_BYTES", 1),
+            mock.patch.object(fetching, "ENOUGH_ROWS", 1),
+            mock.patch.object(fetching, "FIRST_ENTRIES", 1),
+            mock.patch.object(fetching, "FIRST_COUNT", 1),
+            mock.patch.object(parts_ahead, "MOST_PARTS", 4),
+            mock.patch.object(parts_ahead, "MOST_LOWERS", 6),
+            mock.patch.object(boundary_following, "AT_ONCE", 3),
+            mock.patch.object(epoch_parts, "MOST_BYTES", 100),
+        ):
+            yield
+
+    def _heal(self) -> None:
+        super()._heal()
+        self.consumers.append(Consumer(self))
+
+    def _trouble(self) -> str:
+        why = super()._trouble()
+        if why:
+            return why
+        found = self._asked(b"HGETALL", keys.ends(SPACE))
+        for name, end in zip(found[::2], found[1::2], strict=True):
+            committed = self._asked(b"HGET", progress("g/s/#"), name)
+            if int(committed or 0) < int(end):
+                return f"the group has committed {committed} of {end} of {name}"
+        return ""
+
+    def ends_at(self, lower: Antichain) -> dict[str, int]:
+        """Where the streams ended at the first boundary with that frontier."""
+        return next((ends for it, ends in self.written.now.bounds.values() if it == lower), {})
+
+    def part_at(self, stream: str, start: int) -> tuple[Epoch, int] | None:
+        """The epoch whose messages begin there, and where they end; None: it is not recorded that any do."""
+        now = self.written.now
+        log, end = now.streams.get(stream, {}), start
+        recorded = now.bounds[now.boundary][1].get(stream, 0) if now.bounds else 0
+        while end in log and log[end].epoch == log[start].epoch:
+            end += 1
+        epoch = log[start].epoch if start in log else None
+        begins = start - 1 not in log or log[start - 1].epoch != epoch
+        return (epoch, end) if epoch is not None and begins and end <= recorded else None
+
+    def _run(self) -> None:
+        super()._run()
+        self.group.ended()
+
+
+def run(seed: int) -> GroupWorld:
+    """Run one seed.
+
+    Raises:
+        Violation: an invariant does not hold; the world is in its `world` attribute.
+    """
+    world = GroupWorld(seed)
+    try:
+        world.run()
+    except Exception as error:
+        error.world = world  # type: ignore[attr-defined]
+        raise
+    return world
