@@ -12,11 +12,50 @@ from streamlease.agent.batch import BatchRows, OfEpoch
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.ranges import FIRST_COUNT
 from streamlease.streams.rows.few_messages import StreamRows
 from streamlease.streams.tasks import Supervisor
 
 ALL = 1 << 62
 """As many messages in a batch as there are."""
+
+
+FIRST_ENTRIES = 2
+"""So many entries of a stream are read first: nobody knows yet how large they are, and somebody waits."""
+
+FEW = 64
+"""So few messages of a stream are read in one step, however few are in each entry."""
+
+
+class News(NamedTuple):
+    """A stream in which there is something to read: ``start <= offset < end``."""
+
+    stream: StreamId
+    held: Held
+    start: int
+    end: int | None
+    """None: nobody knows yet where the stream ends, and it may end at `start`."""
+    began: int = 0
+    """When the reading began, in ns since 1970."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is to be read."""
+        return self.end is None or self.start < self.end
+
+    @property
+    def messages(self) -> int:
+        """How many there are; a few where nobody knows."""
+        return FEW if self.end is None else self.end - self.start
+
+    @property
+    def entries(self) -> int:
+        """How many entries are read at first."""
+        return self.held.entries or (FIRST_COUNT if self.messages <= FEW else FIRST_ENTRIES)
+
+    def ends_behind(self, offset: int) -> bool:
+        """Whether the stream had more from `offset` on."""
+        return self.end is not None and offset < self.end
 
 
 class Divided(NamedTuple):

@@ -27,10 +27,9 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import lru_cache
-from typing import NamedTuple
 
 from streamlease.agent.batch import Batch, ReadAhead
-from streamlease.agent.dividing import Divided, Dividing
+from streamlease.agent.dividing import Divided, Dividing, News
 from streamlease.agent.membership import metrics
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
@@ -44,7 +43,7 @@ from streamlease.streams.log.joining import BATCH_ROWS
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, Found, read_each
-from streamlease.streams.log.ranges import CHUNK_BYTES, FIRST_COUNT, MissingOffsets, RangeReader
+from streamlease.streams.log.ranges import CHUNK_BYTES, MissingOffsets, RangeReader
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
@@ -52,12 +51,6 @@ from streamlease.streams.rows.few_messages import StreamRows
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
-
-FIRST_ENTRIES = 2
-"""So many entries of a stream are read first: nobody knows yet how large they are, and somebody waits."""
-
-FEW = 64
-"""So few messages of a stream are read in one step, however few are in each entry."""
 
 RETRY_SECONDS = 0.2
 PACE_SECONDS = 0.001
@@ -86,15 +79,8 @@ def stream_of(name: str) -> StreamId:
     return StreamId.parse(name)
 
 
-class News(NamedTuple):
-    """A stream in which there is something to read: ``start <= offset < end``."""
-
-    stream: StreamId
-    held: Held
-    start: int
-    end: int
-    began: int = 0
-    """When the reading began, in ns since 1970."""
+def _rows_of(found: Found) -> int:
+    return 0 if isinstance(found, StreamleaseError) else sum(map(len, found))
 
 
 class Fetching:
@@ -109,6 +95,7 @@ class Fetching:
         max_batch: most messages of a batch; None: as many as came together, up to ``CHUNK_BYTES``.
         most_waiting: how many such batches may wait, if they are full.
         lines: on which streams are read, if one is free.
+        learn: told where a stream ends that was read though nobody knew; None: it could not be read.
         clock: seconds; that of `Held.retry_at`.
         rest: for how long (s) at most a round waits for what was read before to be handed out.
     """
@@ -128,10 +115,12 @@ class Fetching:
         schema: Schema | None,
         clock: Callable[[], float],
         lines: DirectLines | None = None,
+        learn: Callable[[StreamId, int | None], None] = lambda stream, next: None,
         rest: float = REST_SECONDS,
     ) -> None:
         self._redis = redis
         self._lines = lines
+        self._learn = learn
         self._longest_rest = rest
         self._dividing = dividing
         self._book = book
@@ -224,8 +213,8 @@ class Fetching:
         for one in found:
             if one.held.position != self._dividing.next_of(one.stream):
                 self.look_at(one.held)  # not all was read, or there is more already
-        reading = [one for one in found if one.start < one.end]
-        if reading and all(one.held.position >= one.end for one in reading):
+        reading = [one for one in found if one.is_read]
+        if reading and all(one.held.position >= (one.end or 0) for one in reading):
             self._not_before = began + PACE_SECONDS
             self._rests_until = began if left else began + self._longest_rest
             self._enough = len(reading) // 4
@@ -237,14 +226,15 @@ class Fetching:
         Raises:
             HistoryTruncated, SchemaMismatch: a stream cannot be read on.
         """
-        reading = [one for one in found if one.start < one.end]
+        reading = [one for one in found if one.is_read]
         failed = False
         for one in found:
-            if one.start > one.end:
+            if one.end is not None and one.start > one.end:
                 failed |= await self._went_back(one)
         brought = decoded = 0
         async with aclosing(self._read(reading)) as finding:
             async for some in finding:
+                self._messages.inc(sum(_rows_of(outcome) for _, outcome, _ in some))
                 for one, outcome, size in some:
                     if not isinstance(outcome, StreamleaseError):
                         self._took(one, outcome, size)
@@ -284,7 +274,7 @@ class Fetching:
             one = self._news_of(held, began)
             if one is not None:
                 found.append(one)
-                messages -= min(self._max_batch, one.end - one.start)
+                messages -= min(self._max_batch, one.messages)
         return found
 
     def _end_delays(self) -> None:
@@ -306,9 +296,9 @@ class Fetching:
             return None  # until it is granted, answered, or handed out
         stream = stream_of(held.stream)
         next = self._dividing.next_of(stream)
-        return (
-            None if next is None or held.position == next else News(stream, held, held.position, next, began)
-        )
+        if held.position == next or (next is None and not held.end_unknown):
+            return None
+        return News(stream, held, held.position, next, began)
 
     async def _read(self, reading: Sequence[News]) -> AsyncGenerator[list[tuple[News, Found, int]]]:
         """What each stream has, and its size in bytes as expanded, in the order in which they come."""
@@ -316,7 +306,7 @@ class Fetching:
             RangeReader(
                 one.stream, one.start, one.held.read_up_to(one.end),
                 enough=self._max_batch, max_bytes=self._max_bytes, schema=self._schema, columns=ALL_COLUMNS,
-                count=one.held.entries or (FIRST_COUNT if one.end - one.start <= FEW else FIRST_ENTRIES),
+                count=one.entries,
                 merged=one.held.merged,
             )
             for one in reading
@@ -328,10 +318,20 @@ class Fetching:
             async for some in finding:
                 found: list[tuple[News, Found, int]] = []
                 for place, outcome in some:
-                    held, reader = reading[place].held, readers[place]
+                    one, reader = reading[place], readers[place]
+                    held = one.held
                     held.entries, held.merged = reader.entries_for(self._max_batch), reader.in_merged
-                    found.append((reading[place], outcome, reader.bytes))
+                    if one.end is None:
+                        one = self._learned(one, reader, outcome)
+                    found.append((one, outcome, reader.bytes))
                 yield found
+
+    def _learned(self, one: News, reader: RangeReader, outcome: Found) -> News:
+        """What was read has told where the stream ends; otherwise it is asked as of any other."""
+        state = None if isinstance(outcome, StreamleaseError) else reader.state
+        one.held.end_unknown = False
+        self._learn(one.stream, None if state is None else state.next)
+        return one if state is None else News(one.stream, one.held, one.start, state.next, one.began)
 
     def _missing(self, one: News, hole: MissingOffsets) -> None:
         """Redis has lost messages: what stands before them is read first, and then what comes behind them."""
@@ -353,8 +353,7 @@ class Fetching:
     def _took(self, one: News, parts: list[StreamRows], size: int) -> None:
         """Keep what was read of a stream, unless it was lost or goes on elsewhere meanwhile."""
         held, start = one.held, one.start
-        whole = sum(map(len, parts))
-        self._messages.inc(whole)
+        whole = _rows_of(parts)
         for rows in parts:
             end = start + len(rows)
             if not self._book.holds(held) or not held.read(start, end):
@@ -370,7 +369,7 @@ class Fetching:
             if rows is not None:
                 batch = Batch(self._settling, held, one.stream, start, end, rows)
                 batch.began, batch.of = one.began, of
-                self.waiting.put(batch, size, more=end < one.end)
+                self.waiting.put(batch, size, more=one.ends_behind(end))
                 self._arrived()
                 continue
             if held.skip(start, end):

@@ -23,18 +23,9 @@ from streamlease.agent.membership.session import Session
 from streamlease.agent.settling import Settling, left
 from streamlease.agent.yielding import Yielding
 from streamlease.borrower.book import ConsumerBook, Held
-from streamlease.borrower.events import (
-    FailureAnswered,
-    StreamGone,
-    StreamGranted,
-    StreamRevoking,
-)
+from streamlease.borrower.events import FailureAnswered, StreamGone, StreamGranted, StreamRevoking
 from streamlease.protocol import log_lines as logs
-from streamlease.protocol.errors import (
-    HistoryTruncated,
-    SchemaMismatch,
-    StreamleaseError,
-)
+from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead, LeaderToSession
 from streamlease.protocol.topics import SharedSubscription
@@ -87,7 +78,7 @@ class SharedReader:
     ) -> None:
         self._clock = clock
         self._traces = traces.active()
-        self._tails = tails.watch(self._heard)
+        self._tails = tails.watch(self._heard, self._pushed if divide is None else None)
         self.subscription = str(shared)
         self._delivered = metrics.DELIVERED.labels(self.subscription)
         self.book = ConsumerBook()
@@ -108,7 +99,7 @@ class SharedReader:
         self._fetching = Fetching(
             redis, self._dividing, self.book, self._settling, self.subscription, own.arrived, self._tasks,
             max_batch=max_batch, most_waiting=buffered_batches, schema=schema, lines=reading_lines,
-            clock=clock,
+            learn=self._tails.learn, clock=clock,
         )  # fmt: skip
         self._auto_commit = auto_commit
         self._in_hand: Batch | None = None
@@ -308,6 +299,12 @@ class SharedReader:
         held = self.book.streams.get(str(stream))
         if held is not None and self._fetching.look_at(held):
             self._changed.set()
+
+    def _pushed(self, stream: StreamId) -> None:
+        """The news of a stream are pushed from now on; many are new, and where they end is told by a read."""
+        if (held := self.book.streams.get(str(stream))) is not None:
+            held.end_unknown = True
+            self._heard(stream, None)
 
     def _restart(self, held: Held) -> None:
         held.rewind()

@@ -91,6 +91,8 @@ class Held:
     """How many entries the next read asks for at first; None: as many as any."""
     merged: bool = False
     """Whether it asks for merged entries first."""
+    end_unknown: bool = False
+    """Whether it is to be read though nobody knows where the stream ends."""
 
     @classmethod
     def begin(
@@ -130,9 +132,12 @@ class Held:
         waits = self.failing is not None or self.damaged_at is not None or self.retry_at is not None
         return self.is_granted and not waits
 
-    def read_up_to(self, next: int) -> int:
-        """Where a read must end: at the end of the stream, or at a hole that is known."""
-        return min((next, *(start for start in self.holes if start > self.position)))
+    def read_up_to(self, next: int | None) -> int | None:
+        """Where a read must end: at the end of the stream, or at a hole that is known; None: not known."""
+        if not self.holes:
+            return next
+        ends = [start for start in self.holes if start > self.position]
+        return min(ends if next is None else (next, *ends), default=None)
 
     def read(self, start: int, end: int) -> bool:
         """Offsets ``start <= offset < end`` were read; False if they are not the next ones (any more)."""

@@ -28,8 +28,8 @@ ROUND_SECONDS = 40.0
 MANY_NEW = 256
 """So many new streams are not read before their news are pushed."""
 
-COMING_SECONDS = 0.25
-"""But for so long."""
+COMING_SECONDS = 1.0
+"""But for so long: while leases of so many streams come, the event loop has no time for what is pushed."""
 
 
 class PollOrder:
@@ -64,6 +64,11 @@ class PollOrder:
         """From now on the news of a stream are pushed."""
         self._coming.pop(stream, None)
         self.due.add(stream)
+
+    def is_read(self, stream: StreamId) -> None:
+        """From now on the news of a stream are pushed, and whoever watches it reads it by itself."""
+        self._coming.pop(stream, None)
+        self.due.discard(stream)
 
     def leaves(self, stream: StreamId) -> None:
         """A stream is not watched any more."""

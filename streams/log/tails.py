@@ -26,7 +26,6 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -37,6 +36,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import stream_meta, stream_news
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.poll_order import COMING_SECONDS, PollOrder
+from streamlease.streams.log.watches import OnChange, OnPushed, Watch
 from streamlease.streams.redis.connection import AsyncRedis, is_cluster
 from streamlease.streams.redis.lines.channels import ChannelLine
 from streamlease.streams.redis.per_server import PerServer
@@ -51,19 +51,8 @@ GATHER_SECONDS = 0.005
 
 FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
-OnChange = Callable[[StreamId, int | None], None]
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Tail:
-    """One stream."""
-
-    stream: StreamId
-    channel: str
-    watches: list[Watch] = field(default_factory=list)
-    next: int | None = None
 
 
 class Tails:
@@ -84,12 +73,15 @@ class Tails:
         self._log = AsyncLog(redis)
         self._interval = poll_interval
         self._push = push
-        self._tails: dict[StreamId, _Tail] = {}
-        self._by_channel: dict[bytes, _Tail] = {}
+        self._next: dict[StreamId, int | None] = {}
+        """The end of each stream that is watched, as far as it is known. What is kept of a stream stands in
+        dictionaries, not in an object of its own: Python's garbage collector walks through objects."""
+        self._watches: dict[StreamId, tuple[Watch, ...]] = {}
+        self._by_channel: dict[bytes, StreamId] = {}
         self._poll_now = asyncio.Event()
-        self._order = PollOrder(self._tails.keys(), poll_interval)
+        self._order = PollOrder(self._next.keys(), poll_interval)
         self._line = ChannelLine(
-            redis, lambda: (tail.channel for tail in self._tails.values()), self._take, GATHER_SECONDS
+            redis, lambda: map(bytes.decode, self._by_channel), self._take, GATHER_SECONDS
         )
         """The push connection. What is new is due for a poll, again once it is subscribed."""
         self._relayed = is_cluster(redis)
@@ -114,13 +106,15 @@ class Tails:
     ) -> None:
         await self.close()
 
-    def watch(self, on_change: OnChange | None = None) -> Watch:
+    def watch(self, on_change: OnChange | None = None, on_pushed: OnPushed | None = None) -> Watch:
         """The share of one reader, which watches nothing yet.
 
         Args:
             on_change: called with the stream and its new ``next`` (None: it is gone), on the event loop.
+            on_pushed: called instead of a poll, if many streams are new at once, when the news of one are
+                pushed: the reader reads the stream, and then calls `Watch.learn`.
         """
-        return Watch(self, on_change)
+        return Watch(self, on_change, on_pushed)
 
     def _start(self) -> None:
         if not self._tasks and not self._closed:
@@ -141,53 +135,79 @@ class Tails:
 
     # ------------------------------------------------------------ what is watched
 
-    def _join(self, stream: StreamId, watch: Watch) -> None:
-        tail = self._tails.get(stream)
-        if tail is None:
-            tail = self._tails[stream] = _Tail(stream, stream_news(stream))
-            self._by_channel[tail.channel.encode()] = tail
+    def join(self, stream: StreamId, watch: Watch) -> None:
+        """`watch` watches this stream from now on."""
+        watches = self._watches.get(stream)
+        if watches is None:
+            self._next[stream] = None
+            self._watches[stream] = watch.alone
+            self._by_channel[stream_news(stream).encode()] = stream
             self._order.joins(stream, asyncio.get_running_loop().time(), pushed=self._push)
             self._line.changed.set()
-        tail.watches.append(watch)
+        else:
+            self._watches[stream] = (*watches, watch)
         self._start()
+        self.poll_soon(stream)
+        if watches is not None and self._next[stream] is not None:  # news to this reader
+            self._tell(stream, (watch,))
+
+    def leave(self, stream: StreamId, watch: Watch) -> None:
+        """`watch` watches this stream no longer."""
+        left = tuple(one for one in self._watches[stream] if one is not watch)
+        if left:
+            self._watches[stream] = left
+            return
+        del self._watches[stream], self._next[stream], self._by_channel[stream_news(stream).encode()]
+        self._unread.pop(stream, None)
+        self._order.leaves(stream)
+        self._line.changed.set()
+
+    def poll_soon(self, stream: StreamId) -> None:
+        """Let the next poll, which begins at once, read this stream."""
         self._order.due.add(stream)
         self._poll_now.set()
-        if tail.next is not None:  # known to another reader, and news to this one
-            self._tell(tail, [watch])
 
-    def _leave(self, stream: StreamId, watch: Watch) -> None:
-        tail = self._tails[stream]
-        tail.watches.remove(watch)
-        if not tail.watches:
-            del self._tails[stream], self._by_channel[tail.channel.encode()]
-            self._unread.pop(stream, None)
-            self._order.leaves(stream)
-            self._line.changed.set()
+    def next_of(self, stream: StreamId) -> int | None:
+        """The end of a stream that somebody watches, as far as it is known."""
+        return self._next.get(stream)
 
-    def _next_of(self, stream: StreamId) -> int | None:
-        tail = self._tails.get(stream)
-        return tail.next if tail is not None else None
-
-    def _set(self, stream: StreamId, next: int | None) -> None:
-        tail = self._tails.get(stream)
-        if tail is None or tail.next == next:
+    def set_end(self, stream: StreamId, next: int | None, *, but: Watch | None = None) -> None:
+        """The end of a stream is known; all who watch it are told, but for one who knows."""
+        known = self._next.get(stream, next)
+        if known == next:
             return
-        known, tail.next = tail.next, next
+        self._next[stream] = next
+        watches = self._watches[stream]
         if known is not None and next is not None and next < known:
-            for watch in tail.watches:
+            for watch in watches:
                 watch.lowered.add(stream)
-        self._tell(tail, [*tail.watches])
+        self._tell(stream, watches if but is None else [one for one in watches if one is not but])
 
-    @staticmethod
-    def _tell(tail: _Tail, watches: Iterable[Watch]) -> None:
+    def _tell(self, stream: StreamId, watches: Iterable[Watch]) -> None:
         for watch in watches:
             if watch.on_change is None:
                 continue
             try:
-                watch.on_change(tail.stream, tail.next)
+                watch.on_change(stream, self._next.get(stream))
             except Exception:
-                extra = {"stream": str(tail.stream)}
-                _logger.exception("tails: the callback for %s failed", tail.stream, extra=extra)
+                extra = {"stream": str(stream)}
+                _logger.exception("tails: the callback for %s failed", stream, extra=extra)
+
+    def _is_pushed(self, stream: StreamId, *, many: bool) -> None:
+        """From now on the news of a stream are pushed; it is looked for what was appended before that.
+
+        Args:
+            many: many streams are new.
+        """
+        watches = self._watches[stream]
+        if not many or any(watch.on_pushed is None for watch in watches):
+            self._order.is_pushed(stream)
+            self._poll_now.set()
+            return
+        self._order.is_read(stream)
+        for watch in watches:
+            if watch.on_pushed is not None:
+                watch.on_pushed(stream)
 
     # ------------------------------------------------------------ going on for ever
 
@@ -238,13 +258,13 @@ class Tails:
     def _asked(self) -> list[StreamId]:
         """What the next poll reads."""
         if not self._pushed:
-            return list(self._tails)
+            return list(self._next)
         trusted = not self._relayed and self._line.speaks
         return self._order.next(self._unread, asyncio.get_running_loop().time(), trusted=trusted)
 
     async def _read(self, asked: Sequence[StreamId]) -> None:
         """Read the ends of streams of one server."""
-        before = {stream: self._next_of(stream) for stream in asked}
+        before = {stream: self.next_of(stream) for stream in asked}
         damaged: dict[StreamId, StreamleaseError] = {}
         try:
             found = await self._log.next_offsets(asked, damaged)
@@ -255,15 +275,15 @@ class Tails:
         self._defect = None
         for stream in asked:
             self._unread.pop(stream, None)
-            polled, now = found.get(stream), self._next_of(stream)
+            polled, now = found.get(stream), self.next_of(stream)
             pushed_meanwhile = now != before[stream]
             if not pushed_meanwhile or (polled is not None and now is not None and polled > now):
-                self._set(stream, polled)
+                self.set_end(stream, polled)
 
     def _missed(self, asked: Sequence[StreamId], error: StreamleaseError) -> None:
         known = any(stream in self._unread for stream in asked)
         _logger.log(logging.DEBUG if known else logging.WARNING, "tails: poll: %s", error)
-        self._unread.update((stream, error) for stream in asked if stream in self._tails)
+        self._unread.update((stream, error) for stream in asked if stream in self._next)
 
     def _say_damaged(self, asked: Iterable[StreamId], damaged: Mapping[StreamId, StreamleaseError]) -> None:
         """Say once of each stream that it cannot be watched; the others are."""
@@ -281,6 +301,7 @@ class Tails:
     def _take(self, replies: list[Any]) -> None:
         """What came together; of each stream, only how far it is now."""
         ends: dict[bytes, int] = {}
+        many = len(self._order.coming(self._line.heard_at)) > 0
         for reply in replies:
             if not isinstance(reply, list):
                 continue  # the answer to a question, before there is a subscription
@@ -288,55 +309,9 @@ class Tails:
             if kind == b"message":
                 self.pushes += 1
                 ends[channel] = max(ends.get(channel, 0), int(reply[2]))
-            elif kind == b"subscribe" and (tail := self._by_channel.get(channel)) is not None:
-                self._order.is_pushed(tail.stream)  # for what was appended before the subscription took hold
-                self._poll_now.set()
+            elif kind == b"subscribe" and (subscribed := self._by_channel.get(channel)) is not None:
+                self._is_pushed(subscribed, many=many)
         for channel, next in ends.items():
-            tail = self._by_channel.get(channel)
-            if tail is not None and next > (tail.next or 0):
-                self._set(tail.stream, next)
-
-
-class Watch:
-    """The streams of one reader; made by :meth:`Tails.watch`."""
-
-    def __init__(self, tails: Tails, on_change: OnChange | None) -> None:
-        self.on_change = on_change
-        self.streams: set[StreamId] = set()
-        self.lowered: set[StreamId] = set()
-        """Streams of which Redis lost the end; who has looked at one takes it out."""
-        self._tails = tails
-
-    @property
-    def error(self) -> StreamleaseError | None:
-        """Why some of the streams could not be read by the last poll; None while all is well."""
-        return self._tails.error_of(self.streams)
-
-    def add(self, stream: StreamId) -> None:
-        """Watch this stream too; it is polled at once."""
-        if stream not in self.streams:
-            self.streams.add(stream)
-            self._tails._join(stream, self)
-
-    def discard(self, stream: StreamId) -> None:
-        """Watch this stream no longer."""
-        if stream in self.streams:
-            self.streams.remove(stream)
-            self.lowered.discard(stream)
-            self._tails._leave(stream, self)
-
-    def set_streams(self, streams: Iterable[StreamId]) -> None:
-        """Watch just these from now on."""
-        wanted = {*streams}
-        for stream in self.streams - wanted:
-            self.discard(stream)
-        for stream in wanted - self.streams:
-            self.add(stream)
-
-    def close(self) -> None:
-        """Watch nothing any more."""
-        self.set_streams(())
-
-    def next_of(self, stream: StreamId) -> int | None:
-        """The offset that the stream's next message will get, as far as known; None if it is not known."""
-        return self._tails._next_of(stream) if stream in self.streams else None
+            stream = self._by_channel.get(channel)
+            if stream is not None and next > (self._next[stream] or 0):
+                self.set_end(stream, next)

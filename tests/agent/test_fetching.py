@@ -13,8 +13,8 @@ import pytest
 
 from streamlease.agent import fetching
 from streamlease.agent.client import Client
-from streamlease.agent.dividing import AsItCame
-from streamlease.agent.fetching import FEWEST_STREAMS, MOST_STREAMS, ROUND_BYTES, Fetching, News
+from streamlease.agent.dividing import AsItCame, News
+from streamlease.agent.fetching import FEWEST_STREAMS, MOST_STREAMS, ROUND_BYTES, Fetching
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.borrower.lease import StreamEvent

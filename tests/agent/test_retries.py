@@ -11,7 +11,7 @@ import pytest
 
 from streamlease.agent.batch import ReadAhead
 from streamlease.agent.client import Client
-from streamlease.agent.fetching import News
+from streamlease.agent.dividing import News
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower.events import FailureAnswered, StreamGranted
 from streamlease.protocol.group_options import MAX_RETRY_DELAY_MS, GroupOptions

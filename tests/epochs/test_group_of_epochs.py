@@ -260,7 +260,7 @@ async def test_a_part_of_many_reads_is_handed_out_whole(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamlease.agent.fetching.CHUNK_BYTES", 1)
-    monkeypatch.setattr("streamlease.agent.fetching.FIRST_ENTRIES", 1)
+    monkeypatch.setattr("streamlease.agent.dividing.FIRST_ENTRIES", 1)
     monkeypatch.setattr(epoch_parts, "MOST_BYTES", 0)
     made, keeper = await hand(client.redis), await kept(client)
     expected = []

@@ -35,7 +35,8 @@ from streamlease.registry.commit_writing import CommitWriting
 from streamlease.registry.gathered_commits import GatheredCommits
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.streams.log.ranges import RangeReader, Taken
-from streamlease.streams.log.tails import Tails, Watch
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.log.watches import Watch
 from streamlease.streams.publish.sending.duty import Duty
 from streamlease.streams.publish.sending.singles import Alone, Singles
 from streamlease.streams.redis.connection import AsyncRedis, ask
@@ -434,7 +435,7 @@ def a_push_that_got_lost_is_lost_for_good() -> Iterator[None]:
     real = Tails._asked
 
     def asked(self: Tails) -> list[Any]:
-        return [*(self._order.due & self._tails.keys())] if self._pushed and not self._unread else real(self)
+        return [*(self._order.due & self._next.keys())] if self._pushed and not self._unread else real(self)
 
     with mock.patch.object(Tails, "_asked", asked):
         yield

@@ -16,7 +16,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from streamlease.agent.fetching import Fetching, News
+from streamlease.agent.dividing import News
+from streamlease.agent.fetching import Fetching
 from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower import leases

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.tails import Tails, Watch
+from streamlease.streams.log.tails import Tails
+from streamlease.streams.log.watches import Watch
 from streamlease.streams.redis.connection import AsyncRedis
 from tests.streams.helpers import append, rows
 
@@ -71,11 +72,11 @@ async def test_each_reader_is_told_of_a_stream_that_redis_lost_the_end_of(redis:
     shared._closed = True  # nothing is polled: what is known is set here
     one, two = Reader(shared, A, B), Reader(shared, A)
     for next in (3, 1):
-        shared._set(A, next)
-        shared._set(B, 2)
+        shared.set_end(A, next)
+        shared.set_end(B, 2)
     assert (one.watch.lowered, two.watch.lowered) == ({A}, {A})
     one.watch.lowered.clear()
-    shared._set(A, 2)
+    shared.set_end(A, 2)
     assert (one.watch.lowered, two.watch.lowered) == (set(), {A})
     assert one.heard == [(A, 3), (B, 2), (A, 1), (A, 2)]
     one.watch.close()
