@@ -21,6 +21,7 @@ from streamlease.gateway.event_streams import EventHandler
 from streamlease.gateway.feeds import Feeds
 from streamlease.gateway.http_calls import Callers, ClientGone, HttpCall
 from streamlease.gateway.message_handlers import MessageHandlers
+from streamlease.gateway.open_api import answer_description
 from streamlease.gateway.probe_handlers import ProbeHandlers
 from streamlease.gateway.problems import answer_problem
 from streamlease.gateway.publishing import TOPICS, PublishHandler
@@ -61,6 +62,7 @@ class GatewayApp:
             "/healthz": {"GET": probes.health},
             "/readyz": {"GET": probes.ready},
             "/metrics": {"GET": probes.metrics},
+            "/openapi.json": {"GET": answer_description},
         }
         """Without a token: they tell nothing about messages."""
         self._known: dict[str, dict[str, Handler]] = {

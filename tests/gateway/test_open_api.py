@@ -1,0 +1,89 @@
+"""The description of the interface: it is valid, and what it describes holds for whatever is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+import streamlease
+from streamlease.gateway.open_api import description
+from streamlease.gateway.problems import PROBLEMS
+from tests.gateway.conftest import running
+
+MOST_EXAMPLES = 25
+DOCUMENT = description()
+
+
+def test_the_description_is_valid_openapi() -> None:
+    OpenAPIV31SpecValidator(DOCUMENT).validate()
+    told = DOCUMENT["paths"]["/v1/messages"]["get"]["responses"]
+    assert {str(status) for status, _ in PROBLEMS.values()} <= told.keys()
+
+
+@pytest.fixture(scope="module")
+def gateway_url(redis_servers: object) -> Iterator[str]:
+    """A gateway on a loop of its own thread, for clients that block."""
+    server = redis_servers.get("embedded")  # type: ignore[attr-defined]
+    server.flush()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    stack = AsyncExitStack()
+
+    async def begin() -> str:
+        client = await stack.enter_async_context(streamlease.connect(server.url))
+        await client.create_space("s", ["a/#"], streams=2)
+        http = await stack.enter_async_context(running(client))
+        return f"http://127.0.0.1:{http.port}"
+
+    try:
+        yield asyncio.run_coroutine_threadsafe(begin(), loop).result(30)
+    finally:
+        asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()
+
+
+@schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream")
+def as_it_is(_: object, value: object) -> bytes:
+    """Bodies that schemathesis does not know: texts and bytes as they are, all else as JSON."""
+    value = getattr(value, "data", value)  # its texts that stand for bytes
+    if isinstance(value, bytes):
+        return value
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else json.dumps(value).encode()
+
+
+schema = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/v1/events")  # which have no end
+
+
+@schema.parametrize()
+@settings(
+    max_examples=MOST_EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_whatever_is_sent_gets_an_answer_that_is_described(case: schemathesis.Case, gateway_url: str) -> None:
+    case.query = {**(case.query or {}), "wait": "0"} if case.path == "/v1/messages" else case.query
+    response = case.call(base_url=gateway_url, timeout=20)
+    assert response.status_code not in (500, 501, 502, 503), response.text
+    case.validate_response(
+        response,
+        excluded_checks=[
+            schemathesis.checks.CHECKS.get_one("positive_data_acceptance"),
+            schemathesis.checks.CHECKS.get_one("negative_data_rejection"),
+            schemathesis.checks.CHECKS.get_one("unsupported_method"),
+        ],
+    )
+    if response.status_code >= 400 and response.headers["content-type"] == "application/problem+json":
+        assert response.json()["detail"]
