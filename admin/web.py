@@ -84,11 +84,14 @@ def listen(host: str, port: int, option: str) -> socket.socket:
     """
     check_listen_host(host)
     try:
-        return socket.create_server((host, port), backlog=BACKLOG)
+        listener = socket.create_server((host, port), backlog=BACKLOG)
     except OSError as error:
         raise InvalidOption(
             f"cannot listen on {host}:{port} ({error.strerror}): choose another {option}, or 0 for a free one"
         ) from None
+    # asyncio does it only for sockets that name their protocol; else a small answer waits 40 ms for its rest.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _token(file: Path) -> str:

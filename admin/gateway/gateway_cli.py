@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from pathlib import Path
 from typing import Annotated
@@ -78,7 +77,7 @@ def gateway(
         )
     try:
         from streamlease.gateway.core.rates import GatewayLimits
-        from streamlease.gateway.http_server import serve_gateway
+        from streamlease.gateway.http_server import run_quickly, serve_gateway
         from streamlease.gateway.token_file import TokenFile
     except ModuleNotFoundError as error:
         raise Unsupported(
@@ -94,7 +93,7 @@ def gateway(
         def ready() -> None:
             line(f"the gateway is at {scheme}://{host}:{listener.getsockname()[1]}/")
 
-        asyncio.run(serve_gateway(url, listener, known, limits, certificate, key, ready))
+        run_quickly(serve_gateway(url, listener, known, limits, certificate, key, ready))
 
 
 def is_loopback(host: str) -> bool:
