@@ -228,6 +228,7 @@ class Client(ManagerBridge[asynchronous.Client]):
         return EpochSubscription(self._loop, inner)
 
     create_space = waiting(asynchronous.Client.create_space)
+    alter_space = waiting(asynchronous.Client.alter_space)
     seal_space = waiting(asynchronous.Client.seal_space)
 
     @overload

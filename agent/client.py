@@ -137,6 +137,12 @@ class Client:
         """Create a space, or return it if it exists with the same definition; see `SpaceStore.create`."""
         return await self.spaces.create(name, topics, **options)
 
+    async def alter_space(self, /, name: str, **changes: Any) -> Space:
+        """Give a space other streams; see `sealing.alter_space` for `streams`, `rotate` and `expected`."""
+        from streamlease.streams.epochs.sealing import alter_space
+
+        return await alter_space(self.redis, self.spaces, name, self._have_keepers, **changes)
+
     async def seal_space(self, name: str) -> Space:
         """End a space: it takes no more messages, and readers reach its end; see `sealing.seal_space`."""
         from streamlease.streams.epochs.sealing import seal_space

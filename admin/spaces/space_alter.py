@@ -51,9 +51,7 @@ class _Streams:
 
     async def alter(self, client: Client, space: Space) -> Space:
         follows = space.newest.number if self.follows is None and self.rotate else self.follows
-        return await client.spaces.generations.alter(
-            space.name, streams=self.count, rotate=self.rotate, expected=follows
-        )
+        return await client.alter_space(space.name, streams=self.count, rotate=self.rotate, expected=follows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +64,16 @@ class _Changes:
     compact_after: str | None
 
     async def make(self, client: Client, name: str) -> Space:
-        from streamlease.streams.spaces.epoch_settings import check_keeps_streams
-
         space = await client.spaces.get(name)
-        if self.streams.anything:
-            check_keeps_streams(space)  # before anything else is changed
+        streams_first = space.epochs and self.streams.anything
+        if streams_first:  # which is refused while publishers are there: then nothing else is changed either
+            space = await self.streams.alter(client, space)
         if self.retention.anything or self.columns is not None or self.compact_after is not None:
             space = await client.spaces.change(name, self._redefined)
             await client.spaces.generations.tell_schemas(space)
-        return await self.streams.alter(client, space) if self.streams.anything else space
+        if not self.streams.anything or streams_first:
+            return space
+        return await self.streams.alter(client, space)
 
     def _redefined(self, space: Space) -> Space:
         from streamlease.streams.spaces.collection_settings import check_collection
@@ -112,7 +111,10 @@ def alter(
     name: SpaceName,
     streams: Annotated[
         int | None,
-        typer.Option(help="Spread new messages over this many new streams, and seal the old ones."),
+        typer.Option(
+            help="Spread new messages over this many new streams, and seal the old ones. A space with epochs "
+            "must have no publishers then."
+        ),
     ] = None,
     rotate: Annotated[
         bool,

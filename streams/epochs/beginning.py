@@ -52,6 +52,8 @@ class Way:
         self._space = space
         self._page: dict[int, Boundary] = {}
         self.number = self.newest = joined.boundary
+        self.known = {*space.streams()}
+        """Its streams; of those of dropped generations only boundaries speak."""
         self.ends = dict.fromkeys(space.streams(), 0) | joined.ends
 
     async def bound(self, number: int) -> Boundary | None:
@@ -74,6 +76,8 @@ class Way:
             return f"boundary {self.number - 1} of space {self._space.name} is not there any more"
         for stream, begin in begins(here).items():
             state = states.get(stream)
+            if state is None and stream not in self.known:
+                return f"the generation of stream {stream} is not there any more"
             if state is None:
                 raise no_stream(stream)
             if begin < min(state.floor, here.ends[stream]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from streamlease.protocol.epochs.antichains import Antichain, is_open
@@ -35,7 +36,7 @@ async def newest_ends(redis: Redis, space: Space) -> tuple[dict[StreamId, int], 
         Unsupported, StoreUnavailable, StoreRefused.
     """
     way = Way(redis, space, await read_joined(redis, space.name))
-    return dict(way.ends), await _lower(way, space)
+    return _of_known(way, way.ends), await _lower(way, space)
 
 
 async def completed(redis: Redis, space: Space, epoch: Epoch) -> Completed | None:
@@ -65,7 +66,12 @@ async def completed(redis: Redis, space: Space, epoch: Epoch) -> Completed | Non
             before[part.stream] += part.rows
         if part.epoch <= epoch:
             behind[part.stream] += part.rows
-    return Completed(before, behind, ends)
+    return Completed(*(_of_known(way, one) for one in (before, behind, ends)))
+
+
+def _of_known(way: Way, ends: Mapping[StreamId, int]) -> dict[StreamId, int]:
+    """Without the streams of generations that were dropped."""
+    return {stream: end for stream, end in ends.items() if stream in way.known}
 
 
 async def _lower(way: Way, space: Space) -> Antichain:

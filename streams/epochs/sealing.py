@@ -1,24 +1,40 @@
-"""The end of a space with epochs: what was given up completes, and the frontier is empty from then on.
+"""The end of a space with epochs, or of a generation of its streams: what was given up completes before.
 
-A line says so, and its script lets nobody enter any more; the keeper completes what waits, and records a
-boundary with an empty lower frontier. Only then the streams themselves may be sealed.
+*The end of the space*: a line says so, and its script lets nobody enter any more; the keeper completes what
+waits, and records a boundary with an empty lower frontier. Only then the streams themselves are sealed.
+
+*Other streams*: the space is brought to rest. While no publisher is there, nobody enters for a while, and
+all that was given up completes; then nothing is staged, and the generations follow each other as in any
+space. So each epoch lies wholly in one generation. A stream for which something is staged all the same,
+because somebody took too long, is not sealed (`seal.lua`): once that is completed or dropped, the change is
+gone on with.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
-from streamlease.protocol.errors import NotDurable, SpaceConflict, StoreRefused
+from streamlease.protocol.errors import (
+    Indefinite,
+    NotDurable,
+    SpaceConflict,
+    StoreRefused,
+    StoreUnavailable,
+)
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.lines import SealLine, dump_line
-from streamlease.streams.epochs.stored import read_newest
-from streamlease.streams.redis.connection import Argument, AsyncRedis
+from streamlease.streams.epochs.stored import read_fold, read_newest
+from streamlease.streams.redis.connection import Argument, AsyncRedis, ask
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 LOOK_SECONDS = 0.05
+REST_MS = 60_000
+"""So long nobody enters a space that gets other streams, should whoever changes it die."""
+
 SEAL_SECONDS = 15.0
 """How long a keeper may take to complete what waits: one that died is followed within four seconds."""
 
@@ -73,3 +89,74 @@ async def seal_epochs(redis: AsyncRedis, space: Space, seconds: float = SEAL_SEC
             f"the epochs of space {space.name} end, but no keeper has completed them within {seconds:g} s: "
             f"start a leader host with 'streamlease serve', and seal the space again"
         ) from None
+
+
+async def alter_space(
+    redis: AsyncRedis,
+    spaces: SpaceStore,
+    name: str,
+    keep: Callable[[], Awaitable[None]],
+    *,
+    streams: int | None = None,
+    rotate: bool = False,
+    expected: int | None = None,
+) -> Space:
+    """Give a space, with epochs or without, a new generation of streams; see ``Generations.alter``.
+
+    Args:
+        keep: sees that the space has a keeper.
+
+    Raises:
+        SpaceConflict: publishers of epochs are there; nothing was changed.
+        And as ``Generations.alter``; safe to repeat, a rotation with `expected`.
+    """
+    asked = {"streams": streams, "rotate": rotate, "expected": expected}
+    space = await spaces.get(name)
+    if not space.epochs or space.ended:
+        return await spaces.generations.alter(name, **asked)  # type: ignore[arg-type]
+    await keep()
+    await _rest(redis, space, REST_MS)
+    try:
+        await _until_nothing_waits(redis, space)
+        return await spaces.generations.alter(name, at_rest=True, **asked)  # type: ignore[arg-type]
+    finally:
+        with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
+            # Unanswered, it ends by itself.
+            await _rest(redis, space, 0)
+
+
+async def _rest(redis: AsyncRedis, space: Space, milliseconds: int) -> None:
+    reply = await load_script("streamlease.streams.epochs", "rest").run(
+        redis, [keys.writers(space.name)], [milliseconds]
+    )
+    if reply[0] == b"here":
+        names = ", ".join(one.decode() for one in reply[1:6])
+        raise SpaceConflict(
+            f"space {space.name} has publishers that hold epochs open ({names}), so it keeps its streams: "
+            f"end them, or give them up with 'streamlease epochs abort {space.name} PUBLISHER', and try again"
+        )
+
+
+async def _until_nothing_waits(redis: AsyncRedis, space: Space, seconds: float = SEAL_SECONDS) -> None:
+    """Wait until all that was given up is in the streams.
+
+    Raises:
+        StoreRefused: it is not in time.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            while not await _is_at_rest(redis, space):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        raise StoreRefused(
+            f"messages of space {space.name} still wait for their streams after {seconds:g} s, "
+            f"so it keeps these streams: start a leader host with 'streamlease serve', and try again"
+        ) from None
+
+
+async def _is_at_rest(redis: AsyncRedis, space: Space) -> bool:
+    fold, newest = await read_fold(redis, space.name, space.epochs), await read_newest(redis, space.name)
+    if fold.lower != (fold.bottom if newest is None else newest.lower):
+        return False
+    asked = [("HLEN", keys.staged_epochs(stream)) for stream in space.streams()]
+    return not any(await ask(redis, [*asked]))

@@ -88,6 +88,8 @@ class LineWriter:
         verdict, *numbers = await self._run("enter", args)
         if verdict == b"sealed":
             raise StreamSealed(f"space {self.space} is sealed and takes no more messages: use another space")
+        if verdict == b"resting":
+            raise StoreRefused(f"space {self.space} gets other streams right now: enter afterwards")
         inc, number = numbers
         self.inc, self.entered_at = int(inc), int(number)
         return self.entered_at

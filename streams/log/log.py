@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from redis.exceptions import ResponseError
 
-from streamlease.protocol.errors import NotDurable, StreamleaseError
+from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.schemas import Schema, Versions
 from streamlease.streams.log.append_rounds import write_appends
@@ -32,7 +32,7 @@ from streamlease.streams.log.appends import (
     StreamPending,
     call_of,
 )
-from streamlease.streams.log.keys import stream_meta, stream_news, stream_publishers
+from streamlease.streams.log.keys import staged_part, stream_meta, stream_news, stream_publishers
 from streamlease.streams.log.many import READ_BYTES, read_all
 from streamlease.streams.log.ranges import RangeReader
 from streamlease.streams.log.segments import Segment
@@ -93,14 +93,14 @@ class AsyncLog:
     async def open(
         self,
         streams: Iterable[StreamId],
-        wanted: Literal["open", "epochs", "pending", "begin"] = "open",
+        wanted: Literal["open", "epochs", "pending", "begin", "begin_epochs"] = "open",
         durability: Durability = MEMORY,
     ) -> None:
         """Bring streams into being; those that exist are left alone, but pending ones can be opened.
 
         Args:
             wanted: ``pending`` makes streams that take nothing yet; ``begin`` opens those that exist; into
-                ``epochs`` only a keeper writes.
+                ``epochs`` only a keeper writes, and ``begin_epochs`` makes such ones of those that exist.
             durability: what must hold before it counts as done.
 
         Raises:
@@ -110,22 +110,36 @@ class AsyncLog:
         calls = [script.call([stream_meta(stream)], [wanted]) for stream in streams]
         await self._change_all(calls, "the opening of a stream", durability)
 
-    async def seal_all(self, streams: Iterable[StreamId], durability: Durability = MEMORY) -> None:
+    async def seal_all(
+        self, streams: Iterable[StreamId], durability: Durability = MEMORY, *, unless_staged: bool = False
+    ) -> None:
         """End streams for good; those that do not exist can take nothing either, and are passed over.
 
         Args:
             durability: what must hold before it counts as done.
+            unless_staged: not those for which messages of open epochs are staged.
 
         Raises:
+            StoreRefused: messages are staged for one of them.
             NotDurable, StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
         """
         script = load_script(_ROOM, "seal")
-        calls = [script.call([stream_meta(stream)], [stream_news(stream)]) for stream in streams]
-        await self._change_all(calls, "the seal of a stream", durability)
+        calls = [
+            script.call(
+                [stream_meta(stream), *([staged_part(stream, "epochs")] if unless_staged else [])],
+                [stream_news(stream)],
+            )
+            for stream in streams
+        ]
+        if b"staged" in await self._change_all(calls, "the seal of a stream", durability):
+            raise StoreRefused(
+                "messages of open epochs are staged for a stream that is to be sealed; try again"
+            )
 
-    async def _change_all(self, calls: Sequence[Call], what: str, choice: Durability) -> None:
+    async def _change_all(self, calls: Sequence[Call], what: str, choice: Durability) -> set[Any]:
+        """Run scripts that each change one stream; the first words of their replies."""
         if not calls:
-            return
+            return set()
         answers, waits = await run_settled(self._redis, calls, [choice])
         for answer in answers:
             if isinstance(answer.reply, ResponseError):
@@ -138,6 +152,7 @@ class AsyncLog:
                     f"{what} is written, but not as durably as {choice} demands: {why}; "
                     f"it may still exist: look at the server, then repeat"
                 )
+        return {answer.reply[0] for answer in answers if isinstance(answer.reply, list)}
 
     async def set_schemas(self, streams: Iterable[StreamId], versions: Versions) -> None:
         """Tell `streams` the versions of the schema that the definition of their space has.

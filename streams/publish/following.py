@@ -86,8 +86,11 @@ class Following:
 
     def move(self, lane: Lane, space: Space) -> None:
         """Take all parts of a lane of a former generation to the lanes of the newest one, in order."""
+        stamped = self._lanes.stamped
         while lane.queue:
             part = lane.take()
+            if part.stamp is not None:
+                self._lanes.stamp(part.stamp)  # each part stays of its own epoch
             if part.maybe or not all(map(space.covers, part.topics())):
                 # Written before its stream was dropped, or not; or the space was created anew.
                 self._held.fail(lane, part, lane.refusal or no_stream(lane.stream))
@@ -95,6 +98,8 @@ class Following:
                 self._move_messages(part, space)
             else:
                 self._move_batch(part, space)
+        if stamped is not None:
+            self._lanes.stamp(stamped)
         self._held.release(lane)
         self._lanes.leave(lane)
 

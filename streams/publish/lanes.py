@@ -168,6 +168,11 @@ class Lanes:
         lane.durability = space.promised
         return lane
 
+    @property
+    def stamped(self) -> Stamp | None:
+        """The epoch of messages that come now, and who stages them; None: they have none."""
+        return self._stamp
+
     def stamp(self, stamp: Stamp) -> None:
         """Messages that come from now on are of another epoch: no part that is there takes any of them."""
         self._stamp = stamp

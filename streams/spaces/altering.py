@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Literal
 
 from streamlease.protocol.errors import (
     Indefinite,
@@ -54,7 +55,13 @@ class Generations:
         self._log = AsyncLog(redis)
 
     async def alter(
-        self, name: str, *, streams: int | None = None, rotate: bool = False, expected: int | None = None
+        self,
+        name: str,
+        *,
+        streams: int | None = None,
+        rotate: bool = False,
+        expected: int | None = None,
+        at_rest: bool = False,
     ) -> Space:
         """Give a space a new generation of `streams` streams, and seal the former one. Safe to repeat.
 
@@ -64,6 +71,7 @@ class Generations:
             streams: 1 to 4096; None for as many as now.
             rotate: begin a new generation even if the number stays the same.
             expected: the generation that is to be followed, so that a repeated rotation is made once.
+            at_rest: its epochs are at rest; see `streams/epochs/sealing.py`.
 
         Raises:
             InvalidOption: the number is out of range.
@@ -81,7 +89,8 @@ class Generations:
             space = seen.known.get(name)
             if space.ended:
                 raise StreamSealed(f"space {name} is sealed and takes no more messages: create another space")
-            check_keeps_streams(space)
+            if not at_rest:
+                check_keeps_streams(space)
             newest, wanted = space.newest, streams or space.newest.streams
             expected = newest.number if expected is None else expected
             if newest.number != expected:
@@ -171,10 +180,12 @@ class Generations:
             # In this order each step is durable before the next one begins.
             await self._table.make_durable(space)
             sealing = streams_of(name, (one for one in ending if again or not one.sealed))
-            await self._log.seal_all(sealing, space.promised)
+            at_rest = bool(space.epochs) and not space.ended
+            await self._log.seal_all(sealing, space.promised, unless_staged=at_rest)
             if not space.ended:
                 await self.tell_schemas(space)
-                await self._log.open(streams_of(name, (space.newest,)), "begin", space.promised)
+                begin: Literal["begin", "begin_epochs"] = "begin_epochs" if space.epochs else "begin"
+                await self._log.open(streams_of(name, (space.newest,)), begin, space.promised)
             if space.settled:
                 return space
             await self._bequeath(space)

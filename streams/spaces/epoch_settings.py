@@ -107,13 +107,16 @@ def check_not_merged(name: str, dimensions: int, compact_after_ms: int | None) -
 
 
 def check_keeps_streams(space: HasEpochs) -> None:
-    """Whether `space` may get other streams.
+    """Whether `space` may get other streams at any moment.
 
     Raises:
-        SpaceConflict: it has epochs, which do not go from one generation to the next.
+        SpaceConflict: it has epochs, which must be at rest then.
     """
     if space.epochs:
-        raise SpaceConflict(f"space {space.name} has epochs and keeps the streams it has: make another space")
+        raise SpaceConflict(
+            f"space {space.name} has epochs, so it gets other streams while it has no publishers: "
+            f"use client.alter_space, or 'streamlease space alter {space.name}'"
+        )
 
 
 def check_plain(space: HasEpochs) -> None:

@@ -44,10 +44,11 @@ def test_nonsense_is_refused_in_one_line(command: Command, words: tuple[str, ...
 
 def test_what_epochs_rule_out_is_refused(command: Command) -> None:
     command.ok("space", "create", "s", "--topics", "s/#", "--epochs", "1")
+    asyncio.run(_entered(command.url, "here"))
     for words, said in (
-        (("--streams", "4"), "make another space"),
-        (("--rotate",), "make another space"),
-        (("--streams", "4", "--retention", "1d"), "make another space"),
+        (("--streams", "4"), "publishers that hold epochs open (here), so it keeps its streams"),
+        (("--rotate",), "publishers that hold epochs open (here)"),
+        (("--streams", "4", "--retention", "1d"), "'streamlease epochs abort s PUBLISHER'"),
         (("--compact-after", "1m"), "never merged"),
     ):
         outcome = command("space", "alter", "s", *words)
@@ -55,6 +56,12 @@ def test_what_epochs_rule_out_is_refused(command: Command) -> None:
     shown = command.ok("space", "show", "s", "--json").document
     assert shown["retention"]["age_ms"] is None, "nothing of it was changed"
     command.ok("space", "alter", "s", "--retention", "7d")
+    command.ok("epochs", "abort", "s", "here", "--yes")
+    words = ("--streams", "4", "--from-generation", "0", "--retention", "2d")
+    for _ in range(2):
+        altered = command.ok("space", "alter", "s", *words, "--json").document
+        assert [one["streams"] for one in altered["generations"]] == [1, 4], "safe to repeat"
+        assert altered["retention"]["age_ms"] == 2 * 86_400_000
     outcome = command("space", "create", "s", "--topics", "s/#")
     assert outcome.code == 1 and "exists with epochs of 1 dimension" in outcome.err
 

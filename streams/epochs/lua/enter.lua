@@ -10,6 +10,7 @@
 -- Replies
 --   {'entered', incarnation, number of the line}   by this call, or by a former one whose answer was lost
 --   {'sealed'}                                     the space takes no more
+--   {'resting'}                                    it gets other streams right now: try again
 
 -- include: streamlease.streams.epochs/writer
 
@@ -21,6 +22,10 @@ if it and it.token == ARGV[2] then
 end
 if redis.call('HGET', KEYS[1], '!sealed') then
   return {'sealed'}
+end
+local resting = redis.call('HGET', KEYS[1], '!resting')
+if resting and tonumber(resting) > tonumber(now_ms()) then
+  return {'resting'}
 end
 local inc = math.max(it and it.inc or 0, tonumber(ARGV[3])) + 1
 local shown = string.format('%.0f', inc)

@@ -16,15 +16,9 @@ if sealed then
   redis.call('HSET', KEYS[1], '!sealed', sealed)
   return {'sealed', tonumber(sealed)}
 end
-local here = {'here'}
-local all = redis.call('HGETALL', KEYS[1])
-for i = 1, #all, 2 do
-  if string.sub(all[i], 1, 1) ~= '!' and string.match(all[i + 1], ' here$') then
-    here[#here + 1] = all[i]
-  end
-end
-if #here > 1 then
-  return here
+local here = who_is_here(KEYS[1])
+if #here > 0 then
+  return {'here', unpack(here, 1, math.min(#here, 1000))}
 end
 local number = write_line(KEYS[1], KEYS[2], ARGV[2], ARGV[1])
 redis.call('HSET', KEYS[1], '!sealed', string.format('%.0f', number))

@@ -24,6 +24,18 @@ local function write_writer(writers, name, it)
     string.format('%.0f %s %.0f %.0f %s %s', it.inc, it.token, it.seq, it.line, it.seen, it.state))
 end
 
+-- The names of the publishers that are there.
+local function who_is_here(writers)
+  local here = {}
+  local all = redis.call('HGETALL', writers)
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 1) ~= '!' and string.match(all[i + 1], ' here$') then
+      here[#here + 1] = all[i]
+    end
+  end
+  return here
+end
+
 local function now_ms()
   local time = redis.call('TIME')
   return string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
