@@ -15,7 +15,7 @@ from streamlease.testing.sockets import Line, Socket
 
 if TYPE_CHECKING:
     from streamlease.testing.loops import Process
-    from tests.simulation.world import World
+    from tests.simulation.simulated import SimulatedWorld
 
 FATAL = {
     load_script(f"streamlease.{room}", name).digest.encode()
@@ -68,7 +68,7 @@ class Faults:
 class FaultyLine(Line):
     """The line of one process."""
 
-    def __init__(self, world: World, process: Process) -> None:
+    def __init__(self, world: SimulatedWorld, process: Process) -> None:
         self.world = world
         self.process = process
         self.cut_off_until = 0.0

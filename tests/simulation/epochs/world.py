@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-import random
-import secrets
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,37 +15,23 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.collections import points, snapshots
 from streamlease.streams.epochs import keeping, keys, tidying
 from streamlease.streams.log.keys import staged_part
-from streamlease.testing.loops import BusyLoop, Process, Timeline
-from streamlease.testing.memory_server import MemoryServer
 from tests.simulation.epochs.actors import SPACE, Actor, AnySender, Closer, KeeperHost
 from tests.simulation.epochs.acts import Acts, drawn
 from tests.simulation.epochs.readers import AnyReader, CollectionReader, EagerReader, OffReader, Reader
 from tests.simulation.epochs.truth import EpochTruth
 from tests.simulation.epochs.written import Written
 from tests.simulation.judge import Violation
-from tests.simulation.kernel import Kernel
-from tests.simulation.network import Faults, FaultyLine
-from tests.simulation.watching import _Defects, _note_unraisable
+from tests.simulation.simulated import SimulatedWorld, run_world
 
-BEGAN_AT = 1_000_000.0
-LIVE_SECONDS = 120.0
 QUIET_SECONDS = 6.0
 """So long all must stay well."""
 
 
-class EpochWorld:
+class EpochWorld(SimulatedWorld):
     """Everything of one seed."""
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.timeline = Timeline()
-        self.kernel = Kernel(seed, self.timeline)
-        self.random = self.kernel.random
-        self.sometimes: Counter[str] = Counter()
-        self.faults = Faults()
-        self.server = MemoryServer(lambda: BEGAN_AT + self.timeline.now, replicated=True)
-        self.defects: list[str] = []
-        self.causes: list[BaseException | None] = []
+        super().__init__(seed)
         self.dimensions = self.random.choice((1, 1, 2))
         self.collection = self.random.random() < 0.5
         if self.collection and self.random.random() < 0.4:
@@ -68,10 +48,6 @@ class EpochWorld:
         self.senders: list[AnySender] = []
         self.readers: list[AnyReader] = []
         self.closer: Closer | None = None
-        self.over = False
-        self.healing = False
-        self._down_until = 0.0
-        self._processes = 0
         self._numbers = 0
         self.kinds: list[type[AnyReader]] = [OffReader]
         """The ways in which the space can be read."""
@@ -85,15 +61,6 @@ class EpochWorld:
     # ------------------------------------------------------------ what lines and actors ask
 
     @property
-    def down(self) -> bool:
-        """Whether the store answers nothing now."""
-        return self._down_until > self.timeline.now
-
-    def be_down(self, seconds: float) -> None:
-        """The store answers nothing for so long."""
-        self._down_until = self.timeline.now + seconds
-
-    @property
     def bottom(self) -> Epoch:
         """The least epoch."""
         return bottom(self.dimensions or 1)
@@ -103,20 +70,6 @@ class EpochWorld:
         self._numbers += 1
         return self._numbers
 
-    def process(self, kind: str) -> tuple[Process, FaultyLine]:
-        """A new process and its line."""
-        self._processes += 1
-        process = self.timeline.process(f"{kind}{self._processes}", 1.0, self.random.randint(0, 10**5))
-        line = FaultyLine(self, process)  # type: ignore[arg-type]  # what it asks of a world is here too
-        process.ends.append(lambda: line.cut_off(1e9))
-        return process, line
-
-    def crash(self, process: Process) -> None:
-        """The process is killed."""
-        if process.alive and not self.over:
-            self.kernel.note(process.name, "is killed")
-            process.kill()
-
     @property
     def actors(self) -> list[Actor]:
         """Those that live."""
@@ -125,28 +78,26 @@ class EpochWorld:
 
     # ------------------------------------------------------------ a run
 
-    def run(self) -> None:
-        """Everything, from the beginning to the end.
+    def figures(self) -> Counter[str]:
+        return Counter(
+            commands=self.server.commands,
+            messages=len(self.truth.sent),
+            epochs=len(self.truth.epochs),
+            virtual=self.timeline.now,  # type: ignore[arg-type]  # seconds
+        )
 
-        Raises:
-            Violation: an invariant does not hold.
-        """
-        gc.disable()
-        try:
-            with self._patched():
-                try:
-                    self._run()
-                finally:
-                    self.over = True
-                    self.timeline.end()
-                if self.defects:
-                    raise Violation(self.defects[0])
-        finally:
-            gc.enable()
+    def own_defects(self) -> Iterator[str]:
+        """What the judge said in a task of an actor is its own word."""
+        for process in self.timeline.processes:
+            for task in process.loop.tasks:
+                if task.done() and not task.cancelled() and isinstance(task.exception(), Violation):
+                    raise task.exception()
+        return
+        yield
 
-    def _run(self) -> None:
+    def course(self) -> None:
         self.acts.admin.start(self.acts.begin())
-        self._until(0.05)
+        self.until(0.05)
         self.acts.do_keeper()
         self.acts.do_publish()
         self.acts.do_read()
@@ -158,10 +109,9 @@ class EpochWorld:
                 self.kernel.after(1 + int(self.random.expovariate(1 / gap)), act)
 
         self.kernel.after(200, act)
-        self._until(self.random.choice((6.0, 12.0)))
+        self.until(self.random.choice((6.0, 12.0)))
         self._heal()
-        if not self._until(self.timeline.now + LIVE_SECONDS, self._is_well):
-            raise Violation(f"not well within {LIVE_SECONDS:.0f} s after the last fault: {self.why}")
+        self.becomes_well(self._is_well)
         self.truth.all_there()
         for reader in self.readers:
             if reader.process.alive:
@@ -169,10 +119,7 @@ class EpochWorld:
 
     def _heal(self) -> None:
         """No faults any more; whoever publishes leaves."""
-        self.kernel.note("world", "heals")
-        self.healing = True
-        self.faults.stop()
-        self._down_until = 0.0
+        self.stop_faults()
         for one in self.actors:
             one.process.paused_until = min(one.process.paused_until, self.timeline.now + 1.0)
             one.line.cut_off_until = 0.0
@@ -180,8 +127,6 @@ class EpochWorld:
         self.acts.one_of_each()
         for sender in self.senders:
             sender.leaving = True
-
-    why = ""
 
     _well_since: float | None = None
 
@@ -226,44 +171,11 @@ class EpochWorld:
     def _asked(self, name: bytes, *args: bytes | str) -> Any:
         return self.server.execute([name, *(one.encode() if isinstance(one, str) else one for one in args)])
 
-    def _until(self, at: float, done: Any = lambda: False) -> bool:
-        def look() -> bool:
-            self._look_for_defects()
-            return bool(done())
-
-        try:
-            return self.timeline.run(at, look)
-        except BusyLoop as busy:
-            raise Violation(str(busy)) from None
-        finally:
-            self._look_for_defects()
-
-    def _look_for_defects(self) -> None:
-        for cause in self.causes:
-            if isinstance(cause, Violation):
-                raise cause
-        for process in self.timeline.processes:
-            for trouble in process.loop.troubles:
-                error = trouble.get("exception")
-                if isinstance(error, Violation):
-                    raise error
-                self.defects.append(f"{process.name}: {trouble.get('message')}: {error!r}")
-            process.loop.troubles.clear()
-            for task in process.loop.tasks:
-                if task.done() and not task.cancelled() and isinstance(task.exception(), Violation):
-                    raise task.exception()
-        if self.defects:
-            raise Violation(self.defects[0])
-
     @contextmanager
-    def _patched(self) -> Iterator[None]:
-        """Random numbers are of the seed, and what is rare in production happens often."""
+    def watched(self) -> Iterator[None]:
+        """What is rare in production happens often."""
         with ExitStack() as stack:
             enter = stack.enter_context
-            enter(mock.patch.object(secrets, "token_hex", lambda size=16: self.random.randbytes(size).hex()))
-            state = random.getstate()
-            stack.callback(random.setstate, state)
-            random.seed(self.seed)
             enter(mock.patch.object(keeping, "SNAPSHOT_LINES", 10))
             enter(mock.patch.object(keeping, "PIECE_ROWS", 2))
             enter(mock.patch.object(keeping, "MOVE_ENTRIES", 2))
@@ -278,18 +190,6 @@ class EpochWorld:
             enter(mock.patch.object(points, "AT_ONCE", 2))
             enter(mock.patch.object(gathering, "ENOUGH_ROWS", 5))
             enter(mock.patch.object(collection, "LOOK_SECONDS", 0.6))
-            enter(warnings.catch_warnings())
-            warnings.simplefilter("error")
-            enter(mock.patch.object(sys, "unraisablehook", lambda raised: _note_unraisable(self, raised)))  # type: ignore[arg-type]
-            handler = _Defects(self)  # type: ignore[arg-type]
-            logger = logging.getLogger("streamlease")
-            level, propagate = logger.level, logger.propagate
-            logger.addHandler(handler)
-            logger.setLevel(logging.ERROR)
-            logger.propagate = False
-            stack.callback(logger.removeHandler, handler)
-            stack.callback(setattr, logger, "propagate", propagate)
-            stack.callback(logger.setLevel, level)
             yield
 
 
@@ -299,10 +199,4 @@ def run(seed: int) -> EpochWorld:
     Raises:
         Violation: an invariant does not hold; the world is in its `world` attribute.
     """
-    world = EpochWorld(seed)
-    try:
-        world.run()
-    except Exception as error:
-        error.world = world  # type: ignore[attr-defined]
-        raise
-    return world
+    return run_world(EpochWorld(seed))
