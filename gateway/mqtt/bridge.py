@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from streamlease.registry.starts import Start
 
 FINISH_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+"""How long a new connection waits for a look into Redis: it goes without."""
+
 
 log = logging.getLogger(__name__)
 
@@ -152,8 +155,9 @@ class MqttBridge:
     async def check_alone(self) -> None:
         """Two bridges of one name would take the connection from each other for ever."""
         try:
-            alone = await self._memory.is_newest()
-        except StreamleaseError:
+            async with asyncio.timeout(LOOK_SECONDS):
+                alone = await self._memory.is_newest()
+        except (StreamleaseError, TimeoutError):
             return  # Redis is away; what is appended is fenced in any case
         if not alone:
             raise Fenced(
