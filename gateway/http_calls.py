@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.types import Receive, Scope, Send
@@ -179,7 +180,7 @@ class Callers:
     def _check_local(self, call: HttpCall) -> None:
         """Without tokens, no foreign page may have a browser ask for what its user may see."""
         host = call.header(b"host")
-        if not is_allowed(host, frozenset()):
+        if not _is_local(host):
             raise OtherHost(
                 f"the request's Host is {ascii(host)[:80]}: without a file of tokens only localhost and "
                 f"addresses are answered"
@@ -190,6 +191,11 @@ class Callers:
                 f"a page of {ascii(origin)[:80]} makes the request: without a file of tokens no page of "
                 f"another host may"
             )
+
+
+@lru_cache(maxsize=256)
+def _is_local(host: str | None) -> bool:
+    return is_allowed(host, frozenset())
 
 
 def _too_large(most: int) -> BodyTooLarge:

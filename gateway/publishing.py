@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 from urllib.parse import unquote
 
@@ -39,12 +40,8 @@ class PublishedMessages(NamedTuple):
     @property
     def json(self) -> bytes:
         """As the client gets it."""
-        at = iso(_EPOCH + timedelta(microseconds=self.timestamp))
-        last = b'{"stream":"%b","offset":%d,"timestamp":"%b"}' % (
-            self.stream.encode(),
-            self.offset,
-            at.encode(),
-        )
+        where = (self.stream.encode(), self.offset, _shown_time(self.timestamp))
+        last = b'{"stream":"%b","offset":%d,"timestamp":"%b"}' % where
         return last if self.messages is None else b'{"messages":%d,"last":%b}' % (self.messages, last)
 
 
@@ -131,6 +128,16 @@ class PublishHandler:
             wanted = space.stream_for(topic, key.encode() if isinstance(key, str) else key)
             stream = wanted if wanted in ends else stream
         return str(stream), ends[stream]
+
+
+def _shown_time(timestamp: int) -> bytes:
+    seconds, microseconds = divmod(timestamp, 1_000_000)
+    return b"%b.%06dZ" % (_shown_seconds(seconds), microseconds)
+
+
+@lru_cache(maxsize=16)
+def _shown_seconds(seconds: int) -> bytes:
+    return iso(_EPOCH + timedelta(seconds=seconds)).partition(".")[0].encode()
 
 
 def _attributes(call: HttpCall) -> dict[str, str]:
