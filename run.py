@@ -365,9 +365,13 @@ def workers() -> int:
 
 
 def run_tests(*, fast: bool) -> int:
-    """Run the tests side by side, then those marked ``quiet`` one by one; the first exit status but 0."""
+    """Run the tests side by side, of which the slowest are told, then those marked ``quiet`` one by one.
+
+    Returns:
+        the first exit status but 0.
+    """
     chosen = "".join(f" and not {suite}" for suite in SLOW_SUITES) if fast else ""
-    side_by_side = ("-n", str(workers()), "--dist", "loadfile", "--no-loadscope-reorder")
+    side_by_side = ("-n", str(workers()), "--dist", "loadfile", "--no-loadscope-reorder", "--durations=20")
     outcomes: list[str] = []
     failed = 0
     for what, marks, options in (
