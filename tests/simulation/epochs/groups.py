@@ -33,6 +33,9 @@ from tests.simulation.judge import Violation
 GROUP = "$shared/g/s/#"
 
 
+FAULTS = {"crash", "pause", "cut_off", "restart", "fail_over", "kill", "twin"}
+
+
 class GroupTruth:
     """Follows what a group is handed out, and what it commits.
 
@@ -99,6 +102,8 @@ class GroupTruth:
         """The group has had all."""
         if self._lossy:
             return
+        if self._world.calm and self.handed_out > len(self.parts):
+            raise Violation(f"[5] {self.handed_out - len(self.parts)} parts came again, and all ended well")
         found: dict[Epoch, list[str]] = {}
         for epoch, texts, _ in self.parts.values():
             found.setdefault(epoch, []).extend(texts)
@@ -162,6 +167,8 @@ class Consumer(Actor):
             await asyncio.sleep(random.randint(1, 20 if self.world.healing else self._patience) / 1000)
             if not (self._lazy and random.random() < 0.6 and len(waiting) < 5):
                 await self._commit(waiting)
+        if self.world.calm:
+            await self._commit(waiting)
 
     async def _commit(self, parts: list[EpochPart]) -> None:
         done, parts[:] = [*parts], []
@@ -223,6 +230,12 @@ class GroupWorld(EpochWorld):
             "part": draw.choice((0.3, 1.0)),
             "kill": draw.choice((0.0, 0.3, 1.0)),
         }
+        self.calm = seed % 5 == 0
+        """Whether nothing goes wrong: consumers and publishers come and go, and that is all."""
+        if self.calm:
+            self.faults.stop()
+            for name in self._weights.keys() & FAULTS:
+                self._weights[name] = 0.0
 
     @property
     def actors(self) -> list[Actor]:

@@ -42,7 +42,7 @@ def test_every_seed_keeps_the_epochs_of_a_group_whole_and_heals() -> None:
         sometimes += world.sometimes
         parts += len(world.group.parts)
         again += world.group.handed_out - len(world.group.parts)
-    assert parts > 500
+    assert parts > 300
     assert again, "nothing came again after a crash"
     assert [what for what in MUST_HAPPEN if not sometimes[what]] == []
 
