@@ -61,7 +61,7 @@ REFUSED = (
 
 EMBEDDED = (("redis start",), ("redis status",), ("redis stop",))
 BELOW = {"serve", "ui"}
-ELSEWHERE = {"demo"}  # tests/demo starts it
+ELSEWHERE = {"demo", "bridge mqtt", "gateway"}  # tests/demo, tests/mqtt and tests/gateway start them
 
 
 @pytest.fixture

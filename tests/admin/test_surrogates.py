@@ -31,6 +31,7 @@ GOOD = {
     "--topics": "other/#",
     "--to": "b1",
     "--space": "flights",
+    "url": "mqtt://127.0.0.1:1",
 }
 """Values of what a command needs."""
 
