@@ -14,7 +14,7 @@ from streamlease.protocol.errors import StoreRefused, StoreUnavailable
 from streamlease.streams.epochs.beginning import begin_before
 from streamlease.streams.epochs.boundary_reading import AT_ONCE, is_same
 from streamlease.streams.epochs.news import EpochNews
-from streamlease.streams.epochs.stored import bounds_command, parse_bounds, parse_state, state_command
+from streamlease.streams.epochs.stored import bounds_command, newest_command, parse_bounds, parse_newest
 from streamlease.streams.log.many import RETRY_SECONDS
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.spaces import Space
@@ -84,11 +84,11 @@ class BoundaryFollowing:
         assert after is not None
         assert newest is not None
         replies = await ask(
-            self._redis, [state_command(space.name), bounds_command(space.name, max(0, after - 1), AT_ONCE)]
+            self._redis, [newest_command(space.name), bounds_command(space.name, max(0, after - 1), AT_ONCE)]
         )
         if newest != ahead.newest:
             return True
-        recorded, found = parse_state(replies[0]).boundary, parse_bounds(replies[1])
+        recorded, found = parse_newest(replies[0]).boundary, parse_bounds(replies[1])
         other = False
         if after and found and found[0].number == after:
             other = after == newest and ahead.last is not None and not is_same(found[0], ahead.last)

@@ -17,7 +17,7 @@ from streamlease.agent.epochs.opening import Opened
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.epochs.boundary_reading import FollowedSpace
+from streamlease.streams.epochs.boundary_reading import EpochsLost, FollowedSpace
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.core.early import EarlyEpochs, StagedEntry, Unseen
 from streamlease.streams.epochs.keys import staged_news
@@ -82,7 +82,13 @@ class EagerReader:
             StoreUnavailable, StoreRefused: try again.
         """
         for space in self._spaces:
-            for bound in space.taken(await ask(self._redis, space.commands())):
+            found = space.taken(await ask(self._redis, space.commands()))
+            if space.has_failed_over and self._core.has_open(space.space):
+                raise EpochsLost(
+                    f"Redis failed over or was restarted: what was handed out of open epochs of space "
+                    f"{space.space} may be lost, and nobody would tell; begin again"
+                )
+            for bound in found:
                 self.steps += 1
                 async for told in self._boundary(space, bound):
                     yield told

@@ -5,7 +5,7 @@
 -- ARGV[5] by how much the term rises if Redis may have lost terms that were issued (see registry/leadership.py)
 -- Replies: {1, term, lineage} claimed; {0, term} somebody leads, or led and did not resign: see take_over;
 --          {2, term} it is not declared, and nothing was changed: what is forgotten gets no record again
--- include: streamlease.registry/lineage
+-- include: streamlease.streams.redis/lineage
 -- include: streamlease.registry/term
 local held = redis.call('HMGET', KEYS[1], 'term', 'host', 'lineage', 'declared')
 local term = tonumber(held[1] or '0')

@@ -6,7 +6,7 @@
 -- ARGV[1] the declaration that was read; empty if there was none  ARGV[2] the one that holds from now on
 -- ARGV[3] the counter must not be below this one  ARGV[4] the subscription, as it stands in the set
 -- Replies: 1 it holds; 0 another one, or none, stands there, and nothing was changed: read it again
--- include: streamlease.registry/lineage
+-- include: streamlease.streams.redis/lineage
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then
   return 0
 end

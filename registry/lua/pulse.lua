@@ -2,7 +2,7 @@
 -- KEYS[1] pulses (hash: host -> time in ms)
 -- ARGV[1] host  ARGV[2] after how many ms a host is forgotten; empty: none is looked for
 -- Replies: {former, now, lineage}: the times of the pulse before, empty if there is none, and of this one
--- include: streamlease.registry/lineage
+-- include: streamlease.streams.redis/lineage
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local former = redis.call('HGET', KEYS[1], ARGV[1]) or ''

@@ -6,7 +6,7 @@
 -- ARGV[5] term that was watched  ARGV[6] renewed_at that was watched
 -- ARGV[7] by how much the term rises if Redis may have lost terms that were issued (see registry/leadership.py)
 -- Replies: {1, term, lineage} taken over; {0, term} the record changed or has not expired
--- include: streamlease.registry/lineage
+-- include: streamlease.streams.redis/lineage
 -- include: streamlease.registry/term
 local held = redis.call('HMGET', KEYS[1], 'term', 'renewed_at', 'ttl', 'lineage')
 local term = tonumber(held[1] or '0') or 0

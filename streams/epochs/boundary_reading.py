@@ -10,7 +10,7 @@ from streamlease.streams.entries.epoch_fields import epoch_text
 from streamlease.streams.epochs.beginning import Before, Began
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.core.whole import begins
-from streamlease.streams.epochs.stored import bounds_command, parse_bounds, parse_state, state_command
+from streamlease.streams.epochs.stored import bounds_command, newest_command, parse_bounds, parse_newest
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.redis.connection import Command
 
@@ -44,6 +44,9 @@ class FollowedSpace:
         self.number = began.number
         """The last one that was read."""
         self.upto = upto
+        self.has_failed_over = False
+        """Whether the last `taken` found that Redis goes on with other data, as after a failover."""
+        self._lineage = ""
         self._last = began.bound
         self._ends = dict(began.ends)
 
@@ -54,7 +57,7 @@ class FollowedSpace:
 
     def commands(self) -> list[Command]:
         """Asks for what `taken` takes."""
-        return [state_command(self.space), bounds_command(self.space, max(0, self.number - 1), AT_ONCE)]
+        return [newest_command(self.space), bounds_command(self.space, max(0, self.number - 1), AT_ONCE)]
 
     def taken(self, replies: Sequence[Any]) -> list[Boundary]:
         """The next boundaries.
@@ -64,7 +67,9 @@ class FollowedSpace:
             EpochsTruncated: retention was faster.
             Unsupported: one cannot be read.
         """
-        newest, found = parse_state(replies[0]).boundary, parse_bounds(replies[1])
+        (newest, lineage), found = parse_newest(replies[0]), parse_bounds(replies[1])
+        self.has_failed_over = bool(lineage) and self._lineage not in ("", lineage)
+        self._lineage = lineage or self._lineage
         if self.number and found and found[0].number == self.number:
             if self._last is not None and not is_same(found[0], self._last):
                 raise self._lost()

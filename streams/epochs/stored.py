@@ -69,6 +69,26 @@ def parse_state(reply: Sequence[bytes | None]) -> Stored:
     )
 
 
+class Newest(NamedTuple):
+    """What readers look at again and again."""
+
+    boundary: int
+    """The newest one."""
+    lineage: str
+    """That of the data in which a keeper wrote last (`registry/leadership.py`); empty if nobody tells."""
+
+
+def newest_command(space: str) -> Command:
+    """Asks for what `parse_newest` takes."""
+    return ("HMGET", keys.state(space), "boundary", "lineage")
+
+
+def parse_newest(reply: Sequence[bytes | None]) -> Newest:
+    """What the reply to `newest_command` says."""
+    boundary, lineage = reply
+    return Newest(int(boundary or 0), (lineage or b"").decode())
+
+
 def lines_command(space: str, after: int, count: int = PAGE) -> Command:
     """Asks for the lines behind number `after`."""
     return ("XRANGE", keys.lines(space), f"{after + 1}-0", "+", "COUNT", count)

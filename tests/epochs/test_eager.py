@@ -14,7 +14,8 @@ from streamlease.agent.epochs.epoch_reading import EpochSubscription
 from streamlease.protocol.errors import InvalidOption, SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys, staged_reading
-from streamlease.streams.epochs.boundary_reading import EpochsLost, PartsLost
+from streamlease.streams.epochs.beginning import Before
+from streamlease.streams.epochs.boundary_reading import EpochsLost, FollowedSpace, PartsLost
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.writing import lose
 from streamlease.streams.redis.connection import ask
@@ -280,3 +281,26 @@ async def test_one_that_breaks_off_harms_no_other(client: Client) -> None:
 async def test_history_has_only_whole_epochs(client: Client) -> None:
     with pytest.raises(InvalidOption, match="history ends at a boundary"):
         client.history(ALL, epochs="eager")  # type: ignore[call-overload]
+
+
+async def test_who_was_handed_out_something_open_ends_when_redis_goes_on_with_other_data(
+    client: Client,
+) -> None:
+    a = await hand(client.redis)
+    async with client.listen(ALL, epochs="eager") as eager:
+        await some(eager, 1)
+        await ask(client.redis, [("HSET", keys.state("space"), "lineage", "one")])
+        await a.send(2, "x")
+        assert await some(eager, 1) == [((2,), "a", ["x"])]
+        await ask(client.redis, [("HSET", keys.state("space"), "lineage", "another")])
+        with pytest.raises(EpochsLost, match="failed over or was restarted"):
+            await some(eager, 1)
+
+
+def test_other_data_are_noticed_once_and_only_where_redis_tells() -> None:
+    followed = FollowedSpace("space", Before(0, None, {}))
+    seen = []
+    for lineage in (None, b"one", b"one", b"two", b"two", None, b"two", b"three"):
+        followed.taken([[b"0", lineage], []])
+        seen.append(followed.has_failed_over)
+    assert seen == [False, False, False, True, False, False, False, True]

@@ -65,6 +65,10 @@ class EarlyEpochs:
         """How many parts are kept: of so many streams, epochs and publishers something was seen."""
         return len(self._seen)
 
+    def has_open(self, space: str) -> bool:
+        """Whether something of the space was handed out whose epoch is not completed yet."""
+        return any(stream.space == space for stream, *_ in self._seen)
+
     def came(self, space: str, entry: StagedEntry) -> bool:
         """An entry of a staged log; whether it is to be handed out.
 

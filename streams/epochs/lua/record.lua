@@ -15,6 +15,7 @@
 --   {'other', boundary}      it was not decided, or Redis lost that, or lines; the newest boundary is this
 
 -- include: streamlease.streams.epochs/same_lines
+-- include: streamlease.streams.redis/lineage
 
 local it = redis.call('HMGET', KEYS[1], 'term', 'boundary', 'pending')
 local term = tonumber(it[1] or 0)
@@ -35,7 +36,7 @@ redis.call('XADD', KEYS[2], ARGV[2] .. '-0', 'b', ARGV[3], 't', string.format('%
 for i = 7, #ARGV, 2 do
   redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1])
 end
-redis.call('HSET', KEYS[1], 'boundary', ARGV[2])
+redis.call('HSET', KEYS[1], 'boundary', ARGV[2], 'lineage', (lineage_here()))
 redis.call('HDEL', KEYS[1], 'pending')
 redis.call('PUBLISH', ARGV[4], 'boundary ' .. ARGV[2])
 return {'recorded'}

@@ -7,9 +7,11 @@
 --   {'taken'}
 --   {'fenced', term}   another keeper has a higher term
 
+-- include: streamlease.streams.redis/lineage
+
 local term = tonumber(redis.call('HGET', KEYS[1], 'term') or 0)
 if term > tonumber(ARGV[1]) then
   return {'fenced', term}
 end
-redis.call('HSET', KEYS[1], 'term', ARGV[1])
+redis.call('HSET', KEYS[1], 'term', ARGV[1], 'lineage', (lineage_here()))
 return {'taken'}

@@ -1,5 +1,5 @@
--- Which unbroken past of the data a server has (see registry/leadership.py): what claim.lua, take_over.lua and
--- declare.lua ask alike. They include this file.
+-- Which unbroken past of the data a server has (see registry/leadership.py). Whatever asks that in a script
+-- includes this file.
 -- KEYS none  ARGV none
 -- Replies: those of `lineage_here` are a replication id, and whether the server was a replica before
 
