@@ -39,7 +39,7 @@ def test_a_healthy_redis_without_persistence_is_warned_of(flights: Command) -> N
     assert "appendonly" in found["persistence"]["remedy"]
     assert set(found) == {
         "server", "version", "eviction", "persistence", "memory", "round trip", "clock", "leader hosts",
-        "spawn queue", "groups", "keys", "rights", "privileges", "streams", "compaction",
+        "spawn queue", "groups", "keys", "rights", "privileges", "streams", "epochs", "compaction",
     }  # fmt: skip
 
 

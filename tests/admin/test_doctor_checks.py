@@ -203,7 +203,7 @@ def group(*, paused: Paused | None = None, silent: float = 1.0, **stream: Any) -
     )  # fmt: skip
     return Group(
         subscription=SUB, start="earliest", strategy="count", leader=None, state="stable", note="",
-        paused=paused, expired_at=None, truncated={}, lag=None, lag_seconds=None,
+        paused=paused, expired_at=None, truncated={}, lag=None, lag_seconds=None, epochs=None,
         streams=[GroupStream(**usual | stream)], borrowers=[worker], moves=0, longest_hand_over_ms=0,
         longest_take_over_ms=0, term=1,
     )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from streamlease.agent.membership import metrics as consuming
+from streamlease.gateway.mqtt import metrics as bridging
 from streamlease.leader.metrics import GroupFacts, HostFacts, KeptFacts, exposition
 from streamlease.streams.publish import metrics as publishing
 from tests.helm.charts import CHART, ROOT, render, value_sets
@@ -23,7 +24,8 @@ NAME = re.compile(r"\bstreamlease_\w+")
 
 
 def existing() -> set[str]:
-    """The names of all series that a host, a publisher and a consumer may have."""
+    """The names of all series that a host, a publisher, a consumer and a bridge may have."""
+    bridging.RECEIVED.labels("1")
     publishing.PUBLISH_FAILURES.labels("Indefinite")
     consuming.Meter("$shared/g/#").ended("b", "the leader is silent", again=True)
     group = GroupFacts("$shared/g/#", 1, 2, 2, 1, 0, 0, 0, 5, 1.5)

@@ -39,6 +39,9 @@ def text_of(message: Message) -> str:
 class AnyReader(Actor):
     """Reads, and begins anew when it cannot go on."""
 
+    ends_with_restarts = False
+    """Whether it may be told that Redis lost something when it was only restarted."""
+
     async def run(self) -> None:
         world = self.world
         client = connect(world.server, self.line, embedded=False)
@@ -57,9 +60,10 @@ class AnyReader(Actor):
         """Whether it may be told that."""
         world = self.world
         what = type(error).__name__
+        restarted = self.ends_with_restarts and world.sometimes["a restart of the store"] > 0
         excused = {
             HistoryTruncated: world.forgets, EpochsTruncated: world.forgets, SnapshotGone: world.forgets,
-            EpochsLost: bool(world.written.former), MissingOffsets: bool(world.written.former),
+            EpochsLost: bool(world.written.former) or restarted, MissingOffsets: bool(world.written.former),
             PartsLost: bool(world.written.former),
         }  # fmt: skip
         if not excused[type(error)]:
@@ -148,6 +152,7 @@ class EagerReader(AnyReader):
     """Reads what is staged."""
 
     kind = "eager"
+    ends_with_restarts = True
 
     def __init__(self, world: EpochWorld, former: Reader | None = None) -> None:
         """Begin where a reader of whole epochs was, or at the earliest or the latest."""
