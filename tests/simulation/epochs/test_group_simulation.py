@@ -19,7 +19,7 @@ from tests.simulation.judge import Violation
 
 pytestmark = pytest.mark.thorough
 
-SEEDS = range(1, 13)
+SEEDS = range(1, 15)
 FINDS = 8
 """One of so many seeds finds each planted bug."""
 
