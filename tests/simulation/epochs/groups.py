@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from streamlease.agent import fetching
+from streamlease.agent import dividing, fetching
 from streamlease.agent.epochs import boundary_following, epoch_parts, parts_ahead
 from streamlease.agent.epochs.epoch_items import Frontier
 from streamlease.agent.epochs.group_reader import EpochGroupReader, EpochPart
@@ -248,14 +248,14 @@ class GroupWorld(EpochWorld):
         return [one for one in self.consumers if one.process.alive]
 
     @contextmanager
-    def _patched(self) -> Iterator[None]:
+    def watched(self) -> Iterator[None]:
         """A part takes many reads, and few parts are known ahead."""
         with (
-            super()._patched(),
+            super().watched(),
             mock.patch.object(fetching, "CHUNK_BYTES", 1),
             mock.patch.object(fetching, "ENOUGH_ROWS", 1),
-            mock.patch.object(fetching, "FIRST_ENTRIES", 1),
-            mock.patch.object(fetching, "FIRST_COUNT", 1),
+            mock.patch.object(dividing, "FIRST_ENTRIES", 1),
+            mock.patch.object(dividing, "FIRST_COUNT", 1),
             mock.patch.object(parts_ahead, "MOST_PARTS", 4),
             mock.patch.object(parts_ahead, "MOST_LOWERS", 6),
             mock.patch.object(boundary_following, "AT_ONCE", 3),
@@ -293,8 +293,8 @@ class GroupWorld(EpochWorld):
         begins = start - 1 not in log or log[start - 1].epoch != epoch
         return (epoch, end) if epoch is not None and begins and end <= recorded else None
 
-    def _run(self) -> None:
-        super()._run()
+    def course(self) -> None:
+        super().course()
         self.group.ended()
 
 
