@@ -18,6 +18,7 @@ from streamlease.gateway.core.questions import AskedMessages, parse_question
 from streamlease.gateway.core.rates import OpenPolls
 from streamlease.gateway.core.refusals import NotAcceptable
 from streamlease.gateway.http_calls import ClientGone, HttpCall
+from streamlease.gateway.metrics import COUNTS
 from streamlease.gateway.problems import problem
 from streamlease.gateway.since_reading import SinceReading
 from streamlease.protocol.errors import StreamleaseError
@@ -70,8 +71,9 @@ class EventHandler:
             )
         self._polls.enter(call.client)
         try:
-            async with call.leaving() as gone:
-                await self._send(call, asked, gone)
+            with COUNTS.waiting(call):
+                async with call.leaving() as gone:
+                    await self._send(call, asked, gone)
         except TimeoutError:
             raise ClientGone from None
         finally:

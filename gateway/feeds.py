@@ -28,6 +28,7 @@ from streamlease.agent.plain_ways import follow_space
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.interests import Interests
 from streamlease.gateway.core.recent import Recent, RecentPiece
+from streamlease.gateway.metrics import COUNTS
 from streamlease.gateway.pages import MessagePage
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
@@ -202,6 +203,8 @@ class Feeds:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._tasks.close()
+        COUNTS.feeds -= len(self._feeds)
+        self._feeds.clear()
 
     async def of(self, filter: str) -> list[Feed]:
         """The feeds of the spaces that have topics which `filter` matches; they run.
@@ -260,6 +263,7 @@ class Feeds:
         if feed is None:
             feed = self._feeds[space] = Feed(self._client, space)
             self._running[space] = self._tasks.start(f"feed of {space}", feed.run(), endless=True)
+            COUNTS.feeds += 1
         feed.idle_since = None
         return feed
 
@@ -295,13 +299,18 @@ class Feeds:
         self._pages_bytes = 0
 
     def _stop(self, feed: Feed) -> None:
-        del self._feeds[feed.space]
+        self._forget(feed)
         self._running.pop(feed.space).cancel()
+
+    def _forget(self, feed: Feed) -> None:
+        del self._feeds[feed.space]
+        COUNTS.feeds -= 1
 
     def _failed(self, task: str, error: StreamleaseError) -> None:
         for feed in [*self._feeds.values()]:
             if self._running[feed.space].done():
-                del self._feeds[feed.space], self._running[feed.space]
+                self._forget(feed)
+                del self._running[feed.space]
             feed.wake_all()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from starlette.routing import Router
@@ -21,9 +22,10 @@ from streamlease.gateway.event_streams import EventHandler
 from streamlease.gateway.feeds import Feeds
 from streamlease.gateway.http_calls import Callers, ClientGone, HttpCall
 from streamlease.gateway.message_handlers import MessageHandlers
+from streamlease.gateway.metrics import COUNTS
 from streamlease.gateway.open_api import answer_description
 from streamlease.gateway.probe_handlers import ProbeHandlers
-from streamlease.gateway.problems import answer_problem
+from streamlease.gateway.problems import answer_problem, refusing_limit
 from streamlease.gateway.publishing import TOPICS, PublishHandler
 from streamlease.gateway.since_reading import SinceReading
 from streamlease.protocol.errors import StreamleaseError
@@ -89,7 +91,11 @@ class GatewayApp:
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
         elif scope["type"] == "http":
-            await self._answer(HttpCall(scope, receive, send))
+            call, began = HttpCall(scope, receive, send), perf_counter()
+            try:
+                await self._answer(call)
+            finally:
+                COUNTS.answered(call, perf_counter() - began)
         else:
             await send({"type": "websocket.close", "code": 1003})
 
@@ -99,6 +105,8 @@ class GatewayApp:
         except ClientGone:
             return
         except StreamleaseError as error:
+            if limit := refusing_limit(error):
+                COUNTS.refused[limit] += 1
             await answer_problem(call, error)
         except Exception as error:
             _logger.exception("gateway: %s %s failed", call.scope["method"], ascii(call.scope["path"])[:200])
@@ -107,11 +115,10 @@ class GatewayApp:
     def _handler(self, call: HttpCall) -> Handler:
         path, method = call.scope["path"], call.scope["method"]
         found = self._open.get(path)
-        if found is None:
-            self._callers.admit(call)
-            found = self._known.get(path)
-            if found is None:
-                found = next((way for begin, way in self._below.items() if path.startswith(begin)), None)
+        if found is not None:
+            call.route = path
+        else:
+            found = self._admitted(call, path)
         if found is None:
             raise NotFound(f"there is nothing at {ascii(path)[:80]}: the addresses are in /openapi.json")
         handler = found.get("GET" if method == "HEAD" else method)
@@ -119,3 +126,15 @@ class GatewayApp:
             allowed = ", ".join(found)
             raise WrongMethod(f"{ascii(path)[:80]} knows no {ascii(method)[:20]}: use {allowed}", allowed)
         return handler
+
+    def _admitted(self, call: HttpCall, path: str) -> dict[str, Handler] | None:
+        """What is at an address that wants a caller who may ask."""
+        found = self._known.get(path)
+        if found is not None:
+            call.route = path
+        else:
+            begin = next((begin for begin in self._below if path.startswith(begin)), None)
+            if begin is not None:
+                found, call.route = self._below[begin], f"{begin}*"
+        self._callers.admit(call)
+        return found

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from streamlease.gateway.core.bearer import EVERYTHING, ClientRights
 from streamlease.gateway.core.rates import GatewayLimits, OpenPolls, Rates
@@ -30,16 +30,36 @@ class HttpCall:
     Args:
         rights: what its client may do.
         client: who that is, for limits.
+        route: which kind of address it asks: one of a few.
+        status: of the answer; 0 before there is one.
+        waits: it is a long poll or an event stream.
     """
 
-    __slots__ = ("_headers", "client", "receive", "rights", "scope", "send")
+    __slots__ = (
+        "_headers",
+        "_send",
+        "client",
+        "receive",
+        "received_bytes",
+        "rights",
+        "route",
+        "scope",
+        "sent_bytes",
+        "status",
+        "waits",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.receive = receive
-        self.send = send
+        self._send = send
         self.rights: ClientRights = EVERYTHING
         self.client = ""
+        self.route = "other"
+        self.status = 0
+        self.waits = False
+        self.received_bytes = 0
+        self.sent_bytes = 0
         self._headers: dict[bytes, bytes] | None = None
 
     @property
@@ -105,6 +125,7 @@ class HttpCall:
         message = await self.receive()
         if message["type"] == "http.request" and not message.get("more_body"):
             whole: bytes = message.get("body", b"")
+            self.received_bytes = len(whole)
             if len(whole) > most:
                 raise _too_large(most)
             return whole
@@ -114,6 +135,7 @@ class HttpCall:
                 raise ClientGone
             part = message.get("body", b"")
             size += len(part)
+            self.received_bytes = size
             if size > most:
                 raise _too_large(most)
             parts.append(part)
@@ -133,6 +155,14 @@ class HttpCall:
     async def _gone(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.sent_bytes += len(message.get("body", b""))
+        await self._send(message)
 
     async def answer(self, status: int, body: bytes, type: bytes, *more: tuple[bytes, bytes]) -> None:
         """Send a whole answer."""

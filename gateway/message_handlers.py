@@ -8,6 +8,7 @@ from streamlease.gateway.core.questions import parse_question
 from streamlease.gateway.core.rates import OpenPolls
 from streamlease.gateway.core.refusals import NotAcceptable
 from streamlease.gateway.http_calls import HttpCall
+from streamlease.gateway.metrics import COUNTS
 from streamlease.gateway.pages import MessagePage
 from streamlease.gateway.since_reading import SinceReading
 
@@ -47,8 +48,9 @@ class MessageHandlers:
         else:
             self._polls.enter(call.client)
             try:
-                async with call.leaving() as gone:
-                    page = await self._reading.page(asked, gone)
+                with COUNTS.waiting(call):
+                    async with call.leaving() as gone:
+                        page = await self._reading.page(asked, gone)
             finally:
                 self._polls.leave(call.client)
         await call.answer(

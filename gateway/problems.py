@@ -106,5 +106,12 @@ async def answer_problem(call: HttpCall, error: StreamleaseError) -> None:
     await call.answer(document["status"], to_json(document), MEDIA_TYPE, *headers)
 
 
+def refusing_limit(error: StreamleaseError) -> str:
+    """Which limit of the gateway refused a request; empty if none did."""
+    if isinstance(error, TooMuch):
+        return error.limit
+    return "body" if isinstance(error, BodyTooLarge) else ""
+
+
 def _kind(error: StreamleaseError) -> tuple[int, str]:
     return next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)

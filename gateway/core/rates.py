@@ -12,13 +12,14 @@ MOST_CLIENTS = 100_000
 
 
 class TooMuch(StreamleaseError):
-    """A client asks for more than it may; `seconds` is how long to wait."""
+    """A client asks for more than it may; `seconds` is how long to wait, `limit` names what refuses it."""
 
     retriable = True
 
-    def __init__(self, message: str, seconds: float) -> None:
+    def __init__(self, message: str, seconds: float, limit: str = "other") -> None:
         super().__init__(message)
         self.seconds = seconds
+        self.limit = limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class Rates:
             raise TooMuch(
                 f"this client may make {self._per_second:g} requests a second: wait, or send more in one",
                 (1 - saved) / self._per_second,
+                "rate",
             )
 
 
@@ -94,9 +96,13 @@ class OpenPolls:
             TooMuch: it is one too many.
         """
         if self.count >= self._most:
-            raise TooMuch(f"this gateway has {self._most} open polls: ask again, or another gateway", 1.0)
+            raise TooMuch(
+                f"this gateway has {self._most} open polls: ask again, or another gateway", 1.0, "polls"
+            )
         if self._clients[client] >= self._most_of_client:
-            raise TooMuch(f"this client has {self._most_of_client} open polls: close one first", 1.0)
+            raise TooMuch(
+                f"this client has {self._most_of_client} open polls: close one first", 1.0, "client_polls"
+            )
         self._clients[client] += 1
         self.count += 1
 

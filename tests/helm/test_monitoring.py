@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from streamlease.agent.membership import metrics as consuming
+from streamlease.gateway import metrics as serving
 from streamlease.gateway.mqtt import metrics as bridging
 from streamlease.leader.metrics import GroupFacts, HostFacts, KeptFacts, exposition
 from streamlease.streams.publish import metrics as publishing
@@ -24,7 +25,8 @@ NAME = re.compile(r"\bstreamlease_\w+")
 
 
 def existing() -> set[str]:
-    """The names of all series that a host, a publisher, a consumer and a bridge may have."""
+    """The names of all series that a host, a publisher, a consumer, a gateway and a bridge may have."""
+    assert serving.COUNTS.refused["body"] == 0
     bridging.RECEIVED.labels("1")
     publishing.PUBLISH_FAILURES.labels("Indefinite")
     consuming.Meter("$shared/g/#").ended("b", "the leader is silent", again=True)
