@@ -24,6 +24,7 @@ COPY leader/ leader/
 COPY borrower/ borrower/
 COPY hosts/ hosts/
 COPY agent/ agent/
+COPY http_client/ http_client/
 COPY gateway/ gateway/
 COPY testing/ testing/
 COPY spark/ spark/

@@ -20,6 +20,7 @@ ROOMS = (
     "borrower",
     "hosts",
     "agent",
+    "http_client",
     "gateway",
     "testing",
     "spark",

@@ -1,0 +1,8 @@
+"""Clients of the gateway: what a program in any language may do, written in Python as the reference.
+
+This room needs no Redis, only a gateway: it imports neither redis nor what stores messages. What decides
+is in `core/`, and knows no network; around it is a thin shell on httpx (extra ``http``).
+
+The folder is not called as the package is: a folder `http` at the top of the repository would hide
+Python's own.
+"""
