@@ -28,6 +28,7 @@ from streamlease.gateway.probe_handlers import ProbeHandlers
 from streamlease.gateway.problems import answer_problem, refusing_limit
 from streamlease.gateway.publishing import TOPICS, PublishHandler
 from streamlease.gateway.since_reading import SinceReading
+from streamlease.gateway.traces import RequestTraces
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.registry.shared_secrets import secret_of
 from streamlease.streams.tasks import task_failed
@@ -74,13 +75,14 @@ class GatewayApp:
         self._publishing = publishing = PublishHandler(client, limits.body_bytes)
         self._below: dict[str, dict[str, Handler]] = {TOPICS: {"POST": publishing.publish}}
         """By what the address begins with."""
+        self._traces = RequestTraces.active()
         self._lifespan = Router(lifespan=self._living)
 
     @asynccontextmanager
     async def _living(self, _: object) -> AsyncIterator[None]:
         cursors = CursorCodec(await secret_of(self._client.redis, SECRET))
         async with self._client.publisher() as publisher, Feeds(self._client, cursors) as feeds:
-            self._publishing.begin(publisher)
+            self._publishing.begin(publisher, carrying=self._traces is None)
             reading = SinceReading(self._client, feeds, cursors)
             self._messages.begin(reading, cursors)
             self._events.begin(reading, cursors)
@@ -93,11 +95,18 @@ class GatewayApp:
         elif scope["type"] == "http":
             call, began = HttpCall(scope, receive, send), perf_counter()
             try:
-                await self._answer(call)
+                await self._traced(call)
             finally:
                 COUNTS.answered(call, perf_counter() - began)
         else:
             await send({"type": "websocket.close", "code": 1003})
+
+    async def _traced(self, call: HttpCall) -> None:
+        if self._traces is None or call.scope["path"] in self._open:
+            await self._answer(call)
+        else:
+            with self._traces.request(call):
+                await self._answer(call)
 
     async def _answer(self, call: HttpCall) -> None:
         try:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from streamlease.gateway.core.bodies import MessageColumns, MessageTable, Parsed, SingleMessage, parse_body
 from streamlease.gateway.core.refusals import BodyTooLarge
 from streamlease.gateway.http_calls import HttpCall
+from streamlease.gateway.trace_context import context_headers, with_context
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.plain_values import iso
 from streamlease.protocol.topics import check_topic
@@ -54,6 +55,7 @@ class PublishHandler:
     """
 
     _publisher: Publisher
+    _carrying: bool
 
     def __init__(self, client: Client, body_bytes: int, clock: Callable[[], float] = time.time) -> None:
         self._client = client
@@ -61,9 +63,15 @@ class PublishHandler:
         self._body_bytes = body_bytes
         self._clock = clock
 
-    def begin(self, publisher: Publisher) -> None:
-        """From now on there are requests."""
+    def begin(self, publisher: Publisher, *, carrying: bool) -> None:
+        """From now on there are requests.
+
+        Args:
+            carrying: messages get the context of the trace as the request has it; otherwise the publisher
+                gives them that of a span in between.
+        """
         self._publisher = publisher
+        self._carrying = carrying
 
     async def publish(self, call: HttpCall) -> None:
         """``POST /v1/topics/{topic}``."""
@@ -71,6 +79,8 @@ class PublishHandler:
         call.rights.check_publish(topic)
         body = await call.body(self._body_bytes)
         parsed = parse_body(call.header, _attributes(call), body, int(self._clock() * 1_000_000))
+        if self._carrying and (context := context_headers(call.header)):
+            parsed = with_context(parsed, context)
         key = call.header(b"idempotency-key")
         if key is None:
             answer = (await self._write(self._publisher, topic, parsed)).json
