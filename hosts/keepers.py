@@ -66,7 +66,7 @@ class _Kept:
         self.keeper, self.lower, self.since = keeper, keeper.fold.lower, since
 
     def turned(self, now: int) -> None:
-        """The keeper has done a turn."""
+        """The keeper may have gone on."""
         lower = self.lower if self.keeper is None else self.keeper.fold.lower
         if lower != self.lower:
             self.lower, self.since = lower, now
@@ -111,6 +111,7 @@ class Keepers:
         now, found = self._clock(), []
         for name, kept in sorted(self._kept.items()):
             if kept.task is not None and kept.keeper is not None:
+                kept.turned(now)  # it may be in the middle of a turn
                 at = standing(kept.keeper.fold)
                 seconds = max(0.0, (now - kept.since) / 1000)
                 found.append(KeptFacts(name, at.publishers, len(at.held_back), at.waiting, seconds))
