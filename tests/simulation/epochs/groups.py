@@ -175,7 +175,11 @@ class Consumer(Actor):
         for part in done:
             try:
                 await part.commit()
-            except Fenced:
+            except Fenced as error:
+                if self.world.calm:
+                    raise Violation(
+                        f"[5] {self.name} gave a stream back with a part at work: {error}"
+                    ) from error
                 self.world.sometimes["a commit is refused: the stream was taken away"] += 1
             except UNANSWERED:
                 self.world.sometimes["a commit is not confirmed in time"] += 1
@@ -233,6 +237,8 @@ class GroupWorld(EpochWorld):
         self.calm = seed % 5 == 0
         """Whether nothing goes wrong: consumers and publishers come and go, and that is all."""
         if self.calm:
+            self.streams += 4  # so that streams are asked back wherever somebody comes
+            self._weights |= {"join": 3.0, "part": 1.5}
             self.faults.stop()
             for name in self._weights.keys() & FAULTS:
                 self._weights[name] = 0.0

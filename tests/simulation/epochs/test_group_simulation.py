@@ -13,6 +13,7 @@ import pytest
 from streamlease.agent.epochs import epoch_parts, parts_ahead
 from streamlease.agent.epochs.epoch_parts import EpochParts
 from streamlease.agent.epochs.parts_ahead import PartsAhead
+from streamlease.borrower.book import Held
 from streamlease.streams.epochs.core.boundaries import Boundary
 from tests.simulation.epochs.groups import run
 from tests.simulation.judge import Violation
@@ -150,6 +151,18 @@ def boundaries_are_taken_by_streams_that_had_no_room() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def who_gives_a_stream_back_commits_nothing_before() -> Iterator[None]:
+    """A stream that is asked back is given at once, though parts of it are at work."""
+    real = Held.progress
+
+    def hasty(self: Held, *, leaving: bool = False) -> Any:
+        return real(self, leaving=True)
+
+    with mock.patch.object(Held, "progress", hasty):
+        yield
+
+
 PLANTED: list[Callable[[], AbstractContextManager[None]]] = [
     a_stream_is_read_to_its_end,
     a_part_is_each_message_alone,
@@ -157,6 +170,7 @@ PLANTED: list[Callable[[], AbstractContextManager[None]]] = [
     the_frontier_does_not_wait_for_what_is_not_handed_out,
     what_was_kept_of_a_part_is_forgotten,
     boundaries_are_taken_by_streams_that_had_no_room,
+    who_gives_a_stream_back_commits_nothing_before,
 ]
 
 
