@@ -20,15 +20,16 @@ import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from streamlease.agent.plain_ways import follow_space
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.interests import Interests
-from streamlease.gateway.core.recent import Recent, RecentPiece
+from streamlease.gateway.core.recent import Recent
 from streamlease.gateway.metrics import COUNTS
+from streamlease.gateway.page_taking import PageTaking
 from streamlease.gateway.pages import MessagePage
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
@@ -53,10 +54,24 @@ MOST_PAGES_BYTES = 16 * 1024 * 1024
 PAGE_BYTES = 1024
 """What a page takes beside its messages."""
 
-ANSWER_BYTES = 8 * 1024 * 1024
-"""An answer ends with the batch that brings so much."""
-
 _logger = logging.getLogger(__name__)
+
+
+class FeedListener(Protocol):
+    """Who takes every message of the spaces that it wants, such as the channels of clients."""
+
+    def wants(self, feed: Feed) -> bool:
+        """Whether the feed is to go on, even if nobody else waits."""
+        ...
+
+    def took(self, feed: Feed, batch: PlainBatch) -> None:
+        """The next messages of a stream; ``feed.recent`` does not have them yet."""
+
+    def broke(self, feed: Feed) -> None:
+        """It follows its space no longer, behind ``feed.recent``; perhaps it will again."""
+
+    def spaces_changed(self, known: Known) -> None:
+        """There are other spaces than before."""
 
 
 class WaitingClient:
@@ -106,8 +121,9 @@ class _Chosen:
 class Feed:
     """The end of one space."""
 
-    def __init__(self, client: Client, space: str) -> None:
+    def __init__(self, client: Client, space: str, listeners: Sequence[FeedListener] = ()) -> None:
         self.space = space
+        self._listeners = listeners
         self.recent: Recent[_Chosen] = Recent()
         self.interests: Interests[WaitingClient] = Interests()
         self.ended: frozenset[tuple[StreamId, int]] = frozenset()
@@ -119,6 +135,16 @@ class Feed:
         self._client = client
         self._reading: PlainSubscription | None = None
         self._ready = asyncio.Event()
+
+    @property
+    def follows(self) -> bool:
+        """Whether it follows its space now."""
+        return self._ready.is_set()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody waits."""
+        return bool(len(self.interests)) or any(one.wants(self) for one in self._listeners)
 
     async def ready(self) -> bool:
         """Wait until it follows its space; whether it does."""
@@ -140,8 +166,11 @@ class Feed:
                 _logger.info("gateway: space %s is gone", self.space)
             except StreamleaseError as error:
                 _logger.warning("gateway: following space %s: %s", self.space, error)
-            self._ready.clear()
-            self._reading = None
+            finally:
+                self._ready.clear()
+                self._reading = None
+                for listener in self._listeners:
+                    listener.broke(self)
             self.wake_all()
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -173,6 +202,8 @@ class Feed:
         self.wake_all()
 
     def _take(self, batch: PlainBatch) -> None:
+        for listener in self._listeners:
+            listener.took(self, batch)
         chosen = _Chosen(batch.data)
         self.recent.put(batch.stream, batch.start, batch.end, chosen, batch.data.nbytes)
         self.version += 1
@@ -194,6 +225,15 @@ class Feeds:
         """The spaces that were there at the last look, and when each was born."""
         self._pages: dict[tuple[str, Cursor, int], tuple[tuple[int, ...], MessagePage | None]] = {}
         self._pages_bytes = 0
+        self._listeners: list[FeedListener] = []
+
+    def tell(self, listener: FeedListener) -> None:
+        """From now on `listener` is told everything."""
+        self._listeners.append(listener)
+
+    def get(self, space: str) -> Feed | None:
+        """The feed of a space, if there is one."""
+        return self._feeds.get(space)
 
     async def __aenter__(self) -> Feeds:
         self._tasks.start("looking", self._look(), endless=True)
@@ -252,7 +292,8 @@ class Feeds:
         taking = PageTaking(after, limit)
         for feed in feeds:
             for piece in feed.recent.after(after):
-                if not taking.take_piece(piece, filter):
+                rows = piece.data.rows(filter, taking.next_of(piece.stream))
+                if not taking.take(piece.stream, piece.end, rows):
                     return taking.page(self._cursors)
         for feed in feeds:
             taking.end(feed.ended)
@@ -261,7 +302,7 @@ class Feeds:
     def _feed(self, space: str) -> Feed:
         feed = self._feeds.get(space)
         if feed is None:
-            feed = self._feeds[space] = Feed(self._client, space)
+            feed = self._feeds[space] = Feed(self._client, space, self._listeners)
             self._running[space] = self._tasks.start(f"feed of {space}", feed.run(), endless=True)
             COUNTS.feeds += 1
         feed.idle_since = None
@@ -274,7 +315,7 @@ class Feeds:
             now = asyncio.get_running_loop().time()
             for feed in [*self._feeds.values()]:
                 feed.look()
-                if len(feed.interests):
+                if feed.is_wanted:
                     feed.idle_since = None
                 elif feed.idle_since is None:
                     feed.idle_since = now
@@ -293,6 +334,8 @@ class Feeds:
             self._spaces = spaces
             for feed in self._feeds.values():
                 feed.wake_all()
+            for listener in self._listeners:
+                listener.spaces_changed(known)
 
     def _forget_pages(self) -> None:
         self._pages.clear()
@@ -312,47 +355,3 @@ class Feeds:
                 self._forget(feed)
                 del self._running[feed.space]
             feed.wake_all()
-
-
-class PageTaking:
-    """Takes messages behind a cursor until there are enough.
-
-    Args:
-        limit: most messages.
-    """
-
-    def __init__(self, after: Cursor | None, limit: int) -> None:
-        self._before = after
-        self.places = {} if after is None else dict(after.places)
-        self._batches: list[pa.RecordBatch] = []
-        self._left = limit
-        self._bytes_left = ANSWER_BYTES
-
-    def take_piece(self, piece: RecentPiece[_Chosen], filter: str) -> bool:
-        """:meth:`take` of a piece."""
-        start = self.places.get(piece.stream, (0, False))[0]
-        return self.take(piece.stream, piece.end, piece.data.rows(filter, start))
-
-    def take(self, stream: StreamId, end: int, rows: pa.RecordBatch) -> bool:
-        """The chosen messages of a stream up to the offset `end`; whether more may be taken."""
-        if self._batches and rows.num_rows and rows.schema != self._batches[0].schema:
-            return False  # one answer has one schema
-        if rows.num_rows > self._left:
-            rows = rows.slice(0, self._left)
-            end = rows.column("offset")[-1].as_py() + 1
-        if rows.num_rows:
-            self._batches.append(rows)
-        self.places[stream] = (end, False)
-        self._left -= rows.num_rows
-        self._bytes_left -= rows.nbytes
-        return self._left > 0 and self._bytes_left > 0
-
-    def end(self, ended: Iterable[tuple[StreamId, int]]) -> None:
-        """Note which streams were read to their sealed ends."""
-        for stream, end in ended:
-            if self.places.get(stream, (-1, False))[0] == end:
-                self.places[stream] = (end, True)
-
-    def page(self, cursors: CursorCodec) -> MessagePage:
-        """What was taken."""
-        return MessagePage(self._batches, self._before, Cursor(self.places), cursors)

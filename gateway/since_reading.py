@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.questions import AskedMessages, Point
 from streamlease.gateway.core.refusals import TruncatedSince
-from streamlease.gateway.feeds import Feed, Feeds, PageTaking
+from streamlease.gateway.feeds import Feed, Feeds
 from streamlease.gateway.http_calls import ClientGone
+from streamlease.gateway.page_taking import PageTaking
 from streamlease.gateway.pages import MessagePage
 from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId

@@ -179,6 +179,7 @@ STOREYS = [
     "gateway.mqtt.core",
     "gateway.mqtt",
     "gateway.core",
+    "gateway.channels.core",
     "gateway",
     "admin",
 ]

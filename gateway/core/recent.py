@@ -56,6 +56,11 @@ class Recent(Generic[D]):
         """That of the newest piece."""
         self.bytes = 0
 
+    @property
+    def ends(self) -> Mapping[StreamId, int]:
+        """Of each stream, the offset behind what is known."""
+        return self._ends
+
     def begin(self, positions: Mapping[StreamId, int]) -> None:
         """Forget everything; what comes begins at these offsets."""
         self._pieces.clear()

@@ -1,0 +1,1 @@
+"""Channels: one long poll of a client for any number of subscriptions."""

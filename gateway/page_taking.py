@@ -1,0 +1,57 @@
+"""Messages behind a cursor, taken until there are enough for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from streamlease.gateway.core.cursors import Cursor, CursorCodec
+from streamlease.gateway.pages import MessagePage
+from streamlease.protocol.ids import StreamId
+
+ANSWER_BYTES = 8 * 1024 * 1024
+"""An answer ends with the batch that brings so much."""
+
+
+class PageTaking:
+    """Takes messages behind a cursor until there are enough.
+
+    Args:
+        limit: most messages.
+    """
+
+    def __init__(self, after: Cursor | None, limit: int) -> None:
+        self._before = after
+        self.places = {} if after is None else dict(after.places)
+        self._batches: list[pa.RecordBatch] = []
+        self._left = limit
+        self._bytes_left = ANSWER_BYTES
+
+    def next_of(self, stream: StreamId) -> int:
+        """The offset that comes next of a stream."""
+        return self.places.get(stream, (0, False))[0]
+
+    def take(self, stream: StreamId, end: int, rows: pa.RecordBatch) -> bool:
+        """The chosen messages of a stream up to the offset `end`; whether more may be taken."""
+        if self._batches and rows.num_rows and rows.schema != self._batches[0].schema:
+            return False  # one answer has one schema
+        if rows.num_rows > self._left:
+            rows = rows.slice(0, self._left)
+            end = rows.column("offset")[-1].as_py() + 1
+        if rows.num_rows:
+            self._batches.append(rows)
+        self.places[stream] = (end, False)
+        self._left -= rows.num_rows
+        self._bytes_left -= rows.nbytes
+        return self._left > 0 and self._bytes_left > 0
+
+    def end(self, ended: Iterable[tuple[StreamId, int]]) -> None:
+        """Note which streams were read to their sealed ends."""
+        for stream, end in ended:
+            if self.places.get(stream, (-1, False))[0] == end:
+                self.places[stream] = (end, True)
+
+    def page(self, cursors: CursorCodec) -> MessagePage:
+        """What was taken."""
+        return MessagePage(self._batches, self._before, Cursor(self.places), cursors)
