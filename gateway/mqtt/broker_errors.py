@@ -9,6 +9,7 @@ from streamlease.gateway.mqtt.bridge_settings import BridgeSettings
 from streamlease.protocol.errors import StreamleaseError
 
 TAKEN_OVER = 0x8E
+PROTOCOL_ERROR = 0x82
 
 
 class BrokerRefused(StreamleaseError):
@@ -26,8 +27,7 @@ def refused_connection(settings: BridgeSettings, code: Any) -> StreamleaseError:
     broker = f"broker {settings.address}"
     match code.value:
         case 0x84:
-            other = "3.1.1" if settings.protocol == "5" else "5"
-            return BrokerRefused(f"{broker} does not speak MQTT {settings.protocol}: try --protocol {other}")
+            return refused_protocol(settings)
         case 0x85:
             return BrokerRefused(
                 f"{broker} does not accept the client id {settings.client_id}: give another --client-id"
@@ -45,16 +45,30 @@ def refused_connection(settings: BridgeSettings, code: Any) -> StreamleaseError:
             return BrokerUnavailable(f"{broker} refuses the connection now ({code.getName()})")
 
 
-def refused_filter(settings: BridgeSettings, filter: str, code: Any) -> BrokerRefused:
-    """The error for a subscription that was refused."""
+def refused_protocol(settings: BridgeSettings) -> BrokerRefused:
+    """The error for a broker that does not know the version."""
+    other = "3.1.1" if settings.protocol == "5" else "5"
     return BrokerRefused(
-        f"broker {settings.address} refuses --filter {filter} ({code.getName()}): "
-        f"give the user of the bridge the right to read it, or leave it out"
+        f"broker {settings.address} does not speak MQTT {settings.protocol}: try --protocol {other}"
     )
 
 
-def lost_connection(settings: BridgeSettings, code: Any) -> StreamleaseError:
-    """The error for a connection that ended."""
+def refused_filter(settings: BridgeSettings, filter: str, code: Any) -> BrokerRefused:
+    """The error for a subscription that was refused."""
+    match code.value:
+        case 0x9E:
+            remedy = "it has no shared subscriptions, so one bridge takes all: leave $share/GROUP/ out"
+        case 0x8F | 0xA1 | 0xA2:
+            remedy = "it does not take such filters: write another"
+        case _:
+            remedy = "give the user of the bridge the right to read it, or leave it out"
+    return BrokerRefused(f"broker {settings.address} refuses --filter {filter} ({code.getName()}): {remedy}")
+
+
+def lost_connection(settings: BridgeSettings, code: Any, *, greeted: bool) -> StreamleaseError:
+    """The error for a connection that ended, before the broker took it or later."""
+    if not greeted and settings.protocol == "3.1.1" and code.value == PROTOCOL_ERROR:
+        return refused_protocol(settings)  # paho tells refusal code 1 of MQTT 3.1.1 as that only
     if code.value == TAKEN_OVER:
         return BrokerRefused(
             f"another client came to broker {settings.address} with the client id {settings.client_id}: "

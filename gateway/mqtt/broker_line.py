@@ -346,7 +346,8 @@ class BrokerLine:
 
     def _disconnected(self, _client: Any, _data: Any, _flags: Any, code: Any, _properties: Any) -> None:
         if self._lost is not None and not self._lost.done():
-            self._lost.set_result(lost_connection(self._settings, code))
+            greeted = self._greeting is not None and self._greeting.done()
+            self._lost.set_result(lost_connection(self._settings, code, greeted=greeted))
 
     def _message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         self._seen += 1
