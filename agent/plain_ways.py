@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,19 @@ def follow_space(
     """
     common: dict[str, Any] = {"follow": True, "max_batch": FOLLOWED, "need_keepers": _keepers_of(agent)}
     return PlainSubscription(redis, tails, spaces, WholeSpace(space), "latest", **common)
+
+
+def read_spaces(
+    redis: AsyncRedis, tails: Tails, spaces: SpaceStore, some: Sequence[str], since: Since
+) -> PlainSubscription:
+    """All messages of some spaces that are there now, whatever their topics; see ``client.history``.
+
+    Raises:
+        UnknownSpace: when entered, one is not there.
+    """
+    return PlainSubscription(
+        redis, tails, spaces, WholeSpace(*some), after(since), follow=False, max_batch=FOLLOWED
+    )
 
 
 def _keepers_of(agent: Callable[[], Awaitable[Agent]]) -> Callable[[], Awaitable[None]]:

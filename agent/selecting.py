@@ -56,15 +56,15 @@ class ByFilter:
 
 
 class WholeSpace:
-    """All messages of one space."""
+    """All messages of one space, or of some."""
 
-    def __init__(self, space: str) -> None:
-        self.name = f"space {space}"
-        self._space = space
+    def __init__(self, *spaces: str) -> None:
+        self.name = f"space {', '.join(spaces)}"
+        self._spaces = spaces
 
     def spaces(self, seen: Known, kept: Collection[str]) -> Spaces:
         """See ``Selection``."""
-        return [] if self._space in kept else [seen.get(self._space)]
+        return [seen.get(space) for space in self._spaces if space not in kept]
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """See ``Selection``."""

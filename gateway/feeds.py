@@ -108,14 +108,22 @@ class _Chosen:
         rows = self._by_filter.get(filter)
         if rows is None:
             rows = self._by_filter[filter] = filter_batch(self._whole, filter)
-        if not rows.num_rows or rows.column("offset")[0].as_py() >= start:
-            return rows
-        return rows.slice(pc.less(rows.column("offset"), start).true_count)
+        return _rows_from(rows, start)
+
+    def rows_from(self, start: int) -> pa.RecordBatch:
+        """All from the offset `start` on."""
+        return _rows_from(self._whole, start)
 
     def topics(self) -> list[str]:
         """The topics of all messages, each once."""
         found: list[str] = pc.unique(self._whole.column("topic")).to_pylist()
         return found
+
+
+def _rows_from(rows: pa.RecordBatch, start: int) -> pa.RecordBatch:
+    if not rows.num_rows or rows.column("offset")[0].as_py() >= start:
+        return rows
+    return rows.slice(pc.less(rows.column("offset"), start).true_count)
 
 
 class Feed:
@@ -252,9 +260,25 @@ class Feeds:
         Raises:
             UnknownSpace: there is none. StoreUnavailable, StoreRefused, Unsupported.
         """
+        return await self.follow([space.name for space in (await self.known()).for_filter(filter)])
+
+    async def known(self) -> Known:
+        """The spaces that there are.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
         known = await self._client.spaces.recent()
         self._see(known)
-        feeds = [self._feed(space.name) for space in known.for_filter(filter)]
+        return known
+
+    async def follow(self, spaces: Iterable[str]) -> list[Feed]:
+        """The feeds of these spaces; they run.
+
+        Raises:
+            StoreUnavailable: one cannot be followed now.
+        """
+        feeds = [self._feed(space) for space in spaces]
         for feed in feeds:
             if not await feed.ready():
                 raise StoreUnavailable(f"space {feed.space} cannot be followed now: try again")

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from streamlease.gateway.channels.all_channels import Channels
+from streamlease.gateway.channels.channel_handlers import CHANNELS, ChannelHandlers
+from streamlease.gateway.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.gateway.core.refusals import NotFound, WrongMethod
@@ -53,10 +56,16 @@ class GatewayApp:
     """
 
     def __init__(
-        self, client: Client, *, tokens: TokenFile | None = None, limits: GatewayLimits | None = None
+        self,
+        client: Client,
+        *,
+        tokens: TokenFile | None = None,
+        limits: GatewayLimits | None = None,
+        channel_limits: ChannelLimits | None = None,
     ) -> None:
         limits = limits or GatewayLimits()
         self._client = client
+        self._channel_limits = channel_limits
         self._callers = Callers(tokens, limits)
         self._probes = probes = ProbeHandlers(client)
         self._messages = messages = MessageHandlers(self._callers.polls)
@@ -73,7 +82,11 @@ class GatewayApp:
             "/v1/events": {"GET": events.events},
         }
         self._publishing = publishing = PublishHandler(client, limits.body_bytes)
-        self._below: dict[str, dict[str, Handler]] = {TOPICS: {"POST": publishing.publish}}
+        self._channels = channels = ChannelHandlers(self._callers.polls, limits.body_bytes)
+        self._below: dict[str, dict[str, Handler]] = {
+            TOPICS: {"POST": publishing.publish},
+            CHANNELS: {"POST": channels.post, "DELETE": channels.delete},
+        }
         """By what the address begins with."""
         self._traces = RequestTraces.active()
         self._lifespan = Router(lifespan=self._living)
@@ -86,7 +99,9 @@ class GatewayApp:
             reading = SinceReading(self._client, feeds, cursors)
             self._messages.begin(reading, cursors)
             self._events.begin(reading, cursors)
-            yield
+            async with Channels(feeds, reading, cursors, self._channel_limits) as channels:
+                self._channels.begin(channels, cursors)
+                yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the life of the application."""

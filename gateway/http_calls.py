@@ -99,14 +99,18 @@ class HttpCall:
             raise InvalidInput(f"the parameter {ascii(twice)[:80]} occurs twice: give it once")
         return found
 
+    def raw_below(self, prefix: str) -> bytes:
+        """What stands behind `prefix` in the path, as it came."""
+        raw: bytes = self.scope.get("raw_path") or self.scope["path"].encode()
+        return raw.partition(b"?")[0][len(prefix) :]
+
     def below(self, prefix: str) -> str:
         """What stands behind `prefix` in the path, without escapes.
 
         Raises:
             InvalidInput: it is no UTF-8.
         """
-        raw: bytes = self.scope.get("raw_path") or self.scope["path"].encode()
-        rest = raw.partition(b"?")[0][len(prefix) :]
+        rest = self.raw_below(prefix)
         try:
             return unquote_to_bytes(rest).decode() if b"%" in rest else rest.decode()
         except UnicodeDecodeError:

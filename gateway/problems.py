@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
+from streamlease.gateway.channels.core.channel_commands import RefusedCommand
 from streamlease.gateway.core.bearer import NotAllowed, NotAuthenticated
 from streamlease.gateway.core.cursors import InvalidCursor
 from streamlease.gateway.core.rates import TooMuch
@@ -79,7 +80,7 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
 
 def problem(error: StreamleaseError) -> dict[str, Any]:
     """The document about `error`."""
-    status, name = _kind(error)
+    status, name = _kind(error.why if isinstance(error, RefusedCommand) else error)
     document: dict[str, Any] = {
         "type": BASE + name,
         "title": name.replace("-", " ").capitalize(),
@@ -88,6 +89,8 @@ def problem(error: StreamleaseError) -> dict[str, Any]:
     }
     if isinstance(error, TruncatedSince):
         document["oldest"] = error.oldest
+    elif isinstance(error, RefusedCommand):
+        document |= {"command": error.command, "key": error.key}
     return document
 
 

@@ -8,11 +8,12 @@ the log is read, and serves a cursor only if it has everything behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from streamlease.agent.plain_ways import read_spaces
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.questions import AskedMessages, Point
 from streamlease.gateway.core.refusals import TruncatedSince
@@ -98,6 +99,40 @@ class SinceReading:
             raise ClientGone
         feeds[:] = await self._feeds.of(filter)  # spaces may have come
         return await self.next_page(feeds, filter, after if page is None else page.next, limit)
+
+    async def place(self, filter: str, since: Point) -> Cursor:
+        """The cursor at a point, for what `filter` matches.
+
+        Raises:
+            UnknownSpace, StoreUnavailable, StoreRefused.
+        """
+        if isinstance(since, Cursor):
+            return since
+        async with self._turns, self._open(filter, since) as reading:
+            return Cursor({stream: (next, False) for stream, next in _streams(reading.positions).items()})
+
+    @asynccontextmanager
+    async def scan(
+        self, spaces: Sequence[str], filter: str, after: Cursor
+    ) -> AsyncIterator[PlainSubscription]:
+        """All messages of some spaces after a cursor that are there now, whatever their topics.
+
+        Args:
+            filter: which matches topics of all of them.
+
+        Raises:
+            TruncatedSince: as `page`; also out of what is done with the messages.
+        """
+        client = self._client
+        async with self._turns:
+            try:
+                reading = read_spaces(client.redis, client.tails, client.spaces, spaces, _known(after))
+                async with reading:
+                    await self._check_gone(after, _streams(reading.positions))
+                    yield reading
+            except HistoryTruncated as error:
+                oldest = self._cursors.text(await self._oldest(filter, after, error))
+                raise TruncatedSince(str(error), oldest) from error
 
     # ------------------------------------------------------------ the log
 

@@ -68,7 +68,7 @@ class ChannelKey:
 
     __slots__ = (
         "_dropped", "_first", "_last", "begun", "command", "cursor", "filter", "limit", "name", "name_json",
-        "policy", "state", "waiting",
+        "policy", "spaces", "state", "waiting",
     )  # fmt: skip
 
     def __init__(self, name: str, command: int, filter: str, policy: Policy, limit: int, cursor: str) -> None:
@@ -83,6 +83,8 @@ class ChannelKey:
         """Where it began."""
         self.cursor: str | None = cursor
         """From where on the log has to be read; None: it is live."""
+        self.spaces: tuple[str, ...] = ()
+        """Those in which it is live."""
         self.waiting = 0
         self._dropped = 0
         self._first: _Waiting | None = None
@@ -231,6 +233,10 @@ class ClientMailbox:
             self._append(key, to_json(error), "", is_failure=True)
 
     # ------------------------------------------------------------ messages come
+
+    def has_half_room(self) -> bool:
+        """Whether the mailbox is at most half full."""
+        return self.bytes <= self._limits.mailbox_bytes // 2
 
     def has_room(self, key: ChannelKey) -> bool:
         """Whether another message may wait under `key` without one being dropped."""

@@ -1,0 +1,129 @@
+"""Requests of channels: commands and polls; see docs/channels.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from pydantic_core import to_json
+
+from streamlease.gateway.channels.all_channels import Channels
+from streamlease.gateway.channels.channel import Channel
+from streamlease.gateway.channels.core.channel_commands import parse_commands, parse_poll
+from streamlease.gateway.channels.core.client_mailbox import ChannelKey, SentEntry
+from streamlease.gateway.core.cursors import CursorCodec
+from streamlease.gateway.core.rates import OpenPolls
+from streamlease.gateway.core.refusals import NotFound
+from streamlease.gateway.http_calls import HttpCall
+from streamlease.gateway.metrics import COUNTS
+from streamlease.protocol.errors import InvalidInput
+
+CHANNELS = "/v1/channels/"
+LONGEST_CLIENT = 200
+LONGEST_POLL = 4096
+JSON = b"application/json"
+
+
+class ChannelHandlers:
+    """Answers requests of channels.
+
+    Args:
+        polls: counts those that wait.
+        body_bytes: most of a batch of commands.
+    """
+
+    _channels: Channels
+    _cursors: CursorCodec
+
+    def __init__(self, polls: OpenPolls, body_bytes: int) -> None:
+        self._polls = polls
+        self._body_bytes = body_bytes
+
+    def begin(self, channels: Channels, cursors: CursorCodec) -> None:
+        """From now on there are requests."""
+        self._channels = channels
+        self._cursors = cursors
+
+    async def post(self, call: HttpCall) -> None:
+        """``POST /v1/channels/{client}/commands`` and ``.../poll``."""
+        name, _, what = call.raw_below(CHANNELS).rpartition(b"/")
+        if what == b"commands":
+            await self._commands(call, _client(name))
+        elif what == b"poll":
+            await self._poll(call, _client(name))
+        else:
+            raise NotFound(
+                f"there is nothing to post to at {ascii(call.scope['path'])[:80]}: "
+                f"use {CHANNELS}CLIENT/commands or {CHANNELS}CLIENT/poll"
+            )
+
+    async def delete(self, call: HttpCall) -> None:
+        """``DELETE /v1/channels/{client}``: the client ends, which needs no time-out then."""
+        channel = self._channels.get(_client(call.raw_below(CHANNELS)), call.rights)
+        if channel is not None:
+            self._channels.close(channel)
+        await call.answer(204, b"", JSON)
+
+    async def _commands(self, call: HttpCall, client: str) -> None:
+        body = await call.body(self._body_bytes)
+        commands = parse_commands(body, self._cursors, call.rights.check_consume)
+        channel = self._channels.of(client, call.rights)
+        keys = await self._channels.command(channel, commands)
+        await call.answer(200, to_json(_taken(channel, keys)), JSON)
+
+    async def _poll(self, call: HttpCall, client: str) -> None:
+        asked = parse_poll(await call.body(LONGEST_POLL))
+        self._polls.enter(call.client)
+        try:
+            channel = self._channels.of(client, call.rights)
+            wait = asked.wait
+            if asked.gateway == channel.gateway:
+                channel.mailbox.acknowledge(asked.processed)
+                channel.go_on()
+            elif asked.gateway is not None:
+                wait = 0.0  # it must know that at once
+            with COUNTS.waiting(call):
+                async with call.leaving() as gone:
+                    newest = await channel.wait(wait, gone)
+        finally:
+            self._polls.leave(call.client)
+        if newest and channel.trouble is not None and not channel.mailbox.has_news:
+            raise channel.trouble
+        sent = channel.mailbox.take() if newest else []
+        channel.go_on()
+        await call.answer(200, self._answer(channel, sent, newest), JSON)
+
+    def _answer(self, channel: Channel, sent: Sequence[SentEntry], newest: bool) -> bytes:
+        settled = newest and not channel.behind and channel.mailbox.is_drained and channel.spaces
+        cursor = b'"%b"' % self._channels.live.point(channel.spaces).encode() if settled else b"null"
+        return b'{"gateway":"%b","command":%d,"messages":[%b],"failures":[%b],"cursor":%b}' % (
+            channel.gateway.encode(),
+            channel.mailbox.command,
+            b",".join(one.json for one in sent if not one.is_failure),
+            b",".join(one.json for one in sent if one.is_failure),
+            cursor,
+        )
+
+
+def _taken(channel: Channel, keys: Sequence[ChannelKey]) -> dict[str, Any]:
+    return {
+        "gateway": channel.gateway,
+        "command": channel.mailbox.command,
+        "subscriptions": [{"key": key.name, "command": key.command, "cursor": key.begun} for key in keys],
+    }
+
+
+def _client(raw: bytes) -> str:
+    try:
+        name = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise InvalidInput(
+            f"the client {raw[:80]!r} is no UTF-8: escape each byte of its name as %XX"
+        ) from None
+    if not 1 <= len(name) <= LONGEST_CLIENT:
+        raise InvalidInput(
+            f"the client {ascii(name)[:80]} has {len(name)} characters: "
+            f"give it a name of 1 to {LONGEST_CLIENT}"
+        )
+    return name
