@@ -1,6 +1,9 @@
 """Server-sent events: messages as they come, each with its cursor as the id, so that ``Last-Event-ID``
 resumes.
 
+Each event also has a field `after`: the mark of the cursor that it comes right after, which is the id of the
+event before it. A client that compares it knows that nothing was lost between both; a browser ignores it.
+
 A client that reads slowly is written to slowly: nothing is made for it before it has taken what was sent, and
 what it has not taken stands in the log. After `STUCK_SECONDS` in which it took nothing it is let go.
 """
@@ -13,7 +16,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from streamlease.gateway.core.accepting import EVENTS, chosen
-from streamlease.gateway.core.cursors import CursorCodec
+from streamlease.gateway.core.cursors import Cursor, CursorCodec, mark
 from streamlease.gateway.core.questions import AskedMessages, parse_question
 from streamlease.gateway.core.rates import OpenPolls
 from streamlease.gateway.core.refusals import NotAcceptable
@@ -85,16 +88,16 @@ class EventHandler:
         begun: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": HEADERS}
         await call.send(begun)
         sent = None
+        told = asked.since if isinstance(asked.since, Cursor) else None
         out = b"retry: 1000\n"
         try:
             while True:
-                if page.count:
-                    out += page.events
-                elif page.next != sent:
-                    out += b"id: %b\n\n" % page.next_text.encode()
+                if page.count or page.next != sent:
+                    after = b"" if told is None else b"after: %b\n" % mark(self._cursors.text(told))
+                    out += after + (page.events or b"id: %b\n\n" % page.next_text.encode())
                 else:
                     out += b": nothing new\n\n"
-                sent = page.next
+                sent = told = page.next
                 async with asyncio.timeout(STUCK_SECONDS):
                     await call.send({"type": "http.response.body", "body": out, "more_body": True})
                 out = b""

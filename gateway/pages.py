@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic_core import to_json
 
-from streamlease.gateway.core.cursors import Cursor, CursorCodec
+from streamlease.gateway.core.cursors import Cursor, CursorCodec, mark
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.plain_values import iso, plain
 from streamlease.streams.entries.delivered import Message
@@ -70,15 +70,19 @@ class MessagePage:
 
     @cached_property
     def events(self) -> bytes:
-        """Server-sent events, each with the cursor behind it."""
-        places, out = {} if self._before is None else dict(self._before.places), []
+        """Server-sent events, each with the cursor behind it and the mark of that before it.
+
+        What the first one comes after depends on who gets the page: see ``event_streams``.
+        """
+        places, out, after = {} if self._before is None else dict(self._before.places), [], b""
         last = self.count - 1
         for place, message in enumerate(self._messages):
             stream = StreamId.parse(message.stream)
             places[stream] = (message.offset + 1, False)
             # The last one's cursor also stands behind what the filter does not match.
             id = self.next_text if place == last else self._cursors.text(Cursor(places))
-            out.append(b"id: %b\ndata: %b\n\n" % (id.encode(), to_json(shown(message))))
+            out.append(b"%bid: %b\ndata: %b\n\n" % (after, id.encode(), to_json(shown(message))))
+            after = b"after: %b\n" % mark(id)
         return b"".join(out)
 
     @property

@@ -6,3 +6,33 @@ is in `core/`, and knows no network; around it is a thin shell on httpx (extra `
 The folder is not called as the package is: a folder `http` at the top of the repository would hide
 Python's own.
 """
+
+from __future__ import annotations
+
+from streamlease.http.core.gateway_errors import (
+    CursorTruncated,
+    GatewayGarbled,
+    GatewayRefused,
+    GatewayUnavailable,
+    WebhookRefused,
+)
+from streamlease.http.core.gateway_pages import GatewayMessage, GatewayPage
+from streamlease.http.core.publish_requests import MessageToPublish, PublishResult
+from streamlease.http.gateway_client import GatewayClient, connect
+from streamlease.http.page_following import Follower, Webhook
+
+__all__ = [
+    "CursorTruncated",
+    "Follower",
+    "GatewayClient",
+    "GatewayGarbled",
+    "GatewayMessage",
+    "GatewayPage",
+    "GatewayRefused",
+    "GatewayUnavailable",
+    "MessageToPublish",
+    "PublishResult",
+    "Webhook",
+    "WebhookRefused",
+    "connect",
+]

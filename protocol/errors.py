@@ -37,6 +37,7 @@
     +-- Indefinite              no answer came after sending: it was done, or it was not
     +-- BrokerRefused           an MQTT broker will not do what is needed (``gateway.mqtt.broker_errors``)
     +-- BrokerUnavailable       it does not answer, or ended the connection (retriable; there, too)
+    +-- GatewayRefused, GatewayUnavailable, GatewayGarbled, WebhookRefused   (``http.core.gateway_errors``)
     +-- TaskFailed              a task of this process ended by a defect, and what it did with it
 
 Each message is one line: what is wrong, with which value, and what to do. ``retriable`` says whether

@@ -296,6 +296,7 @@ def test_the_rules_find_what_they_forbid(tmp_path: Path) -> None:
 
 SAME_THING = {
     "Batch", "Client", "Collection", "EpochPart", "EpochPublisher", "EpochSubscription",  # the blocking twins
+    "Follower", "GatewayClient",  # these, too
     "PlainSubscription", "Publisher", "Subscription",  # these too
     "DeadLetter", "Failed", "NotLeader", "Received", "Tick",  # the event, message or record of the same thing
     "Held", "Peer", "Process", "Reading",  # these are not: they wait for a name each
@@ -320,6 +321,7 @@ RECURRING = {
     "lease": "a lease, at the leader and at the borrower",
     "leases": "all of them, there and there",
     "machine": "the machine of the leader and that of the borrower", "events": "what each is stepped with",
+    "blocking": "the twin of a client, for programs without an event loop",
     "spaces": "what there is, and the facts about it", "groups": "the same", "hosts": "the same",
 }  # fmt: skip
 """Names that files of several rooms may have, and what each such file is."""

@@ -28,6 +28,7 @@ from streamlease.protocol.ids import MOST_NUMBER, StreamId
 
 PLAIN, DEFLATED = 1, 2
 SIGNATURE_BYTES = 16
+MARK_LENGTH = 16
 LONGEST = 64 * 1024
 """Characters of a cursor, which is part of a URL; 4096 streams with large offsets need half of that."""
 
@@ -120,6 +121,11 @@ class CursorCodec:
 
     def _sign(self, head: bytes) -> bytes:
         return hmac.new(self._key, head, hashlib.sha256).digest()[:SIGNATURE_BYTES]
+
+
+def mark(text: str) -> bytes:
+    """What stands for the cursor `text` in the field `after` of the event that comes next behind it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:MARK_LENGTH].encode()
 
 
 def _unknown(text: str) -> InvalidCursor:

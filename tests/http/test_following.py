@@ -1,0 +1,141 @@
+"""The client of the gateway follows a filter: the same messages, once and in order, however pushes fare."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from streamlease import http
+from tests.gateway.conftest import Client
+from tests.gateway.http_client import HttpClient
+from tests.http.faulty_proxy import EVERYTHING, Faults, between
+
+MODES: dict[str, dict[str, Any]] = {
+    "push only": {"pull": False},
+    "pull only": {"push": False},
+    "both": {},
+}
+FAULTS = {
+    "dropped": Faults(drop=0.3),
+    "doubled": Faults(double=0.5),
+    "reordered": Faults(hold=0.3),
+    "delayed": Faults(delay=0.5, seconds=0.05),
+    "cut": Faults(cut=0.1, no_answer=0.2),
+    "all": EVERYTHING,
+}
+QUICK = (0.05, 0.5)
+
+
+async def publish(client: Client, first: int, last: int) -> None:
+    """Numbered messages; every third one is for nobody."""
+    async with client.publisher() as publisher:
+        for number in range(first, last):
+            level = "other" if number % 3 == 2 else "wanted"
+            await publisher.send(f"a/{level}/{number % 7}", str(number), key=str(number % 5))
+
+
+async def truth(client: Client) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    async with client.history("a/wanted/+") as reading:
+        async for batch in reading:
+            found += [(message.stream, message.offset) for message in batch.messages]
+    return sorted(found)
+
+
+async def take(pages: http.Follower, count: int) -> list[tuple[str, int]]:
+    """So many messages at least."""
+    found: list[tuple[str, int]] = []
+    while len(found) < count:
+        page = await asyncio.wait_for(anext(pages), 60)
+        found += [(message.stream, message.offset) for message in page.messages]
+    return found
+
+
+def check(found: list[tuple[str, int]], expected: list[tuple[str, int]]) -> None:
+    """Each one once, and those of a stream in order."""
+    assert sorted(found) == expected
+    places: dict[str, int] = {}
+    for stream, offset in found:
+        assert offset > places.get(stream, -1), (stream, offset)
+        places[stream] = offset
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("faults", FAULTS)
+async def test_the_same_messages_whatever_becomes_of_pushes(
+    client: Client, gateway: HttpClient, mode: str, faults: str
+) -> None:
+    await client.create_space("s", ["a/#"], streams=3)
+    await publish(client, 0, 60)
+    async with between(gateway.port, FAULTS[faults], seed=11) as proxy, http.connect(proxy.url) as service:
+        async with service.follow("a/wanted/+", "earliest", quiet=QUICK, **MODES[mode]) as pages:
+            found = await take(pages, 40)
+            publishing = asyncio.ensure_future(publish(client, 60, 150))
+            found += await take(pages, 60)
+            await publishing
+            counts = pages.counts
+        check(found, await truth(client))
+        if mode != "pull only" and faults in ("dropped", "reordered", "all"):
+            assert counts.gaps and counts.failed_subscriptions, counts
+        assert bool(counts.subscriptions) == (mode != "pull only")
+        assert faults == "delayed" or mode == "pull only" or any(proxy.done.values())
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_cursor_is_all_that_a_client_needs_after_a_restart(
+    client: Client, gateway: HttpClient, seed: int
+) -> None:
+    """A program that ends and begins again with what it kept, in another mode, at another place each time."""
+    await client.create_space("s", ["a/#"], streams=3)
+    async with between(gateway.port, EVERYTHING, seed) as proxy:
+        kept, found = "earliest", []
+        publishing = asyncio.ensure_future(publish(client, 0, 180))
+        for turn in range(12):
+            async with (
+                http.connect(proxy.url) as service,
+                service.follow(
+                    "a/wanted/+", kept, quiet=QUICK, limit=7, **[*MODES.values()][turn % 3]
+                ) as pages,
+            ):
+                found += await take(pages, 5 if turn < 11 else 120 - len(found))
+                kept = pages.cursor
+        await publishing
+    check(found, await truth(client))
+
+
+async def test_a_subscription_from_now_on_misses_nothing_behind_its_first_answer(
+    client: Client, gateway: HttpClient
+) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, 0, 3)
+    url = f"http://127.0.0.1:{gateway.port}"
+    async with http.connect(url) as service:
+        begin = await service.since("a/#")
+        assert begin.messages == ()
+        await publish(client, 3, 6)
+        async with service.follow("a/#", begin.next) as pages:
+            page = await anext(pages)
+            found = [*page.messages]
+            while len(found) < 3:
+                found += (await anext(pages)).messages
+    assert [message.payload for message in found] == [b"3", b"4", b"5"]
+    assert (found[0].topic, found[0].key, found[0].previous) == ("a/wanted/3", b"3", 2)
+    assert found[0].timestamp.tzinfo is not None
+
+
+async def test_truncated_history_names_the_cursor_to_go_on_with(client: Client, gateway: HttpClient) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, 0, 3)
+    async with http.connect(f"http://127.0.0.1:{gateway.port}") as service:
+        begin = await service.since("a/#", "earliest", limit=1)
+        await client.spaces.delete("s")
+        await client.create_space("s", ["a/#"])
+        await publish(client, 0, 3)
+        for mode in MODES.values():
+            async with service.follow("a/#", begin.next, **mode) as pages:
+                with pytest.raises(http.CursorTruncated) as caught:
+                    await anext(pages)
+        async with service.follow("a/#", caught.value.oldest) as pages:
+            assert len(await take(pages, 3)) == 3
