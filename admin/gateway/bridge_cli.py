@@ -106,7 +106,8 @@ def mqtt(
         int | None,
         typer.Option(
             envvar="STREAMLEASE_METRICS_PORT",
-            help="Serve Prometheus metrics on this port; 0 picks a free one.",
+            help="Serve Prometheus metrics on this port, and the probes /healthz and /readyz; 0 picks a free "
+            "one.",
         ),
     ] = None,
     metrics_host: Annotated[
@@ -122,6 +123,7 @@ def mqtt(
     """
     try:
         from streamlease.gateway.mqtt.bridge import run_bridge
+        from streamlease.gateway.mqtt.bridge_probes import BridgeProbes
         from streamlease.gateway.mqtt.bridge_settings import BridgeSettings, parse_address
     except ModuleNotFoundError as error:
         raise Unsupported(
@@ -147,12 +149,16 @@ def mqtt(
     )
     begin = parse_start("latest" if start is None else start)
     set_up_logs(LogFormat.JSON if as_json else log_format)
-    if metrics_port is not None:
-        from streamlease.agent.membership.metrics import serve_metrics
+    redis_url = chosen_url(redis)
 
-        port = serve_metrics(metrics_port, metrics_host)
+    def told(port: int) -> None:
         note(f"note: metrics are at http://{metrics_host}:{port}/metrics")
-    asyncio.run(run_bridge(chosen_url(redis), settings, begin))
+
+    async def work() -> None:
+        async with BridgeProbes.listening(metrics_host, metrics_port, told) as probes:
+            await run_bridge(redis_url, settings, begin, probes)
+
+    asyncio.run(work())
 
 
 def _host() -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamlease.agent.client import Client, connect
 from streamlease.gateway.mqtt import metrics
+from streamlease.gateway.mqtt.bridge_probes import WORKING, BridgeProbes
 from streamlease.gateway.mqtt.bridge_settings import BridgeSettings, inner_filters
 from streamlease.gateway.mqtt.broker_line import BrokerLine
 from streamlease.gateway.mqtt.core.packets import FormerDelivery, Packets
@@ -50,6 +51,7 @@ class MqttBridge:
 
     def __init__(
         self,
+        client: Client,
         settings: BridgeSettings,
         inbound: Inbound,
         outbound: Outbound,
@@ -63,6 +65,8 @@ class MqttBridge:
         self._memory = memory
         self._session_known = memory.filters is not None
         """Whether the broker should have a session."""
+        self._client = client
+        self._ending = False
         self.line = inbound.line = outbound.line = BrokerLine(settings, self)
 
     @classmethod
@@ -88,9 +92,22 @@ class MqttBridge:
         transfer = Transfer(client.redis, source, spaces=client.spaces, alone=True)
         name = await installation(client.redis)
         inbound = Inbound(settings, name, client.spaces, packets, memory, standing, transfer)
-        return cls(settings, inbound, Outbound(settings, name), packets, memory)
+        return cls(client, settings, inbound, Outbound(settings, name), packets, memory)
 
-    async def run(self, client: Client, start: Start, stop: asyncio.Event) -> None:
+    async def state(self) -> str:
+        """What it does now, in words: `WORKING`, or what is missing. It asks Redis."""
+        if self._ending:
+            return "ending: what was taken is written and acknowledged, what was sent is committed"
+        trouble = self.line.trouble or self._inbound.trouble
+        if trouble:
+            return trouble
+        try:
+            await self._client.spaces.look()
+        except StreamleaseError as error:
+            return str(error)
+        return WORKING
+
+    async def run(self, start: Start, stop: asyncio.Event) -> None:
         """Be a bridge until `stop`.
 
         Raises:
@@ -103,19 +120,22 @@ class MqttBridge:
                 await first_of(*works)
                 return
             group, name = str(self._settings.out), self._settings.client_id
-            async with client.subscribe(group, start=start, name=name) as reader:
+            async with self._client.subscribe(group, start=start, name=name) as reader:
                 await first_of(*works, self._outbound.run(reader))
         finally:
             self.line.close()
 
     async def _end(self, stop: asyncio.Event) -> None:
         await stop.wait()
+        self._ending = True
+        log.info("the bridge ends, with %d messages in hand", len(self._packets))
         self.line.pause()
         try:
             async with asyncio.timeout(FINISH_SECONDS):
                 await self._inbound.finish()
                 self.line.resume()  # for the broker's acknowledgements
                 await self._outbound.finish()
+                await self.line.leave()
         except TimeoutError:
             log.warning("the bridge ends with messages that are not done: they come again")
 
@@ -174,7 +194,7 @@ class MqttBridge:
                 log.warning("it is not noted what the session is subscribed to: %s", error)
 
 
-async def run_bridge(redis_url: str, settings: BridgeSettings, start: Start) -> None:
+async def run_bridge(redis_url: str, settings: BridgeSettings, start: Start, probes: BridgeProbes) -> None:
     """Be a bridge until SIGTERM or Ctrl-C.
 
     Raises:
@@ -186,4 +206,5 @@ async def run_bridge(redis_url: str, settings: BridgeSettings, start: Start) -> 
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await bridge.run(client, start, stop)
+        probes.state = bridge.state
+        await bridge.run(start, stop)

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import random
 import socket
-import ssl
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -34,7 +33,8 @@ from streamlease.gateway.mqtt.broker_errors import (
     refused_filter,
     unreachable,
 )
-from streamlease.protocol.errors import InvalidOption, StreamleaseError
+from streamlease.gateway.mqtt.broker_sockets import part, tls_context
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.tasks import task_failed
 
 KEEP_ALIVE = 30
@@ -98,6 +98,8 @@ class BrokerLine:
         self._lost: asyncio.Future[StreamleaseError] | None = None
         self._paused = False
         self._seen = 0
+        self.trouble = f"not yet connected to broker {settings.address}"
+        """Why there is no connection with all subscriptions; empty while there is one."""
 
     def _client(self) -> paho.Client:
         own = self._settings
@@ -112,7 +114,7 @@ class BrokerLine:
         if own.login is not None:
             client.username_pw_set(own.login, own.password)
         if own.address.tls:
-            client.tls_set_context(_tls(own))
+            client.tls_set_context(tls_context(own))
         client.connect_timeout = CONNECT_SECONDS
         client.max_inflight_messages_set(own.window)
         client.on_connect = self._connected
@@ -150,7 +152,7 @@ class BrokerLine:
         while True:
             try:
                 await self._open()
-                stood, began = True, self._loop.time()
+                stood, began, self.trouble = True, self._loop.time(), ""
                 log.info("connected to broker %s as %s", self._settings.address, self._settings.client_id)
                 try:
                     await self._stay()
@@ -158,6 +160,7 @@ class BrokerLine:
                     if self._loop.time() - began > SETTLED_SECONDS:
                         wait = FIRST_WAIT
             except BrokerUnavailable as error:
+                self.trouble = str(error)
                 if not stood and self._loop.time() + wait > deadline:
                     raise
                 log.warning("%s; the bridge tries again in %.1f s", error, wait)
@@ -190,11 +193,21 @@ class BrokerLine:
         """Send a message at QoS 1, now or when the connection stands again; its packet identifier."""
         return self._paho.publish(topic, payload, qos=1, properties=properties).mid
 
+    async def leave(self) -> None:
+        """End the connection in good order; the session stays at the broker.
+
+        What acknowledges messages arrives before the end (`part`).
+        """
+        found = self._socket
+        if found is not None and self._paho.is_connected():
+            while self._paho.want_write() and self._socket is not None:
+                self._paho.loop_write()
+                await asyncio.sleep(0.01)
+            self._unwatch(self._paho, None, found)
+            await asyncio.to_thread(part, found)
+
     def close(self) -> None:
-        """End the connection in good order; the session stays at the broker."""
-        if self._socket is not None and self._paho.is_connected():
-            self._paho.disconnect()
-            self._paho.loop_write()
+        """End the connection."""
         self._drop()
 
     # ------------------------------------------------------------------------------- one connection
@@ -363,15 +376,3 @@ class BrokerLine:
     def _taken(self, _client: Any, _data: Any, packet: int, code: Any, _properties: Any) -> None:
         self._seen += 1
         self._owner.taken(packet, code)
-
-
-def _tls(settings: BridgeSettings) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=settings.ca)
-        if settings.certificate is not None:
-            context.load_cert_chain(settings.certificate, settings.key)
-    except (OSError, ssl.SSLError) as error:
-        files = ", ".join(filter(None, (settings.ca, settings.certificate, settings.key)))
-        why = getattr(error, "reason", None) or error.strerror or error
-        raise InvalidOption(f"cannot use {files} for TLS ({why}): give PEM files that can be read") from None
-    return context

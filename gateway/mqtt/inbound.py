@@ -97,6 +97,9 @@ class Inbound:
         self._at_work = 0
         self._news = asyncio.Event()
         self._written = asyncio.Event()
+        self.trouble = ""
+        """Why Redis does not take what came; empty while it does."""
+        self._finishing = False
         self._told_unreliable = False
         self._told_unfit: set[str] = set()
         self.line: BrokerLine
@@ -106,6 +109,8 @@ class Inbound:
 
     def arrived(self, message: MQTTMessage) -> None:
         """A message came."""
+        if self._finishing:  # it is not acknowledged, so whoever comes next gets it
+            return
         metrics.RECEIVED.labels(str(message.qos)).inc()
         digest, content = self._read(message)
         packet = message.mid if message.qos else 0
@@ -153,7 +158,8 @@ class Inbound:
         return self._bytes > MOST_BYTES or held > 2 * self._settings.window
 
     async def finish(self) -> None:
-        """Wait until all that came is done."""
+        """Take no more, and wait until all that came is done."""
+        self._finishing = True
         while self._waiting or self._at_work:
             self._written.clear()
             await self._written.wait()
@@ -184,7 +190,7 @@ class Inbound:
                 self._bytes -= sizes
                 self._tell()
                 self._written.set()
-                if not self._is_full:
+                if not (self._is_full or self._finishing):
                     self.line.resume()
 
     async def _write(self, batch: Sequence[TakenMessage[BrokerMessage]]) -> None:
@@ -276,8 +282,11 @@ class Inbound:
         """Do it, again and again while Redis is away; safe to repeat."""
         while True:
             try:
-                return await act()
+                done = await act()
+                self.trouble = ""
+                return done
             except _PASSING as error:
+                self.trouble = str(error)
                 log.warning("%s; the bridge keeps %d messages, and tries again", error, len(self._packets))
                 await asyncio.sleep(AGAIN_SECONDS)
 

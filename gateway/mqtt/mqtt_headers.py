@@ -63,6 +63,8 @@ def properties_of(message: Message, installation: str) -> Properties:
     """What a message that goes out carries."""
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     pairs = [(FROM, installation)]
+    if message.values is not None:
+        properties.ContentType = "application/json"
     if message.key is not None and (key := _text(message.key)) is not None:
         pairs.append((KEY, key))
     for header, value in message.headers:

@@ -4,6 +4,7 @@ Batches go out as they come, up to the window; they are committed in the order i
 A message that the broker refuses has failed, as in any consumer: it comes again, and becomes a dead letter if
 the group says so. What was published behind it in its stream is published again then. So each message goes
 out at least once, in the order of its stream; twice after a crash, a failure, or a connection that ended.
+The columns of a space with a schema go out as a JSON object, which is also the form in which they come in.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_json
+
 from streamlease.agent.batch import Batch
 from streamlease.gateway.mqtt import metrics
 from streamlease.gateway.mqtt.bridge_settings import BridgeSettings
 from streamlease.gateway.mqtt.mqtt_headers import BROKER, properties_of
 from streamlease.protocol.errors import Fenced, Indefinite, InvalidInput
+from streamlease.protocol.plain_values import plain
 from streamlease.streams.entries.delivered import Message
 from streamlease.streams.tasks import first_of
 
@@ -98,7 +102,8 @@ class Outbound:
 
     async def _send(self, message: Message) -> asyncio.Future[str]:
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        why = self._why_not(message)
+        payload = message.payload if message.values is None else to_json(plain(message.values))
+        why = self._why_not(message, payload)
         if why is not None:
             answer.set_result(why)
             return answer
@@ -106,20 +111,17 @@ class Outbound:
             self._room.clear()
             await self._room.wait()
         properties = properties_of(message, self._installation) if self._five else None
-        payload = message.payload
         packet = self.line.publish(message.topic, payload, properties)
         self._sent[packet] = answer
         return answer
 
-    def _why_not(self, message: Message) -> str | None:
+    def _why_not(self, message: Message, payload: bytes) -> str | None:
         """Empty: it does not go out, and that is well; otherwise why it cannot."""
         broker = dict(message.headers).get(BROKER)
         if broker is not None and (not self._five or broker == str(self._settings.address).encode()):
             metrics.OWN.labels("out").inc()
             return ""
-        if message.values is not None:
-            return "a space with a schema has no payloads, and MQTT has no columns"
-        size = OVERHEAD + len(message.payload) + 3 * len(message.topic)
+        size = OVERHEAD + len(payload) + 3 * len(message.topic)
         size += sum(len(name) * 3 + len(value) + 5 for name, value in message.headers)
         if self._largest and size > self._largest:
             return f"it takes {size} bytes, and the broker accepts {self._largest}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
+import urllib.error
 import urllib.request
 from collections import Counter
 from contextlib import suppress
@@ -56,6 +58,24 @@ class BridgeProcess:
         full = re.escape(f"streamlease_mqtt_{name}") + (rf"\{{{wanted}\}}" if wanted else "")
         found = re.search(rf"^{full} (\S+)$", text, re.MULTILINE)
         return float(found[1]) if found else 0.0
+
+    def probe(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Status and document of a probe."""
+        where = self.metrics_url.replace("/metrics", path)
+        try:
+            with urllib.request.urlopen(where, timeout=10) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, json.load(refusal)
+
+    def ready(self) -> bool:
+        return self.probe("/readyz")[0] == 200
+
+    def state(self) -> str:
+        """What it says that it does."""
+        said: str = self.probe("/readyz")[1]["state"]
+        return said
 
     def connected(self) -> bool:
         return bool(self.count("connected"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
@@ -169,6 +171,35 @@ async def test_headers_go_out_as_properties(broker: Broker, bridges: Bridges) ->
     pairs = dict(message.properties.UserProperty)
     assert len(pairs.pop("streamlease-from")) > 5
     assert pairs == {"streamlease-key": "sensor-1", "unit": "K"}
+
+
+@both
+async def test_columns_go_out_as_json_and_come_in_again(
+    broker: Broker, bridges: Bridges, tmp_path_factory: pytest.TempPathFactory, version: str
+) -> None:
+    schema = tmp_path_factory.mktemp("schema") / "schema.json"
+    kinds = {"n": "int64", "x": "float64", "at": "timestamp[us, UTC]", "raw": "binary", "d": "decimal(9, 2)"}
+    schema.write_text(json.dumps({"columns": [{"name": name, "type": type} for name, type in kinds.items()]}))
+    for name in ("s", "t"):
+        space(bridges, name, "--topics", f"{name}/#", "--schema", str(schema))
+    at = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
+    values = {"n": 7, "x": None, "at": at, "raw": b"\x00\xff", "d": Decimal("1.10")}
+    words = (broker.url, "--protocol", version)
+    with broker.client("listener") as client:
+        client.subscribe("s/#")
+        out = bridges.start(*words, "--out", "$shared/g/s/#", "--from", "earliest", "--client-id", "out")
+        bridges.start(*words, "--filter", "t/#", "--client-id", "in")
+        async with connect(bridges.url) as own, own.publisher() as publisher:
+            await publisher.send("s/a", values)
+        (came,) = client.take(1)
+        assert set(json.loads(came.payload)) == set(values)
+        client.publish("t/a", came.payload)
+    if version == "5":
+        assert came.properties.ContentType == "application/json"
+    (again,) = await arrived(bridges.url, 1, "t/#")
+    assert again.values == values
+    until(lambda: out.count("sent_total") == 1)
+    assert out.count("refused_total") == 0
 
 
 @both
