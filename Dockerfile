@@ -26,6 +26,7 @@ COPY hosts/ hosts/
 COPY agent/ agent/
 COPY http_client/ http_client/
 COPY gateway/ gateway/
+COPY services/ services/
 COPY testing/ testing/
 COPY spark/ spark/
 COPY admin/ admin/

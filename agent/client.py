@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from streamlease.protocol.errors import NotLeader
 from streamlease.protocol.group_options import GroupOptions
@@ -28,6 +29,8 @@ from streamlease.streams.spaces.spaces import Space, SpaceStore
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from pydantic import BaseModel
+
     from streamlease.agent.collections.collection import Collection
     from streamlease.agent.epochs.epoch_reading import EpochMode, EpochSubscription
     from streamlease.agent.epochs.group_reader import EpochGroupReader
@@ -37,12 +40,15 @@ if TYPE_CHECKING:
     from streamlease.agent.subscribing import Joining, Subscription
     from streamlease.agent.subscription import SharedReader
     from streamlease.protocol.acts import Act
+    from streamlease.services.client_services import CallOptions, ClientServices, Handlers, ServeOptions
+    from streamlease.services.service import Serving
     from streamlease.streams.epochs.epoch_publisher import EpochPublisher
     from streamlease.streams.log.tails import Tails
     from streamlease.streams.publish.publisher import Publisher
 
 Typed: TypeAlias = SchemaLike | None
 Off: TypeAlias = Literal["off"]
+A = TypeVar("A", bound="BaseModel")
 ACT_SECONDS = 4.5
 """How long an operator's act may take until it is answered or given up."""
 
@@ -78,12 +84,7 @@ class Client:
         return self._tails
 
     async def __aenter__(self) -> Client:
-        """Check the server.
-
-        Raises:
-            StoreUnavailable: it does not answer.
-            Unsupported: it is too old, or would drop data.
-        """
+        """Check the server; raises StoreUnavailable, or Unsupported if it is too old, or would drop data."""
         try:
             await check_server(self.redis)
         except BaseException:
@@ -102,8 +103,7 @@ class Client:
     async def close(self) -> None:
         """Leave all subscriptions in good order and close the connections.
 
-        Raises:
-            Fenced, Indefinite: of a subscription that was not left before, as its ``close``. All is closed.
+        Raises Fenced, Indefinite: of a subscription that was not left before. All is closed.
         """
         async with AsyncExitStack() as left:
             left.push_async_callback(self._disconnect)
@@ -112,6 +112,8 @@ class Client:
             self._readers.clear()
 
     async def _disconnect(self) -> None:
+        if "_services" in self.__dict__:
+            await self._services.close()
         if self._agent is not None:
             await self._agent.close()
             self._agent = None
@@ -162,11 +164,7 @@ class Client:
         return Publisher(self.redis, spaces=self.spaces, **options)
 
     def epoch_publisher(self, space: str, name: str, /, **options: Any) -> EpochPublisher:
-        """A publisher of messages of epochs, to be used as a context manager; arguments of `EpochPublisher`.
-
-        Raises:
-            InvalidInput: `name` is none.
-        """
+        """A publisher of messages of epochs, to be used as a context manager; as of `EpochPublisher`."""
         from streamlease.streams.epochs.epoch_publisher import EpochPublisher
 
         return EpochPublisher(self.redis, space, name, spaces=self.spaces, keep=self._have_keepers, **options)
@@ -312,6 +310,22 @@ class Client:
 
         return Collection(self.redis, self.tails, self.spaces, self.agent, filter, start)
 
+    @cached_property
+    def _services(self) -> ClientServices:
+        from streamlease.services.client_services import ClientServices
+
+        return ClientServices(self.redis)
+
+    def serve(self, service: str, handlers: Handlers, **options: Unpack[ServeOptions]) -> Serving:
+        """Serve a name with typed handlers, ``{Request: handler}``, as a context manager; as of `Serving`."""
+        return self._services.serve(service, handlers, **options)
+
+    async def call(
+        self, service: str, request: BaseModel, *, answer: type[A], **options: Unpack[CallOptions]
+    ) -> A:
+        """Ask one of those who serve a name for one answer; as of `ClientServices.call`."""
+        return await self._services.call(service, request, answer=answer, **options)
+
     async def command(
         self,
         subscription: SharedSubscription,
@@ -321,15 +335,7 @@ class Client:
         dry_run: bool = False,
         seconds: float = 5.0,
     ) -> dict[str, Any]:
-        """Have an operator's act done by whoever leads the group now. The leader's answer.
-
-        Raises:
-            InvalidOption: an argument is not acceptable.
-            UnknownGroup: nobody declared it.
-            ActRefused: the leader says why it is not done.
-            NotLeader: nobody leads it now.
-            Indefinite: the leader did not answer in time.
-        """
+        """As `act`, by whoever leads the group now: NotLeader if nobody does."""
         from streamlease.agent.operator_acts import answer_of, command_of
 
         await self.groups.get(subscription)
@@ -358,8 +364,7 @@ class Client:
             dry_run: only answer what it would do.
 
         Raises:
-            InvalidOption: an argument is none, or not acceptable.
-            UnknownGroup: nobody declared it.
+            InvalidOption: an argument is not acceptable. UnknownGroup: nobody declared it.
             ActRefused: the leader says why it is not done.
             NotLeader: nobody leads, and nobody could be made to: nothing was done.
             Indefinite: no answer within `seconds`: it was done, or it was not.
@@ -376,12 +381,8 @@ class Client:
     ) -> dict[str, Any]:
         """Have a leader host hand its leaders to others, one by one, and take none; or take them again.
 
-        It answers at once, and names the groups that it leads; they are handed over afterwards.
-
-        Raises:
-            InvalidOption: an argument is not acceptable.
-            ActRefused: it is the last host.
-            Indefinite: it did not answer within `seconds`.
+        It answers at once, and names the groups that it leads; they are handed over afterwards. Raises
+        InvalidOption; ActRefused: it is the last host; Indefinite: it did not answer within `seconds`.
         """
         from streamlease.agent.operator_acts import answer_of, drain_of, moment
 

@@ -21,6 +21,7 @@ ROOMS = (
     "hosts",
     "agent",
     "http_client",
+    "services",
     "gateway",
     "testing",
     "spark",

@@ -161,6 +161,8 @@ STOREYS = [
     "streams.collections.core",
     "streams.collections",
     "streams.imports",
+    "services.core",
+    "services",
     "borrower",
     "leader.core.planning",
     "leader.core.state",
@@ -241,7 +243,7 @@ def test_modules_import_each_other_in_no_circle() -> None:
 PURE = {**in_room("borrower"), **{name: path for name, path in MODULES.items() if ".core." in f"{name}."}}
 """The machines: purity is a rule by folder, ``core/``, and the whole room of the borrower."""
 IMPURE = r"redis|rq|pyspark|asyncio|threading|time|random|secrets|uuid|os|socket|subprocess"
-SHELLS = r"streamlease\.(?:streams(?!\.\w+\.core\.)|registry|hosts|agent|admin)"
+SHELLS = r"streamlease\.(?:streams(?!\.\w+\.core\.)|services(?!\.core\.)|registry|hosts|agent|admin)"
 """A machine may use another machine."""
 
 

@@ -42,6 +42,12 @@ class DirectLines:
         line = self._by_server.get(server) if server is not None else None
         return line if line is not None and line.is_free else None
 
+    def is_busy(self, key: str) -> bool:
+        """Whether there is a line to the server of `key`, on which something is asked just now."""
+        server = self._server_of(key)
+        line = self._by_server.get(server) if server is not None else None
+        return line is not None and line.is_open and not line.is_free
+
     def want(self, key: str) -> None:
         """Have a line to the server of `key` soon, unless there is one."""
         server = self._server_of(key) if not self._closed else None
