@@ -178,6 +178,7 @@ class Acts:
         border = world.timeline.now - lost_ms / 1000
         lost = world.server.fail_over(lost_ms)
         world.be_down(self.random.choice((0.05, 1.5)))
+        self.sometimes["a failover"] += 1
         world.kernel.note("store", "fails over and loses", lost, "changes of", lost_ms, "ms")
         if lost:
             self.sometimes["a failover that loses writes"] += 1

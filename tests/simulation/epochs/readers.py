@@ -40,7 +40,7 @@ class AnyReader(Actor):
     """Reads, and begins anew when it cannot go on."""
 
     ends_with_restarts = False
-    """Whether it may be told that Redis lost something when it was only restarted."""
+    """Whether it may be told that Redis lost something when it was only restarted, or lost nothing."""
 
     async def run(self) -> None:
         world = self.world
@@ -60,7 +60,8 @@ class AnyReader(Actor):
         """Whether it may be told that."""
         world = self.world
         what = type(error).__name__
-        restarted = self.ends_with_restarts and world.sometimes["a restart of the store"] > 0
+        happened = world.sometimes["a restart of the store"] + world.sometimes["a failover"]
+        restarted = self.ends_with_restarts and happened > 0
         excused = {
             HistoryTruncated: world.forgets, EpochsTruncated: world.forgets, SnapshotGone: world.forgets,
             EpochsLost: bool(world.written.former) or restarted, MissingOffsets: bool(world.written.former),
