@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from streamlease.protocol.epochs.antichains import Antichain, is_open
-from streamlease.protocol.epochs.order import Epoch, bottom
-from streamlease.protocol.errors import EpochsTruncated
+from streamlease.protocol.epochs.order import Epoch
+from streamlease.protocol.errors import EpochsTruncated, StoreRefused
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.epoch_fields import epoch_text
-from streamlease.streams.epochs.beginning import Way
+from streamlease.streams.epochs.beginning import Places
 from streamlease.streams.epochs.core.whole import begins
-from streamlease.streams.epochs.stored import read_joined
 from streamlease.streams.redis.connection import Redis
 from streamlease.streams.spaces.spaces import Space
 
@@ -35,8 +34,8 @@ async def newest_ends(redis: Redis, space: Space) -> tuple[dict[StreamId, int], 
         EpochsTruncated: it is not there.
         Unsupported, StoreUnavailable, StoreRefused.
     """
-    way = Way(redis, space, await read_joined(redis, space.name))
-    return _of_known(way, way.ends), await _lower(way, space)
+    places = await Places.read(redis, space)
+    return _of_known(places, places.ends), await places.lower(places.newest)
 
 
 async def completed(redis: Redis, space: Space, epoch: Epoch) -> Completed | None:
@@ -46,38 +45,34 @@ async def completed(redis: Redis, space: Space, epoch: Epoch) -> Completed | Non
         EpochsTruncated: it was completed at a boundary that is forgotten.
         Unsupported, StoreUnavailable, StoreRefused.
     """
-    way = Way(redis, space, await read_joined(redis, space.name))
-    if is_open(await _lower(way, space), epoch):
+    places = await Places.read(redis, space)
+    if is_open(await places.lower(places.newest), epoch):
         return None
-    while True:
-        here, ends = await way.bound(way.number), dict(way.ends)
-        known = way.number == 1 or await way.bound(way.number - 1) is not None
-        if here is None or not known:
-            raise EpochsTruncated(
-                f"epoch {epoch_text(epoch)} of space {space.name} was completed at boundary {way.number} or "
-                f"before, and boundaries before that are not there any more: retention removed them"
-            )
-        await way.before()
-        if is_open(await _lower(way, space), epoch):
-            break
+    low, high = places.first, places.newest
+    if not is_open(await places.lower(low), epoch):
+        raise EpochsTruncated(
+            f"epoch {epoch_text(epoch)} of space {space.name} was completed at boundary {low} or before, and "
+            f"boundaries before that are not there any more: retention removed them"
+        )
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_open(await places.lower(middle), epoch):
+            low = middle
+        else:
+            high = middle
+    ends = await places.ends_at(high)
+    here = await places.bound(high)
+    if here is None:
+        raise StoreRefused(f"boundary {high} of space {space.name} is not there any more: try again")
     before, behind = ends | begins(here), ends | begins(here)
     for part in here.moved:
         if part.epoch < epoch:
             before[part.stream] += part.rows
         if part.epoch <= epoch:
             behind[part.stream] += part.rows
-    return Completed(*(_of_known(way, one) for one in (before, behind, ends)))
+    return Completed(*(_of_known(places, one) for one in (before, behind, ends)))
 
 
-def _of_known(way: Way, ends: Mapping[StreamId, int]) -> dict[StreamId, int]:
+def _of_known(places: Places, ends: Mapping[StreamId, int]) -> dict[StreamId, int]:
     """Without the streams of generations that were dropped."""
-    return {stream: end for stream, end in ends.items() if stream in way.known}
-
-
-async def _lower(way: Way, space: Space) -> Antichain:
-    if way.number == 0:
-        return (bottom(space.epochs),)
-    here = await way.bound(way.number)
-    if here is None:
-        raise EpochsTruncated(f"boundary {way.number} of space {space.name} is not there any more: try again")
-    return here.lower
+    return {stream: end for stream, end in ends.items() if stream in places.known}

@@ -185,8 +185,8 @@ async def test_a_boundary_is_handed_out_epoch_by_epoch_and_then_counts(client: C
         assert one.positions == {f"space.0.{shard}": 1 for shard in range(3)}
 
 
-async def test_going_back_is_done_page_by_page(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginning, "BACK_PAGE", 2)
+async def test_readers_begin_anywhere(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beginning, "FEW", 2)
     await played(client, 9)
     for first in range(9):
         start = {"space.0.0": first, "space.0.1": first}
