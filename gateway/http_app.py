@@ -82,7 +82,7 @@ class GatewayApp:
             "/v1/events": {"GET": events.events},
         }
         self._publishing = publishing = PublishHandler(client, limits.body_bytes)
-        self._channels = channels = ChannelHandlers(self._callers.polls, limits.body_bytes)
+        self.channels = channels = ChannelHandlers(self._callers.polls, limits.body_bytes)
         self._below: dict[str, dict[str, Handler]] = {
             TOPICS: {"POST": publishing.publish},
             CHANNELS: {"POST": channels.post, "DELETE": channels.delete},
@@ -100,7 +100,7 @@ class GatewayApp:
             self._messages.begin(reading, cursors)
             self._events.begin(reading, cursors)
             async with Channels(feeds, reading, cursors, self._channel_limits) as channels:
-                self._channels.begin(channels, cursors)
+                self.channels.begin(channels, cursors)
                 yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

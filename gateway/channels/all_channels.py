@@ -123,6 +123,13 @@ class Channels:
         self.counts["dropped"] += channel.mailbox.dropped
         channel.wake()
 
+    def forget_dead(self, now: float) -> None:
+        """Forget the clients that are dead at `now`, by the clock of the event loop."""
+        for channel in [*self._channels.values()]:
+            if not channel.is_open and now - channel.last_seen > self._limits.idle_seconds:
+                self.counts["dead"] += 1
+                self.close(channel)
+
     # ------------------------------------------------------------ commands
 
     async def command(self, channel: Channel, commands: Sequence[CheckedCommand]) -> list[ChannelKey]:
@@ -255,11 +262,7 @@ class Channels:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(min(LOOK_SECONDS, self._limits.idle_seconds / 4))
-            now = asyncio.get_running_loop().time()
-            for channel in [*self._channels.values()]:
-                if not channel.is_open and now - channel.last_seen > self._limits.idle_seconds:
-                    self.counts["dead"] += 1
-                    self.close(channel)
+            self.forget_dead(asyncio.get_running_loop().time())
 
     def _failed(self, task: str, error: StreamleaseError) -> None:
         _logger.error("gateway: channels: %s ended: %s", task, error)

@@ -33,7 +33,7 @@ class ChannelHandlers:
         body_bytes: most of a batch of commands.
     """
 
-    _channels: Channels
+    channels: Channels
     _cursors: CursorCodec
 
     def __init__(self, polls: OpenPolls, body_bytes: int) -> None:
@@ -42,7 +42,7 @@ class ChannelHandlers:
 
     def begin(self, channels: Channels, cursors: CursorCodec) -> None:
         """From now on there are requests."""
-        self._channels = channels
+        self.channels = channels
         self._cursors = cursors
 
     async def post(self, call: HttpCall) -> None:
@@ -60,23 +60,23 @@ class ChannelHandlers:
 
     async def delete(self, call: HttpCall) -> None:
         """``DELETE /v1/channels/{client}``: the client ends, which needs no time-out then."""
-        channel = self._channels.get(_client(call.raw_below(CHANNELS)), call.rights)
+        channel = self.channels.get(_client(call.raw_below(CHANNELS)), call.rights)
         if channel is not None:
-            self._channels.close(channel)
+            self.channels.close(channel)
         await call.answer(204, b"", JSON)
 
     async def _commands(self, call: HttpCall, client: str) -> None:
         body = await call.body(self._body_bytes)
         commands = parse_commands(body, self._cursors, call.rights.check_consume)
-        channel = self._channels.of(client, call.rights)
-        keys = await self._channels.command(channel, commands)
+        channel = self.channels.of(client, call.rights)
+        keys = await self.channels.command(channel, commands)
         await call.answer(200, to_json(_taken(channel, keys)), JSON)
 
     async def _poll(self, call: HttpCall, client: str) -> None:
         asked = parse_poll(await call.body(LONGEST_POLL))
         self._polls.enter(call.client)
         try:
-            channel = self._channels.of(client, call.rights)
+            channel = self.channels.of(client, call.rights)
             wait = asked.wait
             if asked.gateway == channel.gateway:
                 channel.mailbox.acknowledge(asked.processed)
@@ -96,7 +96,7 @@ class ChannelHandlers:
 
     def _answer(self, channel: Channel, sent: Sequence[SentEntry], newest: bool) -> bytes:
         settled = newest and not channel.behind and channel.mailbox.is_drained and channel.spaces
-        cursor = b'"%b"' % self._channels.live.point(channel.spaces).encode() if settled else b"null"
+        cursor = b'"%b"' % self.channels.live.point(channel.spaces).encode() if settled else b"null"
         return b'{"gateway":"%b","command":%d,"messages":[%b],"failures":[%b],"cursor":%b}' % (
             channel.gateway.encode(),
             channel.mailbox.command,

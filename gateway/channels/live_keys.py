@@ -46,6 +46,11 @@ class LiveKeys:
         self._points: dict[tuple[str, ...], tuple[tuple[int, ...], str]] = {}
         """By spaces, the newest cursor that was asked for."""
 
+    @property
+    def count(self) -> int:
+        """How many keys are live; one over several spaces counts in each."""
+        return self._counts.total()
+
     def join(self, live: LiveKey, spaces: tuple[str, ...]) -> None:
         """The key has everything that is known of these spaces."""
         live.key.step(KeyEvent.CAUGHT_UP)

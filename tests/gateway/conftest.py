@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import streamlease
+from streamlease.gateway.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.gateway.http_app import GatewayApp
 from streamlease.gateway.http_server import HttpServer, gateway_config
@@ -24,10 +25,20 @@ Start = Callable[..., Any]
 
 @asynccontextmanager
 async def running(
-    client: Client, tokens: Path | None = None, limits: GatewayLimits | None = None
+    client: Client,
+    tokens: Path | None = None,
+    limits: GatewayLimits | None = None,
+    channel_limits: ChannelLimits | None = None,
+    begun: Callable[[GatewayApp], None] = lambda app: None,
 ) -> AsyncIterator[HttpClient]:
-    """A gateway for `client`."""
-    app = GatewayApp(client, tokens=None if tokens is None else TokenFile(tokens), limits=limits)
+    """A gateway for `client`.
+
+    Args:
+        begun: gets the application, to look into it.
+    """
+    file = None if tokens is None else TokenFile(tokens)
+    app = GatewayApp(client, tokens=file, limits=limits, channel_limits=channel_limits)
+    begun(app)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     server = HttpServer(gateway_config(app), signals=False)
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))

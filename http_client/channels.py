@@ -1,0 +1,286 @@
+"""A channel of a gateway: any number of subscriptions over one long poll, also over the death of gateways.
+
+::
+
+    async with ChannelClient("http://one:8640", "http://two:8640") as channel:
+        channel.subscribe("JFK", "flights/JFK/#")
+        channel.subscribe("delays", "delays/#", policy="lossy", limit=100)
+        async for event in channel:
+            match event:
+                case ChannelMessage(key, message, cursor): ...
+                case ChannelDropped(key, dropped): ...
+                case ChannelFailed(key, error, cursor): ...
+
+A message is acknowledged when the next one is asked for. A gateway that does not answer is left for the next
+address, and every key goes on there from its cursor. What decides is in ``core.channel_machine``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import deque
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Literal
+from urllib.parse import quote
+
+from streamlease.http.core.channel_machine import ChannelBegun, ChannelEvent, ChannelFailed, ChannelMachine
+from streamlease.http.core.gateway_errors import GatewayRefused
+from streamlease.http.http_transport import GatewayConnection, Trust
+from streamlease.protocol.errors import (
+    InvalidInput,
+    InvalidOption,
+    InvalidTopic,
+    StreamleaseError,
+    UnknownSpace,
+)
+from streamlease.protocol.ids import random_token
+
+ANSWER_SECONDS = 10.0
+"""So long an answer may take beyond what a poll waits."""
+
+PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0
+UNAUTHENTICATED, UNKNOWN = 401, 404
+
+
+class ChannelClient:
+    """A channel: a context manager, and an iterator of what comes.
+
+    Args:
+        urls: addresses of gateways; the next one is tried when one does not answer. A load balancer will do
+            if it sends all requests of a channel to one gateway.
+        name: of the client; a random one serves, for another process must not use the same.
+        wait: seconds of a long poll.
+
+    Raises:
+        InvalidOption: there is no address, or one is none.
+    """
+
+    def __init__(
+        self,
+        *urls: str,
+        name: str | None = None,
+        token: str | None = None,
+        trust: Trust = True,
+        wait: float = 20.0,
+    ) -> None:
+        if not urls:
+            raise InvalidOption("a channel needs an address of a gateway, such as http://127.0.0.1:8640")
+        self._connections = [GatewayConnection(url, token, trust) for url in urls]
+        self._connection = 0
+        self.name = name or random_token()
+        self._path = f"/v1/channels/{quote(self.name, safe='')}"
+        self._wait = wait
+        self._machine = ChannelMachine()
+        self._events: deque[ChannelEvent] = deque()
+        self._begun: dict[str, asyncio.Future[str | None]] = {}
+        self._wanted = asyncio.Event()
+        """Something is subscribed to."""
+        self._commanded = asyncio.Event()
+        self._news = asyncio.Event()
+        self._taken = asyncio.Event()
+        """All events were."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._error: BaseException | None = None
+
+    async def __aenter__(self) -> ChannelClient:
+        self._start(self._command())
+        self._start(self._poll())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if self._machine.gateway is not None:  # otherwise the gateway finds out by itself
+                await self._here().exchange("DELETE", self._path, seconds=1.0)
+        except StreamleaseError:
+            pass
+        finally:
+            for begun in self._begun.values():
+                begun.cancel()
+            for connection in self._connections:
+                await connection.close()
+
+    # ------------------------------------------------------------ what is wanted
+
+    def subscribe(
+        self,
+        key: str,
+        filter: str,
+        since: str = "latest",
+        *,
+        policy: Literal["lossy", "critical"] = "critical",
+        limit: int = 1000,
+    ) -> asyncio.Future[str | None]:
+        """Have all that comes after a point, under a name; a former subscription of that name ends.
+
+        Args:
+            since: a cursor, a time with its zone, ``earliest`` or ``latest``.
+            policy: when more than `limit` messages wait at the gateway, ``lossy`` drops the oldest and says
+                how many; ``critical`` leaves them in the log, and they come later.
+
+        Returns:
+            The cursor at which it began, once a gateway took it; None if it ended before, or failed. It need
+            not be awaited.
+        """
+        self._end(key)
+        self._machine.subscribe(key, filter, since, policy, limit)
+        self._begun[key] = future = asyncio.get_running_loop().create_future()
+        self._commanded.set()
+        self._wanted.set()
+        return future
+
+    def unsubscribe(self, key: str) -> None:
+        """Have nothing of that key any more; also not what came already and was not handed on."""
+        self._end(key)
+        self._machine.unsubscribe(key)
+        if any(event.key == key for event in self._events):
+            self._events = deque(event for event in self._events if event.key != key)
+        self._commanded.set()
+
+    @property
+    def keys(self) -> list[str]:
+        """What is subscribed to."""
+        return [*self._machine.keys]
+
+    def cursor(self, key: str) -> str | None:
+        """Where a subscription to that key would go on, behind all that was handed on or waits here."""
+        return self._machine.cursor(key)
+
+    # ------------------------------------------------------------ what comes
+
+    def __aiter__(self) -> ChannelClient:
+        return self
+
+    async def __anext__(self) -> ChannelEvent:
+        """The next message, notice or failure.
+
+        Raises:
+            GatewayRefused: the token is unknown, or there are no channels at the address.
+        """
+        while not self._events:
+            self._taken.set()
+            if self._error is not None:
+                raise self._error
+            self._news.clear()
+            await self._news.wait()
+        return self._events.popleft()
+
+    # ------------------------------------------------------------ the two conversations
+
+    async def _command(self) -> None:
+        pause = PAUSE_SECONDS
+        while True:
+            self._commanded.clear()
+            while batch := self._machine.next_commands():
+                try:
+                    answer = await self._exchange("commands", batch, 30.0)
+                except (InvalidInput, InvalidOption, InvalidTopic, UnknownSpace, GatewayRefused) as error:
+                    if isinstance(error, GatewayRefused) and (error.retriable or _is_final(error)):
+                        pause = await self._lost(error, pause)
+                    else:
+                        self._came(self._machine.commands_refused(_document(error)))
+                except StreamleaseError as error:
+                    pause = await self._lost(error, pause)
+                else:
+                    pause = PAUSE_SECONDS
+                    for one in self._machine.commands_taken(answer):
+                        self._begin(one)
+            await self._commanded.wait()
+
+    async def _lost(self, error: StreamleaseError, pause: float) -> float:
+        self._machine.commands_lost()
+        return await self._rest(error, pause)
+
+    async def _poll(self) -> None:
+        pause = PAUSE_SECONDS
+        while True:
+            if self._machine.is_idle:
+                self._wanted.clear()
+                await self._wanted.wait()
+            here = self._connection
+            asked = self._machine.next_poll(self._wait)
+            began = asyncio.get_running_loop().time()
+            try:
+                answer = await self._exchange("poll", asked, self._wait + ANSWER_SECONDS)
+            except StreamleaseError as error:
+                if here == self._connection and not isinstance(error, GatewayRefused):
+                    self._connection = (here + 1) % len(self._connections)
+                pause = await self._rest(error, pause)
+                continue
+            same = answer["gateway"] == self._machine.gateway
+            self._came(self._machine.polled(answer))
+            self._commanded.set()  # what is to be subscribed to at another gateway
+            pause = PAUSE_SECONDS
+            if self._events:
+                self._taken.clear()
+                await self._taken.wait()
+            elif same and asyncio.get_running_loop().time() - began < min(PAUSE_SECONDS, self._wait):
+                await asyncio.sleep(PAUSE_SECONDS)  # somebody else polls under this name
+
+    async def _exchange(self, what: str, body: Any, seconds: float) -> Any:
+        content = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        answer = await self._here().exchange(
+            "POST", f"{self._path}/{what}", headers=headers, body=content, seconds=seconds
+        )
+        return answer.json()
+
+    def _here(self) -> GatewayConnection:
+        return self._connections[self._connection]
+
+    async def _rest(self, error: StreamleaseError, pause: float) -> float:
+        """Wait before the next attempt; the pause after the one behind it."""
+        if isinstance(error, GatewayRefused):
+            if _is_final(error):
+                raise error
+            pause = max(pause, error.pause or 0.0)
+        await asyncio.sleep(pause * (0.5 + random.random()))
+        return min(2 * pause, MOST_PAUSE_SECONDS)
+
+    # ------------------------------------------------------------ telling
+
+    def _came(self, events: list[ChannelFailed] | list[ChannelEvent]) -> None:
+        for event in events:
+            if isinstance(event, ChannelFailed):
+                self._end(event.key)
+            self._events.append(event)
+        if events:
+            self._news.set()
+
+    def _begin(self, begun: ChannelBegun) -> None:
+        future = self._begun.pop(begun.key, None)
+        if future is not None and not future.done():
+            future.set_result(begun.cursor)
+
+    def _end(self, key: str) -> None:
+        future = self._begun.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = error
+            self._news.set()
+            self._taken.set()
+
+
+def _is_final(error: GatewayRefused) -> bool:
+    return error.status in (UNAUTHENTICATED, UNKNOWN)
+
+
+def _document(error: StreamleaseError) -> dict[str, Any]:
+    status = error.status if isinstance(error, GatewayRefused) else 400
+    name = error.problem if isinstance(error, GatewayRefused) else type(error).__name__
+    return {"type": name, "status": status, "detail": str(error)}
