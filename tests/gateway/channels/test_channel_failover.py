@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import streamlease
-from streamlease.http.channels import ChannelClient
+from streamlease.http.channel_client import ChannelClient
 from streamlease.http.core.channel_machine import ChannelMessage
 from tests.admin.command import Command, Process, lines_of
 
