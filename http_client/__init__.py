@@ -19,11 +19,11 @@ from streamlease.http.core.gateway_errors import (
 from streamlease.http.core.gateway_pages import GatewayMessage, GatewayPage
 from streamlease.http.core.publish_requests import MessageToPublish, PublishResult
 from streamlease.http.gateway_client import GatewayClient, connect
-from streamlease.http.page_following import Follower, Webhook
+from streamlease.http.page_following import PageFollower, Webhook
 
 __all__ = [
     "CursorTruncated",
-    "Follower",
+    "PageFollower",
     "GatewayClient",
     "GatewayGarbled",
     "GatewayMessage",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class Follower(ManagerBridge[page_following.Follower]):
+class PageFollower(ManagerBridge[page_following.PageFollower]):
     """``gateway.follow(...)``: a context manager and an iterator of pages, for one thread at a time."""
 
     @property
@@ -47,10 +47,10 @@ class Follower(ManagerBridge[page_following.Follower]):
         """Take a callback, in any thread; see the asynchronous `receive`."""
         self._loop.call(self._inner.receive(headers, body))
 
-    close = waiting(page_following.Follower.close)
+    close = waiting(page_following.PageFollower.close)
 
 
-async def _next(follower: page_following.Follower) -> GatewayPage | None:
+async def _next(follower: page_following.PageFollower) -> GatewayPage | None:
     return await anext(follower, None)
 
 
@@ -77,7 +77,7 @@ class GatewayClient(ManagerBridge[gateway_client.GatewayClient]):
     publish = waiting(gateway_client.GatewayClient.publish)
     publish_many = waiting(gateway_client.GatewayClient.publish_many)
     since = waiting(gateway_client.GatewayClient.since)
-    follow = opening(gateway_client.GatewayClient.follow, Follower)
+    follow = opening(gateway_client.GatewayClient.follow, PageFollower)
 
 
 def connect(url: str, *, token: str | None = None, trust: Trust = True) -> GatewayClient:

@@ -28,7 +28,7 @@ from streamlease.http.core.publish_requests import (
     single,
 )
 from streamlease.http.http_transport import ANSWER_SECONDS, GatewayConnection, Trust, topic_path
-from streamlease.http.page_following import Follower, Webhook
+from streamlease.http.page_following import PageFollower, Webhook
 from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import random_token
 
@@ -168,7 +168,7 @@ class GatewayClient:
         wait: float = 20.0,
         quiet: tuple[float, float] = (1.0, 30.0),
         patience: float | None = None,
-    ) -> Follower:
+    ) -> PageFollower:
         """Follow a filter: all that came since a point, and then all that comes, once and in order.
 
         However the pushes fare, the messages are the same; and with `push` or `pull` off, too.
@@ -189,7 +189,7 @@ class GatewayClient:
         options = FollowOptions(push, pull, *quiet, wait, limit, random.random(), patience)
         if webhook is not None and not push:
             raise InvalidOption("there is a webhook, and push is off: leave out one of both")
-        return Follower(self._connection, filter, _point(since), options, webhook)
+        return PageFollower(self._connection, filter, _point(since), options, webhook)
 
 
 def connect(url: str, *, token: str | None = None, trust: Trust = True) -> GatewayClient:

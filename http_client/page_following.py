@@ -57,7 +57,7 @@ class Webhook:
     """Where the gateway may call back.
 
     Args:
-        callback: the URL; who serves it hands what comes to :meth:`Follower.receive`.
+        callback: the URL; who serves it hands what comes to :meth:`PageFollower.receive`.
         secret: with which the gateway signs.
     """
 
@@ -65,7 +65,7 @@ class Webhook:
     secret: str
 
 
-class Follower:
+class PageFollower:
     """Pages of messages as they come: an asynchronous context manager and iterator, for one task at a time.
 
     Attributes:

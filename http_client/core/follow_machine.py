@@ -36,6 +36,7 @@ twice.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,19 +82,21 @@ class FollowPhase(Enum):
 
 _U, _S, _C, _E = FollowPhase
 TABLE: dict[tuple[FollowPhase, type[FollowEvent]], frozenset[FollowPhase]] = {
-    (_U, FollowBegun): frozenset({_U, _S}),
-    (_U, QuestionAnswered): frozenset({_U, _S}),
-    (_U, QuestionFailed): frozenset({_U, _E}),
-    (_U, Woke): frozenset({_U, _S}),
-    (_S, PagePushed): frozenset({_S, _C, _U}),
-    (_S, PushEnded): frozenset({_U, _S, _E}),
-    (_S, Woke): frozenset({_C, _S}),
+    (_U, FollowBegun): frozenset({_S}),
+    (_U, QuestionAnswered): frozenset({_S}),
+    (_U, QuestionFailed): frozenset({_E}),
+    (_U, Woke): frozenset({_S}),
+    (_S, PagePushed): frozenset({_C, _U}),
+    (_S, PushEnded): frozenset({_U, _E}),
+    (_S, Woke): frozenset({_C}),
     (_C, QuestionAnswered): frozenset({_S, _U}),
     (_C, QuestionFailed): frozenset({_S, _E}),
-    (_C, PagePushed): frozenset({_C}),
+    (_C, PagePushed): frozenset(),
     (_C, PushEnded): frozenset({_U}),
 }
-"""Where each event may lead. One without a line changes nothing: it is late, or about an earlier life."""
+"""Where each event may lead, if it does not leave the phase as it is. One without a line changes nothing: it
+is late, or about an earlier life.
+"""
 
 
 @dataclass
@@ -123,13 +126,13 @@ class FollowMachine:
         self._quiet = QuietTimer(options.quiet_least, options.quiet_most)
         self._question: int | None = None
         self._asked = since
-        self._asked_at = 0.0
+        self._asked_at = -math.inf
         self._subscription: int | None = None
         self._was_pushed = False
         self._failures = 0
         self._failing_since: float | None = None
         self._push_failures = 0
-        self._push_again_at = 0.0
+        self._push_again_at = -math.inf
         self.phase = FollowPhase.UNSUBSCRIBED
         self.due: float | None = None
         """When to wake it."""
@@ -142,13 +145,14 @@ class FollowMachine:
 
     def step(self, event: FollowEvent, now: float) -> Effects:
         """Take `event`; returns what to do, in that order."""
-        legal = TABLE.get((self.phase, type(event)))
+        before = self.phase
+        legal = TABLE.get((before, type(event)))
         if legal is None:
             if isinstance(event, PagePushed):
                 self.counts.rejected += 1
             return []
         effects = self._handlers[type(event)](self, event, now)
-        assert self.phase in legal, f"{type(event).__name__} led to {self.phase}"
+        assert self.phase in {before, *legal}, f"{type(event).__name__} led to {self.phase}"
         return effects
 
     # ------------------------------------------------------------ questions
@@ -232,9 +236,9 @@ class FollowMachine:
     def _on_push_ended(self, event: PushEnded, now: float) -> Effects:
         if event.subscription != self._subscription:
             return []
+        self._subscription = None
         if not self._options.pull and (not event.error.retriable or self._lost_patience(now)):
             return self._given_up(event.error)
-        self._subscription = None
         self._push_failed(now)
         if self.phase is _C:
             self.phase = _U

@@ -86,6 +86,7 @@ KNOWN: dict[str, type[StreamleaseError]] = {
     "invalid-input": InvalidInput,
     "invalid-option": InvalidOption,
     "invalid-topic": InvalidTopic,
+    "invalid-cursor": InvalidInput,
     "unknown-space": UnknownSpace,
     "stream-sealed": StreamSealed,
     "fenced": Fenced,

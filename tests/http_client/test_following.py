@@ -10,7 +10,7 @@ import pytest
 from streamlease import http
 from tests.gateway.conftest import Client
 from tests.gateway.http_client import HttpClient
-from tests.http.faulty_proxy import EVERYTHING, Faults, between
+from tests.http_client.faulty_proxy import EVERYTHING, Faults, between
 
 MODES: dict[str, dict[str, Any]] = {
     "push only": {"pull": False},
@@ -44,7 +44,7 @@ async def truth(client: Client) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-async def take(pages: http.Follower, count: int) -> list[tuple[str, int]]:
+async def take(pages: http.PageFollower, count: int) -> list[tuple[str, int]]:
     """So many messages at least."""
     found: list[tuple[str, int]] = []
     while len(found) < count:

@@ -41,6 +41,7 @@ class FaultyProxy:
         self.faults = faults
         self.done = dict.fromkeys(("drop", "double", "hold", "cut", "no_answer", "delay"), 0)
         self._random = random.Random(seed)
+        self._something_done = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -52,6 +53,12 @@ class FaultyProxy:
     def heal(self) -> None:
         """From now on it is honest."""
         self.faults = HONEST
+
+    async def has_done(self, what: str, times: int) -> None:
+        """Wait until it has."""
+        while self.done[what] < times:
+            self._something_done.clear()
+            await self._something_done.wait()
 
     def cut_all(self) -> None:
         """End all connections."""
@@ -71,6 +78,7 @@ class FaultyProxy:
     def _happens(self, what: str) -> bool:
         happens = self._random.random() < getattr(self.faults, what)
         self.done[what] += happens
+        self._something_done.set()
         return happens
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
