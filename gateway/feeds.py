@@ -88,6 +88,10 @@ class WaitingClient:
         if not self._woken.done():
             self._woken.set_result(None)
 
+    def found(self, feed: Feed, number: int) -> None:
+        """There is something in a feed, in the piece of that number; told of each piece."""
+        self.wake()
+
     async def woken(self, seconds: float, gone: asyncio.Future[None] | None) -> None:
         """Wait until it is woken, `gone` is done, or `seconds` are over."""
         either = (self._woken,) if gone is None else (self._woken, gone)
@@ -197,6 +201,13 @@ class Feed:
             self.version += 1
         self.recent.keep_only(positions)
 
+    def places(self, before: int | None) -> dict[StreamId, tuple[int, bool]] | None:
+        """See ``Recent.places``; and which streams end there."""
+        there = self.recent.places(before)
+        if there is None:
+            return None
+        return {stream: (next, (stream, next) in self.ended) for stream, next in there.items()}
+
     def wake_all(self) -> None:
         """Let everybody look again."""
         self.version += 1
@@ -217,7 +228,7 @@ class Feed:
         self.version += 1
         if len(self.interests):
             for waiting in self.interests.of(chosen.topics()):
-                waiting.wake()
+                waiting.found(self, self.recent.number)
 
 
 class Feeds:

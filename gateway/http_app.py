@@ -32,6 +32,8 @@ from streamlease.gateway.problems import answer_problem, refusing_limit
 from streamlease.gateway.publishing import TOPICS, PublishHandler
 from streamlease.gateway.since_reading import SinceReading
 from streamlease.gateway.traces import RequestTraces
+from streamlease.gateway.webhooks.subscription_handlers import BELOW, SUBSCRIPTIONS, SubscriptionHandlers
+from streamlease.gateway.webhooks.webhook_service import WebhookSettings, webhook_service
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.registry.shared_secrets import secret_of
 from streamlease.streams.tasks import task_failed
@@ -62,14 +64,18 @@ class GatewayApp:
         tokens: TokenFile | None = None,
         limits: GatewayLimits | None = None,
         channel_limits: ChannelLimits | None = None,
+        webhooks: WebhookSettings | None = None,
     ) -> None:
         limits = limits or GatewayLimits()
         self._client = client
         self._channel_limits = channel_limits
+        self._tokens = tokens
+        self._webhooks = webhooks or WebhookSettings()
         self._callers = Callers(tokens, limits)
         self._probes = probes = ProbeHandlers(client)
         self._messages = messages = MessageHandlers(self._callers.polls)
         self._events = events = EventHandler(self._callers.polls)
+        self._subscriptions = subscriptions = SubscriptionHandlers()
         self._open: dict[str, dict[str, Handler]] = {
             "/healthz": {"GET": probes.health},
             "/readyz": {"GET": probes.ready},
@@ -80,12 +86,14 @@ class GatewayApp:
         self._known: dict[str, dict[str, Handler]] = {
             "/v1/messages": {"GET": messages.since},
             "/v1/events": {"GET": events.events},
+            SUBSCRIPTIONS: {"GET": subscriptions.list, "POST": subscriptions.subscribe},
         }
         self._publishing = publishing = PublishHandler(client, limits.body_bytes)
         self.channels = channels = ChannelHandlers(self._callers.polls, limits.body_bytes)
         self._below: dict[str, dict[str, Handler]] = {
             TOPICS: {"POST": publishing.publish},
             CHANNELS: {"POST": channels.post, "DELETE": channels.delete},
+            BELOW: {"GET": subscriptions.show, "DELETE": subscriptions.delete},
         }
         """By what the address begins with."""
         self._traces = RequestTraces.active()
@@ -99,7 +107,11 @@ class GatewayApp:
             reading = SinceReading(self._client, feeds, cursors)
             self._messages.begin(reading, cursors)
             self._events.begin(reading, cursors)
-            async with Channels(feeds, reading, cursors, self._channel_limits) as channels:
+            own = (self._client, feeds, reading, cursors, self._tokens, self._webhooks, self._subscriptions)
+            async with (
+                Channels(feeds, reading, cursors, self._channel_limits) as channels,
+                webhook_service(*own),
+            ):
                 self.channels.begin(channels, cursors)
                 yield
 

@@ -74,6 +74,18 @@ class SinceReading:
         async with self._turns:
             return await self._from_log(filter, since, limit)
 
+    async def point(self, filter: str, since: Point) -> Cursor:
+        """The cursor of a point, which is checked: all behind it is still there.
+
+        Raises:
+            As :meth:`page`.
+        """
+        if since != "earliest" and not isinstance(since, datetime):
+            page = await self.next_page([], filter, since, 1)
+            return since if isinstance(since, Cursor) else page.next
+        async with self._turns, self._open(filter, since) as reading:
+            return Cursor({stream: (next, False) for stream, next in _streams(reading.positions).items()})
+
     async def waited(
         self,
         feeds: list[Feed],

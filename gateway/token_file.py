@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from time import monotonic
 
 from streamlease.gateway.core.bearer import ClientRights, Tokens
 from streamlease.protocol.errors import InvalidOption
@@ -24,7 +25,7 @@ class TokenFile:
         self._path = path
         self._seen = self._state()
         self._tokens = self._read()
-        self._looked = 0.0
+        self._looked = self._looked_for = 0.0
 
     def rights(self, authorization: str | None, now: float) -> ClientRights:
         """See ``Tokens.rights``.
@@ -36,6 +37,14 @@ class TokenFile:
             self._looked = now
             self._look()
         return self._tokens.rights(authorization)
+
+    def rights_of(self, name: str) -> ClientRights:
+        """See ``Tokens.rights_of``."""
+        now = monotonic()
+        if now - self._looked_for >= LOOK_SECONDS:
+            self._looked_for = now
+            self._look()
+        return self._tokens.rights_of(name)
 
     def _look(self) -> None:
         try:

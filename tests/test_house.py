@@ -182,6 +182,7 @@ STOREYS = [
     "gateway.mqtt",
     "gateway.core",
     "gateway.channels.core",
+    "gateway.webhooks.core",
     "gateway",
     "admin",
 ]

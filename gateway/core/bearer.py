@@ -94,6 +94,7 @@ class Tokens:
             (one.sha256.lower().encode(), ClientRights(one.name, one.publish, one.consume, one.groups))
             for one in tokens
         ]
+        self._by_name = {rights.name: rights for _, rights in self._rights}
 
     @classmethod
     def parse(cls, text: str | bytes, file: str) -> Tokens:
@@ -137,6 +138,17 @@ class Tokens:
             raise NotAuthenticated(
                 "the token is unknown: check it, and send it as 'Authorization: Bearer TOKEN'"
             )
+        return found
+
+    def rights_of(self, name: str) -> ClientRights:
+        """What the client of that name may do now, though it makes no request.
+
+        Raises:
+            NotAllowed: there is no such token (any more).
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            raise NotAllowed(f"there is no token {name!a} any more: have it added again")
         return found
 
 

@@ -14,7 +14,7 @@ its stream rises. Who has a cursor below a floor is not served from here, and re
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from streamlease.gateway.core.cursors import Cursor
@@ -98,10 +98,35 @@ class Recent(Generic[D]):
             if stream.space == space
         )
 
-    def after(self, cursor: Cursor) -> Iterator[RecentPiece[D]]:
+    def after(self, cursor: Cursor) -> list[RecentPiece[D]]:
         """The pieces, in order, that have something after `cursor`."""
         behind = {stream for stream, end in self._ends.items() if cursor.next_of(stream) < end}
-        if behind:
-            for piece in self._pieces:
-                if piece.stream in behind and piece.end > cursor.next_of(piece.stream):
-                    yield piece
+        found: list[RecentPiece[D]] = []
+        for piece in reversed(self._pieces):  # what somebody has not yet is the newest, a few of thousands
+            if not behind:
+                break
+            if piece.stream in behind:
+                next = cursor.next_of(piece.stream)
+                if piece.end > next:
+                    found.append(piece)
+                if piece.start <= next:
+                    behind.discard(piece.stream)
+        found.reverse()
+        return found
+
+    def places(self, before: int | None = None) -> dict[StreamId, int] | None:
+        """The next offset of each stream: now, or as it was before the piece of that number came.
+
+        None: that piece is not here any more.
+        """
+        ends = dict(self._ends)
+        if before is None:
+            return ends
+        if not self._pieces or self._pieces[0].number > before:
+            return None
+        for piece in reversed(self._pieces):
+            if piece.number < before:
+                break
+            if piece.stream in ends:
+                ends[piece.stream] = piece.start
+        return ends

@@ -17,6 +17,7 @@ from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.gateway.http_app import GatewayApp
 from streamlease.gateway.http_server import HttpServer, gateway_config
 from streamlease.gateway.token_file import TokenFile
+from streamlease.gateway.webhooks.webhook_service import WebhookSettings
 from tests.gateway.http_client import HttpClient
 
 Client = streamlease.Client
@@ -29,6 +30,7 @@ async def running(
     tokens: Path | None = None,
     limits: GatewayLimits | None = None,
     channel_limits: ChannelLimits | None = None,
+    webhooks: WebhookSettings | None = None,
     begun: Callable[[GatewayApp], None] = lambda app: None,
 ) -> AsyncIterator[HttpClient]:
     """A gateway for `client`.
@@ -37,7 +39,7 @@ async def running(
         begun: gets the application, to look into it.
     """
     file = None if tokens is None else TokenFile(tokens)
-    app = GatewayApp(client, tokens=file, limits=limits, channel_limits=channel_limits)
+    app = GatewayApp(client, tokens=file, limits=limits, channel_limits=channel_limits, webhooks=webhooks)
     begun(app)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     server = HttpServer(gateway_config(app), signals=False)
