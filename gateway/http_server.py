@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from streamlease.gateway.core.rates import GatewayLimits
     from streamlease.gateway.http_app import GatewayApp
     from streamlease.gateway.token_file import TokenFile
+    from streamlease.gateway.webhooks.webhook_service import WebhookSettings
 
 LAST_SECONDS = 2
 """How long open requests may go on once the end is wanted."""
@@ -87,6 +88,7 @@ async def serve_gateway(
     certificate: Path | None,
     key: Path | None,
     ready: Callable[[], None],
+    webhooks: WebhookSettings | None = None,
 ) -> None:
     """Serve until told to end.
 
@@ -101,7 +103,7 @@ async def serve_gateway(
 
     prepare()
     async with connect(url) as client:
-        app = GatewayApp(client, tokens=tokens, limits=limits)
+        app = GatewayApp(client, tokens=tokens, limits=limits, webhooks=webhooks)
         config = gateway_config(app, ssl_certfile=certificate, ssl_keyfile=key)
         try:
             config.load()

@@ -13,7 +13,7 @@ from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.output import line
 from streamlease.admin.web import listen
 from streamlease.protocol.errors import InvalidOption, Unsupported
-from streamlease.protocol.quantities import parse_size
+from streamlease.protocol.quantities import parse_duration, parse_size
 
 
 def gateway(
@@ -60,9 +60,25 @@ def gateway(
         int,
         typer.Option(envvar="STREAMLEASE_GATEWAY_MAX_CLIENT_POLLS", help="The same of one client."),
     ] = 20_000,
+    allow_private_callbacks: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private-callbacks",
+            envvar="STREAMLEASE_GATEWAY_ALLOW_PRIVATE_CALLBACKS",
+            help="Deliver webhooks also to loopback, private and link-local addresses. All gateways of a "
+            "Redis must say the same.",
+        ),
+    ] = False,
+    suspend_callbacks_after: Annotated[
+        str,
+        typer.Option(
+            envvar="STREAMLEASE_GATEWAY_SUSPEND_CALLBACKS_AFTER",
+            help="How long a callback may fail until its webhook is suspended.",
+        ),
+    ] = "1d",
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Serve HTTP to programs of any language until SIGTERM or Ctrl-C: publish, read, follow.
+    """Serve HTTP to programs of any language until SIGTERM or Ctrl-C: publish, read, follow, webhooks.
 
     Any number of gateways may run side by side behind a load balancer: they keep nothing.
     Probes: GET /healthz (the process lives) and GET /readyz (Redis answers); metrics: GET /metrics.
@@ -79,11 +95,15 @@ def gateway(
         from streamlease.gateway.core.rates import GatewayLimits
         from streamlease.gateway.http_server import run_quickly, serve_gateway
         from streamlease.gateway.token_file import TokenFile
+        from streamlease.gateway.webhooks.core.webhook_standing import Patience
+        from streamlease.gateway.webhooks.webhook_service import WebhookSettings
     except ModuleNotFoundError as error:
         raise Unsupported(
             f"the gateway needs the package {error.name}: run pip install 'streamlease[gateway]'"
         ) from None
     limits = GatewayLimits(parse_size("--max-body", max_body), max_rate, max_polls, max_client_polls)
+    patience = Patience(suspend_after_ms=parse_duration("--suspend-callbacks-after", suspend_callbacks_after))
+    webhooks = WebhookSettings(allow_private=allow_private_callbacks, patience=patience)
     known = None if tokens is None else TokenFile(tokens)
     set_up_logs(log_format)
     url = chosen_url(redis)
@@ -93,7 +113,7 @@ def gateway(
         def ready() -> None:
             line(f"the gateway is at {scheme}://{host}:{listener.getsockname()[1]}/")
 
-        run_quickly(serve_gateway(url, listener, known, limits, certificate, key, ready))
+        run_quickly(serve_gateway(url, listener, known, limits, certificate, key, ready, webhooks))
 
 
 def is_loopback(host: str) -> bool:

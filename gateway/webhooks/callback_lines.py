@@ -61,7 +61,17 @@ class _Stale(Exception):
 class _Line(asyncio.Protocol):
     """One connection; one request at a time."""
 
-    __slots__ = ("_answered", "_bytes", "_kept", "_parser", "_status", "_transport", "freed_at", "open", "usable")
+    __slots__ = (
+        "_answered",
+        "_bytes",
+        "_kept",
+        "_parser",
+        "_status",
+        "_transport",
+        "freed_at",
+        "open",
+        "usable",
+    )
 
     def __init__(self) -> None:
         self._parser: Any = httptools.HttpResponseParser(self)
