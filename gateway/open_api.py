@@ -14,6 +14,12 @@ from streamlease.gateway.core.bodies import EVENT, EVENTS_BATCH, CloudEvent, Pub
 from streamlease.gateway.core.questions import LIMIT, MOST_LIMIT, MOST_WAIT
 from streamlease.gateway.http_calls import HttpCall
 from streamlease.gateway.problems import BASE, PROBLEMS
+from streamlease.gateway.webhooks.core.subscribing_forms import (
+    ID,
+    ShownWebhook,
+    ShownWebhooks,
+    WantedWebhook,
+)
 
 
 class ShownMessage(BaseModel):
@@ -55,6 +61,14 @@ class PlacedBatch(BaseModel):
     last: PlacedMessage
 
 
+class WebhookDelivered(MessagesAnswer):
+    """What is POSTed to a callback."""
+
+    subscription: str
+    previous: str
+    """The `next` of what the callback acknowledged before."""
+
+
 class ProblemDocument(BaseModel):
     """An error (RFC 9457)."""
 
@@ -66,7 +80,18 @@ class ProblemDocument(BaseModel):
     """The cursor to go on from, where history was truncated."""
 
 
-MODELS = (PublishLine, CloudEvent, MessagesAnswer, PlacedMessage, PlacedBatch, ProblemDocument)
+MODELS = (
+    PublishLine,
+    CloudEvent,
+    MessagesAnswer,
+    PlacedMessage,
+    PlacedBatch,
+    ProblemDocument,
+    WantedWebhook,
+    ShownWebhook,
+    ShownWebhooks,
+    WebhookDelivered,
+)
 
 
 async def answer_description(call: HttpCall) -> None:
@@ -98,6 +123,14 @@ def description() -> dict[str, Any]:
             "/v1/topics/{topic}": {"post": {**_publish(), "security": secured}},
             "/v1/messages": {"get": {**_messages(), "security": secured}},
             "/v1/events": {"get": {**_events(), "security": secured}},
+            "/v1/subscriptions": {
+                "get": {**_subscriptions(), "security": secured},
+                "post": {**_subscribe(), "security": secured},
+            },
+            "/v1/subscriptions/{id}": {
+                "get": {**_subscription("subscription", "How one stands."), "security": secured},
+                "delete": {**_subscription("unsubscribe", "End one."), "security": secured},
+            },
             "/healthz": {"get": _probe("health", "The process lives.", JSON)},
             "/readyz": {"get": _probe("ready", "Redis answers.", JSON)},
             "/metrics": {"get": _probe("metrics", "What it counts, for Prometheus.", "text/plain")},
@@ -173,6 +206,60 @@ def _events() -> dict[str, Any]:
                 "description": "Server-sent events: a message each, with the cursor behind it as its id.",
                 "content": {EVENTS: {"schema": {"type": "string"}}},
             },
+            **_problems(),
+        },
+    }
+
+
+def _subscribe() -> dict[str, Any]:
+    return {
+        "operationId": "subscribe",
+        "summary": "Have messages delivered to a callback; or change, or resume, what has that id.",
+        "requestBody": {"required": True, "content": {JSON: {"schema": _model(WantedWebhook)}}},
+        "responses": {
+            "201": {
+                "description": "It is delivered.",
+                "headers": {"Location": {"schema": {"type": "string"}, "description": "Its address."}},
+                "content": {JSON: {"schema": _model(ShownWebhook)}},
+            },
+            **_problems(),
+        },
+        "callbacks": {"delivery": {"{$request.body#/callback}": {"post": _delivery()}}},
+    }
+
+
+def _delivery() -> dict[str, Any]:
+    return {
+        "summary": "Some messages, in order.",
+        "parameters": [
+            _header("Streamlease-Subscription", "The id of the subscription."),
+            _header("Streamlease-Signature", "sha256=, and the HMAC of the body in hexadecimal digits."),
+        ],
+        "requestBody": {"content": {JSON: {"schema": _model(WebhookDelivered)}}},
+        "responses": {"2XX": {"description": "The messages are safe: go on behind them."}},
+    }
+
+
+def _subscriptions() -> dict[str, Any]:
+    content = {JSON: {"schema": _model(ShownWebhooks)}}
+    return {
+        "operationId": "subscriptions",
+        "summary": "The subscriptions of the token.",
+        "responses": {"200": {"description": "All of them, by id.", "content": content}, **_problems()},
+    }
+
+
+def _subscription(name: str, what: str) -> dict[str, Any]:
+    id = {"type": "string", "pattern": ID}
+    answer: dict[str, Any] = {
+        "200": {"description": what, "content": {JSON: {"schema": _model(ShownWebhook)}}}
+    }
+    return {
+        "operationId": name,
+        "summary": what,
+        "parameters": [{"name": "id", "in": "path", "required": True, "schema": id}],
+        "responses": {
+            **(answer if name == "subscription" else {"204": {"description": what}}),
             **_problems(),
         },
     }

@@ -36,6 +36,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
     Unsupported,
 )
+from streamlease.registry.webhooks.webhook_records import SlotFull
 from streamlease.streams.publish.kept_answers import KeyReused
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     MessageTooLarge: (413, "message-too-large"),
     SchemaMismatch: (422, "schema-mismatch"),
     TooMuch: (429, "too-much"),
+    SlotFull: (429, "too-much"),
     Unsupported: (501, "unsupported"),
     StoreUnavailable: (503, "store-unavailable"),
     StoreRefused: (503, "store-refused"),

@@ -33,6 +33,7 @@ a script may touch them together::
     sl:{p:TAG}:pulses              hash    host id -> when it last renewed all that it leads on a server
                                            (`registry/pulses.py`)
     sl:{x:NAME}:secret             string  a secret that processes share (`registry/shared_secrets.py`)
+    sl:{w:SLOT}:subscriptions      hash    webhooks of a slot, and :standings, :fence (`registry/webhooks`)
     sl:{m:OWNER}:in                stream  mailbox; field f: sender's mailbox, m: JSON array of messages
 
 The queue of spawn jobs is kept by RQ, under names of its own, and read and written by leader hosts only::

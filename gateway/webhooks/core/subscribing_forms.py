@@ -20,7 +20,8 @@ LONGEST_SINCE = 64 * 1024
 MOST_BODY = 256 * 1024
 """Bytes of a request."""
 
-_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.~-]{0,63}\Z")
+ID = "^[A-Za-z0-9_-][A-Za-z0-9_.~-]{0,63}$"
+_ID = re.compile(ID.removesuffix("$") + r"\Z")
 
 
 class WantedWebhook(BaseModel):
@@ -38,7 +39,7 @@ class WantedWebhook(BaseModel):
         "or where the subscription is, if there is one with this id.",
     )  # fmt: skip
     id: str | None = Field(
-        default=None, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.~-]{0,63}$",
+        default=None, pattern=ID,
         description="Name of the subscription, among those of the token; one is made up if there is none.",
     )  # fmt: skip
     secret: str | None = Field(
