@@ -22,6 +22,7 @@ COPY streams/ streams/
 COPY registry/ registry/
 COPY leader/ leader/
 COPY borrower/ borrower/
+COPY catalog/ catalog/
 COPY hosts/ hosts/
 COPY agent/ agent/
 COPY http_client/ http_client/

@@ -26,7 +26,7 @@ from streamlease.admin.doctor import doctor
 from streamlease.admin.epochs import epochs_cli
 from streamlease.admin.gateway import bridge_cli, gateway_cli
 from streamlease.admin.groups import group_cli
-from streamlease.admin.messages import collection_view, consume, importing, publish
+from streamlease.admin.messages import catalog_view, collection_view, consume, importing, publish
 from streamlease.admin.output import document, note
 from streamlease.admin.redis import redis_cli
 from streamlease.admin.spaces import space_cli
@@ -52,6 +52,7 @@ app.add_typer(importing.app, name="import")
 app.command("publish")(publish.publish)
 app.command("consume")(consume.consume)
 app.command("collection")(collection_view.collection)
+app.command("catalog")(catalog_view.catalog)
 app.command("status")(status_view.status)
 app.command("doctor")(doctor.doctor)
 app.command("top")(top.top)

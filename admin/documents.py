@@ -44,6 +44,7 @@ from streamlease.admin.answers import (
     Undrained,
     Unstopped,
 )
+from streamlease.admin.facts.catalog_rows import CatalogItemChanged, CatalogShown, CatalogSnapshotEnded
 from streamlease.admin.facts.epochs import SpaceEpochs
 from streamlease.admin.facts.group import Group
 from streamlease.admin.facts.groups import GroupList
@@ -52,6 +53,7 @@ from streamlease.admin.facts.spaces import SpaceList, SpaceRow, SpaceShown
 from streamlease.admin.facts.status import StatusFacts
 
 DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
+    "catalog": (CatalogShown, CatalogSnapshotEnded, CatalogItemChanged),
     "collection": (CollectionShown, SnapshotEnded, ItemChanged),
     "consume": (Message, EpochsBegun, FrontierMoved, EpochsAborted),
     "doctor": (Doctor,),

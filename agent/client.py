@@ -12,11 +12,9 @@ from contextlib import AsyncExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
-from streamlease.protocol.errors import NotLeader
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.starts import Start
 from streamlease.streams.entries.schemas import SchemaLike
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from streamlease.agent.plain_ways import Since
     from streamlease.agent.subscribing import Joining, Subscription
     from streamlease.agent.subscription import SharedReader
+    from streamlease.catalog.followed import Catalog
     from streamlease.protocol.acts import Act
     from streamlease.services.client_services import CallOptions, ClientServices, Handlers, ServeOptions
     from streamlease.services.service import Serving
@@ -207,11 +206,8 @@ class Client:
             max_batch: most messages in one batch; None: as many as came together, a few MiB at most.
             buffered_batches: how many full batches are fetched ahead; of small ones more.
             auto_commit: a batch is done when the loop comes back for the next one, or leaves the ``async
-                with`` without an exception; then it is entered as by ``batch.commit_soon()``. After a crash,
-                or an exception, come again: the batch at work, and those done before it whose write was not
-                over, of milliseconds in good health. Nothing is committed that was not done, as long as the
-                program is done with a batch before it asks for the next: who takes several at once, or works
-                in tasks, commits by himself. A batch that was given up by ``fail`` is left to that.
+                with`` without an exception; then it is entered as by ``batch.commit_soon()``. Whoever takes
+                several at once, or works in tasks, commits by himself (docs/consuming.md).
             session_timeout: seconds of silence after which the streams go to others.
             schema: the typed columns wanted, in a space with a schema; None for all. If the space has them
                 not, or of other types, the iterator raises ``SchemaMismatch``.
@@ -326,6 +322,12 @@ class Client:
         """Ask one of those who serve a name for one answer; as of `ClientServices.call`."""
         return await self._services.call(service, request, answer=answer, **options)
 
+    def catalog(self, collection: str, *, start: str | None = None) -> Catalog:
+        """What there is of a collection of the catalog, and each change behind it; as of `Catalog`."""
+        from streamlease.catalog.followed import Catalog
+
+        return Catalog(self.redis, collection, start)
+
     async def command(
         self,
         subscription: SharedSubscription,
@@ -336,15 +338,10 @@ class Client:
         seconds: float = 5.0,
     ) -> dict[str, Any]:
         """As `act`, by whoever leads the group now: NotLeader if nobody does."""
-        from streamlease.agent.operator_acts import answer_of, command_of
+        from streamlease.agent.operator_acts import ask_leader
 
-        await self.groups.get(subscription)
-        record = await leadership.read(self.redis, subscription.id)
-        if not record.held or record.expired:
-            raise NotLeader(f"group '{subscription}' has no leader now: one comes with its next consumer")
-        command = command_of(subscription.id, act, who=who, dry_run=dry_run)
-        agent = await self.agent()
-        return answer_of(await agent.commands.ask(record.mailbox, command, seconds), subscription.id)
+        own = (self.redis, self.groups, self.agent)
+        return await ask_leader(*own, subscription, act, who=who, dry_run=dry_run, seconds=seconds)
 
     async def act(
         self,
@@ -369,12 +366,10 @@ class Client:
             NotLeader: nobody leads, and nobody could be made to: nothing was done.
             Indefinite: no answer within `seconds`: it was done, or it was not.
         """
-        from streamlease.agent.operator_acts import answer_of, command_of, moment
+        from streamlease.agent.operator_acts import have_done
 
-        await self.groups.get(subscription)
-        at = await moment(self.redis)
-        command = command_of(subscription.id, act, who=who, request=request, at=at, dry_run=dry_run)
-        return answer_of(await (await self.agent()).commands.act(command, seconds), subscription.id)
+        own = (self.redis, self.groups, self.agent, subscription)
+        return await have_done(*own, act, who=who, request=request, dry_run=dry_run, seconds=seconds)
 
     async def drain_host(
         self, host: str, *, who: str = "", undo: bool = False, seconds: float = ACT_SECONDS
@@ -384,10 +379,9 @@ class Client:
         It answers at once, and names the groups that it leads; they are handed over afterwards. Raises
         InvalidOption; ActRefused: it is the last host; Indefinite: it did not answer within `seconds`.
         """
-        from streamlease.agent.operator_acts import answer_of, drain_of, moment
+        from streamlease.agent.operator_acts import have_drained
 
-        drain = drain_of(host, who=who, at=await moment(self.redis), undo=undo)
-        return answer_of(await (await self.agent()).commands.drain_host(drain, seconds), host)
+        return await have_drained(self.redis, self.agent, host, who=who, undo=undo, seconds=seconds)
 
 
 def connect(url: str | None = None, *, embedded: bool = True) -> Client:

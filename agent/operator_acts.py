@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar, assert_never
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,7 +19,13 @@ from streamlease.protocol.messages import (
     CommandReply,
     DrainHost,
 )
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import leadership
+from streamlease.registry.groups import Groups
 from streamlease.streams.redis.connection import AsyncRedis, ask
+
+if TYPE_CHECKING:
+    from streamlease.agent.membership.agent import Agent
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -72,6 +79,60 @@ async def moment(redis: AsyncRedis) -> int:
     """
     ((whole, part),) = await ask(redis, [("TIME",)])
     return int(whole) * 1000 + int(part) // 1000
+
+
+async def ask_leader(
+    redis: AsyncRedis,
+    groups: Groups,
+    agent: Callable[[], Awaitable[Agent]],
+    subscription: SharedSubscription,
+    act: Act,
+    *,
+    who: str,
+    dry_run: bool,
+    seconds: float,
+) -> dict[str, Any]:
+    """`Client.command`."""
+    await groups.get(subscription)
+    record = await leadership.read(redis, subscription.id)
+    if not record.held or record.expired:
+        raise NotLeader(f"group '{subscription}' has no leader now: one comes with its next consumer")
+    command = command_of(subscription.id, act, who=who, dry_run=dry_run)
+    reply = await (await agent()).commands.ask(record.mailbox, command, seconds)
+    return answer_of(reply, subscription.id)
+
+
+async def have_done(
+    redis: AsyncRedis,
+    groups: Groups,
+    agent: Callable[[], Awaitable[Agent]],
+    subscription: SharedSubscription,
+    act: Act,
+    *,
+    who: str,
+    request: str | None,
+    dry_run: bool,
+    seconds: float,
+) -> dict[str, Any]:
+    """`Client.act`."""
+    await groups.get(subscription)
+    at = await moment(redis)
+    command = command_of(subscription.id, act, who=who, request=request, at=at, dry_run=dry_run)
+    return answer_of(await (await agent()).commands.act(command, seconds), subscription.id)
+
+
+async def have_drained(
+    redis: AsyncRedis,
+    agent: Callable[[], Awaitable[Agent]],
+    host: str,
+    *,
+    who: str,
+    undo: bool,
+    seconds: float,
+) -> dict[str, Any]:
+    """`Client.drain_host`."""
+    drain = drain_of(host, who=who, at=await moment(redis), undo=undo)
+    return answer_of(await (await agent()).commands.drain_host(drain, seconds), host)
 
 
 def answer_of(reply: CommandReply | CommandAstray, whom: str) -> dict[str, Any]:

@@ -81,6 +81,51 @@ async def recover(redis: AsyncRedis, group: str) -> Recovery:
     return recovery
 
 
+async def recover_behind(redis: AsyncRedis, group: str, so_far: Recovery) -> Recovery | None:
+    """Go on behind what was read before, whose state changes. None: what came behind it is gone.
+
+    Raises: as `recover`.
+    """
+    while so_far.last_id != b"0-0":
+        command = ("XRANGE", keys.journal(group), so_far.last_id, "+", "COUNT", PAGE)
+        (entries,) = await ask(redis, [command])
+        if not entries or entries[0][0] != so_far.last_id:
+            return None
+        so_far = _with(group, so_far, entries[1:])
+        if len(entries) < PAGE:
+            return so_far
+    return None
+
+
+async def recover_upto(redis: AsyncRedis, group: str, last_id: bytes) -> Recovery | None:
+    """The state of a group as of an entry of its journal. None: that entry, or what is before it, is gone.
+
+    Raises: as `recover`.
+    """
+    (held,) = await ask(redis, [("HMGET", keys.snapshot(group), "id", "state", "t", "n")])
+    with parsing(f"the snapshot of group {group}", keys.snapshot(group)):
+        found = Recovery(*read_snapshot(held))
+    while found.last_id != last_id:
+        command = ("XRANGE", keys.journal(group), b"(" + found.last_id, last_id, "COUNT", PAGE)
+        (entries,) = await ask(redis, [command])
+        if not entries:
+            return None
+        found = _with(group, found, entries)
+    return found
+
+
+def _with(group: str, so_far: Recovery, entries: Sequence[tuple[bytes, Sequence[bytes]]]) -> Recovery:
+    last_id, last = so_far.last_id, so_far.number
+    for entry in entries:
+        last_id = entry[0]
+        with parsing(_told(group, last_id), keys.journal(group)):
+            number, records = _of_entry(entry, last)
+            for record in records:
+                so_far.state.apply(record)
+        last = max(last, number)
+    return Recovery(so_far.state, last_id, last)
+
+
 async def _recovered(redis: AsyncRedis, group: str, held: Sequence[bytes | None]) -> Recovery:
     """What the snapshot `held` and the entries behind it say.
 
@@ -88,18 +133,13 @@ async def _recovered(redis: AsyncRedis, group: str, held: Sequence[bytes | None]
         Unsupported: they cannot be read, or do not fit together.
     """
     with parsing(f"the snapshot of group {group}", keys.snapshot(group)):
-        state, last_id, last = read_snapshot(held)
+        found = Recovery(*read_snapshot(held))
     while True:
-        (entries,) = await ask(redis, [("XRANGE", keys.journal(group), b"(" + last_id, "+", "COUNT", PAGE)])
+        command = ("XRANGE", keys.journal(group), b"(" + found.last_id, "+", "COUNT", PAGE)
+        (entries,) = await ask(redis, [command])
         if not entries:
-            return Recovery(state, last_id, last)
-        for entry in entries:
-            last_id = entry[0]
-            with parsing(_told(group, last_id), keys.journal(group)):
-                number, records = _of_entry(entry, last)
-                for record in records:
-                    state.apply(record)
-            last = max(last, number)
+            return found
+        found = _with(group, found, entries)
 
 
 def read_snapshot(held: Sequence[bytes | None]) -> tuple[GroupState, bytes, tuple[int, int]]:

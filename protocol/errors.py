@@ -136,6 +136,19 @@ class EpochsTruncated(StreamleaseError):
     """Retention already removed the boundaries that were asked for, and with them what lies between them."""
 
 
+class CatalogTruncated(StreamleaseError):
+    """What changed of a collection of the catalog behind a cursor is not kept any more, or Redis lost it."""
+
+    def __init__(self, collection: str) -> None:
+        self.collection = collection
+        super().__init__(
+            f"what changed of {collection} behind this cursor is not kept any more: begin without a cursor"
+        )
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return (type(self), (self.collection,))
+
+
 class SchemaMismatch(StreamleaseError):
     """The data is not of the schema that the space or the reader has."""
 

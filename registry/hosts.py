@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from streamlease.registry import keys
-from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.catalog.keys import HOSTS
+from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.scripts import load_script
 
 BEAT_MS = 2000
@@ -35,18 +36,17 @@ class HostInfo(BaseModel):
 
 async def beat(redis: AsyncRedis, info: HostInfo) -> int:
     """Show that the host is alive; the number of hosts that are."""
-    return int(
-        await _ALIVE.run(
-            redis,
-            [keys.HOSTS_ALIVE, keys.HOSTS_INFO],
-            [info.host, info.model_dump_json(), SILENCE_MS],
-        )
-    )
+    return await _shown(redis, info.host, info.model_dump_json())
 
 
 async def leave(redis: AsyncRedis, host: str) -> None:
     """The host takes no more leaders."""
-    await ask(redis, [("ZREM", keys.HOSTS_ALIVE, host), ("HDEL", keys.HOSTS_INFO, host)])
+    await _shown(redis, host, "")
+
+
+async def _shown(redis: AsyncRedis, host: str, description: str) -> int:
+    names = [keys.HOSTS_ALIVE, keys.HOSTS_INFO, HOSTS.changes]
+    return int(await _ALIVE.run(redis, names, [host, description, SILENCE_MS, HOSTS.told]))
 
 
 async def alive(redis: AsyncRedis) -> list[HostInfo]:

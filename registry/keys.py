@@ -24,7 +24,9 @@ a script may touch them together::
                                            (s) that was noted: 30 days
     sl:{g:GROUP/FILTER}:told       hash    session, stream and offset from which retention passed its query,
                                            which failed of it and need not again -> when (s): 30 days
+    sl:{g:GROUP/FILTER}:news       channel published when its leader or its leases may have changed
     sl:{groups}:ids                set     every declared $shared/GROUP/FILTER or $queue/GROUP/FILTER
+    sl:{groups}:news               channel published when a group is declared or deleted
     sl:{spaces}:passed             hash    groups: how often retention passed any, a sign to look at @passed.
                                            It stands beside the definitions of spaces, which are looked at
                                            together with it
@@ -47,6 +49,7 @@ from __future__ import annotations
 
 GROUPS = "sl:{groups}:ids"
 PASSED = "sl:{spaces}:passed"
+GROUPS_NEWS = "sl:{groups}:news"
 HOSTS_ALIVE = "sl:{hosts}:alive"
 HOSTS_INFO = "sl:{hosts}:info"
 
@@ -118,6 +121,11 @@ def leases(group: str) -> str:
 def progress(group: str) -> str:
     """Key of the group's progress (`registry/group_needs.py`)."""
     return _group(group, "progress")
+
+
+def news(group: str) -> str:
+    """Channel where something is published when the leader or a lease of the group may have changed."""
+    return _group(group, "news")
 
 
 def replayed(group: str) -> str:

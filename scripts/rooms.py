@@ -18,6 +18,7 @@ ROOMS = (
     "registry",
     "leader",
     "borrower",
+    "catalog",
     "hosts",
     "agent",
     "http_client",

@@ -74,7 +74,8 @@ _LOOK = frozenset(
 _WRITE = frozenset(
     {
         "del", "expire", "hdel", "hincrby", "hset", "incr", "incrby", "persist", "pexpire", "publish", "sadd",
-        "set", "srem", "unlink", "wait", "waitaof", "xadd", "xdel", "xtrim", "zadd", "zrem",
+        "set", "srem", "unlink", "wait", "waitaof", "xadd", "xdel", "xtrim", "zadd",
+        "zrangebylex", "zrem",
     }
 )  # fmt: skip
 _SURVEY = frozenset({"scan", "llen"})

@@ -85,6 +85,7 @@ if id ~= ARGV[5] then
   written = true
 else
   id = redis.call('XADD', KEYS[2], '*', 't', ARGV[2], 'n', ARGV[3], 'r', ARGV[4])
+  redis.call('PUBLISH', (string.gsub(KEYS[1], ':leader$', ':news')), 'leases')
   for i = 9, plain - 2, MOST do
     local last = math.min(i + MOST - 1, plain - 2)
     redis.call('HDEL', KEYS[3], unpack(ARGV, i, last))

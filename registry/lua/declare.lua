@@ -35,4 +35,7 @@ end
 -- By the clock, so that no number comes a second time after the group was forgotten.
 joined = math.max(joined + 1, time[1] * 1000000 + time[2])
 redis.call('HSET', KEYS[2], '@active', now, '@joined', string.format('%.0f', joined))
+if ARGV[1] == '' then
+  redis.call('PUBLISH', 'sl:{groups}:news', ARGV[4])
+end
 return 1

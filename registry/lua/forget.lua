@@ -15,4 +15,5 @@ if ARGV[4] ~= '' then
   last = last - 1
 end
 redis.call('UNLINK', unpack(KEYS, 1, last))
+redis.call('PUBLISH', 'sl:{groups}:news', '')
 return 1

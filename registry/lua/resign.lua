@@ -8,4 +8,5 @@ if held[1] ~= ARGV[2] or held[2] ~= ARGV[1] then
 end
 redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'host', '', 'mailbox', '', 'renewed_at', '0')
+redis.call('PUBLISH', (string.gsub(KEYS[1], ':leader$', ':news')), 'leader')
 return 1

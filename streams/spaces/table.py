@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
 from streamlease.streams import clock
+from streamlease.streams.catalog.keys import SPACES
 from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_NEWS, SPACE_VERSION
 from streamlease.streams.redis.connection import Command, Redis, ask
 from streamlease.streams.redis.damaged import number
@@ -119,8 +120,8 @@ class DefinitionTable:
         assert seen.version is not None
         reply: Any = await load_script("streamlease.streams.spaces", "define").run(
             self._redis,
-            [SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION],
-            [seen.version, name, text, generation, SPACE_NEWS],
+            [SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION, SPACES.changes],
+            [seen.version, name, text, generation, SPACE_NEWS, SPACES.told],
         )
         self._newest = None
         return bool(reply[0] == b"written")

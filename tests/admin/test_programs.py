@@ -38,6 +38,7 @@ CALLS = (
     ("epochs show", "timed"),
     ("space create", "changes", "--topics", "changes/#", "--collection"),
     ("collection", "changes/#"),
+    ("catalog", "spaces"),
     ("status",),
     ("doctor",),
     ("top",),

@@ -1,0 +1,49 @@
+"""The catalog as ``streamlease catalog`` prints it."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+from pydantic import Field, create_model
+
+from streamlease.admin.facts.rows import FactRow
+from streamlease.catalog.items import ITEMS, CatalogItem
+
+
+class Counted(CatalogItem):
+    """How many there are of it: 1, for an item of the catalog is one thing."""
+
+    count: int
+
+
+COUNTED: dict[type[CatalogItem], type[Counted]] = {
+    kind: create_model(f"Counted{kind.__name__}", __base__=(kind, Counted)) for kind in ITEMS.values()
+}
+"""Each kind of item with its count."""
+
+_AnyItem: Any = functools.reduce(operator.or_, ITEMS.values())
+_AnyCounted: Any = functools.reduce(operator.or_, COUNTED.values())
+
+
+class CatalogShown(FactRow):
+    items: list[_AnyCounted]
+    at: str
+    """A cursor, to go on there with ``--follow --from``."""
+
+
+class CatalogItemChanged(FactRow):
+    """With ``--follow``: first each item, behind the snapshot each change."""
+
+    item: _AnyItem
+    diff: int
+    at: str | None = Field(default=None)
+    """A cursor behind it; left out where the next line belongs to the same change."""
+
+
+class CatalogSnapshotEnded(FactRow):
+    """What follows came behind the point."""
+
+    snapshot: bool
+    at: str

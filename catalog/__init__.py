@@ -1,0 +1,1 @@
+"""What there is: spaces, hosts, leaders, leases and what processes made, to list and to follow."""

@@ -1,0 +1,201 @@
+"""What the catalog has of groups: who leads them, and whose their streams are.
+
+Who leads is a record of each group; whose a stream is, is what the records of its journal come to, and a
+follower folds them as a new leader would. So a leader does nothing for followers but publish that it wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from streamlease.catalog.item_sources import ItemChange, differences, no_cursor
+from streamlease.catalog.items import CatalogItem, LeaderItem, LeaseItem
+from streamlease.leader.journal import Recovery, recover, recover_behind, recover_upto
+from streamlease.protocol.errors import CatalogTruncated
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import leadership
+from streamlease.registry.groups import Groups
+from streamlease.registry.keys import GROUPS_NEWS
+from streamlease.registry.keys import news as group_news
+from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.lines.bells import Bells
+
+
+class GroupBell:
+    """Notes of which group something was pushed."""
+
+    def __init__(self, group: str, due: set[str], changed: asyncio.Event) -> None:
+        self._group = group
+        self._due = due
+        self._changed = changed
+
+    def set(self) -> None:
+        """Something was pushed."""
+        self._due.add(self._group)
+        self._changed.set()
+
+
+class GroupSource:
+    """A collection with items of each group, which is looked at again when something of it is pushed."""
+
+    def __init__(self, redis: AsyncRedis) -> None:
+        self._redis = redis
+        self._groups = Groups(redis)
+        self._items: dict[str, dict[str, CatalogItem]] = {}
+        """Of each group that was looked at."""
+        self._due: set[str] = set()
+        """Groups to look at again."""
+        self._bells: Bells | None = None
+        self._changed = asyncio.Event()
+        self._watched: dict[str, GroupBell] = {}
+
+    def watch(self, bells: Bells, changed: asyncio.Event) -> None:
+        """Have `changed` set when something may be new."""
+        self._bells, self._changed = bells, changed
+        bells.watch_channel(GROUPS_NEWS, changed)
+        for name in self._items:
+            self._watch(name)
+
+    def look_again(self) -> None:
+        """Look at all groups next time."""
+        self._due.update(self._items)
+
+    async def everything(self) -> dict[str, CatalogItem]:
+        """All items, by key."""
+        self._due.update(self._items)
+        await self._look()
+        return {key: item for items in self._items.values() for key, item in items.items()}
+
+    async def news(self) -> list[ItemChange]:
+        """What changed."""
+        former = dict(self._items)
+        looked = await self._look()
+        changes: list[ItemChange] = []
+        for name in looked:
+            changes += differences(former.get(name, {}), self._items.get(name, {}))
+        return changes
+
+    async def _look(self) -> list[str]:
+        """Look at groups that came and at those that are due; which these were, and those that went."""
+        groups = {str(group): group for group in await self._groups.list()}
+        gone = [name for name in self._items if name not in groups]
+        due = [name for name in groups if name in self._due or name not in self._items]
+        self._due.clear()
+        try:
+            found = await self._read([groups[name] for name in due])
+        except BaseException:
+            self._due.update(due)
+            raise
+        for name in gone:
+            del self._items[name]
+            if self._bells is not None and name in self._watched:
+                self._bells.forget_channel(_channel(name), self._watched.pop(name))
+        self._items |= found
+        for name in found:
+            self._watch(name)
+        return [*due, *gone]
+
+    async def _read(self, groups: list[SharedSubscription]) -> dict[str, dict[str, CatalogItem]]:
+        raise NotImplementedError
+
+    def _watch(self, name: str) -> None:
+        if self._bells is not None and name not in self._watched:
+            # With the subscription it is set once more: what came meanwhile is seen.
+            self._watched[name] = GroupBell(name, self._due, self._changed)
+            self._bells.watch_channel(_channel(name), self._watched[name])
+
+
+class LeaderSource(GroupSource):
+    """Who leads which group. Its points are the items themselves, one for each group."""
+
+    @property
+    def at(self) -> dict[str, Any]:
+        """The point up to which everything was told."""
+        items = [item for one in self._items.values() for item in one.values()]
+        return {item.subscription: [item.host, item.term] for item in items if isinstance(item, LeaderItem)}
+
+    async def go_on(self, at: Any) -> None:
+        """Begin at a point that was told before.
+
+        Raises:
+            InvalidInput: it is no such point.
+        """
+        if not isinstance(at, Mapping):
+            raise no_cursor("leaders")
+        try:
+            for name, (host, term) in at.items():
+                self._items[name] = {name: LeaderItem(subscription=name, host=host, term=term)}
+        except (TypeError, ValueError):
+            raise no_cursor("leaders") from None
+        self._due.update(self._items)
+
+    async def _read(self, groups: list[SharedSubscription]) -> dict[str, dict[str, CatalogItem]]:
+        records = await leadership.read_all(self._redis, [group.id for group in groups])
+        found: dict[str, dict[str, CatalogItem]] = {}
+        for group in groups:
+            name, record = str(group), records[group.id]
+            host = record.host if record.held and not record.expired else None
+            found[name] = {name: LeaderItem(subscription=name, host=host, term=record.term)}
+        return found
+
+
+class LeaseSource(GroupSource):
+    """Which stream of a group is whose. Its points are entries of the journals."""
+
+    def __init__(self, redis: AsyncRedis) -> None:
+        super().__init__(redis)
+        self._folded: dict[str, Recovery] = {}
+        """What the journal of each group comes to."""
+
+    @property
+    def at(self) -> dict[str, str]:
+        """The point up to which everything was told."""
+        return {name: self._folded[name].last_id.decode() for name in self._items if name in self._folded}
+
+    async def go_on(self, at: Any) -> None:
+        """Begin at a point that was told before.
+
+        Raises:
+            CatalogTruncated: what came behind it is not kept any more.
+            InvalidInput: it is no such point.
+        """
+        if not isinstance(at, Mapping):
+            raise no_cursor("leases")
+        for name, last_id in at.items():
+            try:
+                group = SharedSubscription.parse(name)
+                folded = await recover_upto(self._redis, group.id, last_id.encode("ascii"))
+            except (AttributeError, UnicodeEncodeError):
+                raise no_cursor("leases") from None
+            if folded is None:
+                raise CatalogTruncated("leases")
+            self._folded[name] = folded
+            self._items[name] = _leases(name, folded)
+        self._due.update(self._items)
+
+    async def _read(self, groups: list[SharedSubscription]) -> dict[str, dict[str, CatalogItem]]:
+        found = {}
+        for group in groups:
+            name, folded = str(group), self._folded.get(str(group))
+            # If reading fails in the middle, the state is of no entry: begin anew then.
+            self._folded.pop(name, None)
+            further = None if folded is None else await recover_behind(self._redis, group.id, folded)
+            self._folded[name] = further or await recover(self._redis, group.id)
+            found[name] = _leases(name, self._folded[name])
+        return found
+
+
+def _leases(subscription: str, folded: Recovery) -> dict[str, CatalogItem]:
+    return {
+        f"{subscription} {stream}": LeaseItem(
+            subscription=subscription, stream=stream, borrower=one.owner, lease_epoch=one.lease_epoch
+        )
+        for stream, one in folded.state.streams.items()
+        if one.owner is not None
+    }
+
+
+def _channel(name: str) -> str:
+    return group_news(SharedSubscription.parse(name).id)

@@ -1,0 +1,175 @@
+"""The items of the collections of the catalog, made of what stands in Redis. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from streamlease.protocol.errors import InvalidInput, Unsupported
+from streamlease.streams.spaces.definitions import parse_definition
+
+
+class CatalogItem(BaseModel):
+    """One item. It is equal to another one that says the same."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class SpaceItem(CatalogItem):
+    """A topic space."""
+
+    space: str
+    topics: tuple[str, ...]
+    streams: int
+    """Of its newest generation."""
+    generation: int
+    durability: str
+    epochs: int
+    """Of how many dimensions they are; 0: none."""
+    collection: bool
+    ended: bool
+
+
+class HostItem(CatalogItem):
+    """A leader host that is alive."""
+
+    host: str
+    name: str = ""
+    pid: int = 0
+    leaders: int = 0
+    drained: bool = False
+
+
+class LeaderItem(CatalogItem):
+    """A declared group, and who leads it."""
+
+    subscription: str
+    host: str | None
+    """None: nobody does now."""
+    term: int
+
+
+class LeaseItem(CatalogItem):
+    """A stream of a group that somebody holds."""
+
+    subscription: str
+    stream: str
+    borrower: str
+    lease_epoch: int
+
+
+class MadeItem(CatalogItem):
+    """What a process made; it leaves with the process."""
+
+    process: str
+    host: str
+    pid: int
+
+
+class PublicationItem(MadeItem):
+    """A topic to which a process publishes."""
+
+    topic: str
+    space: str
+    query: str | None = None
+
+
+class SubscriptionItem(MadeItem):
+    """A filter that a process reads."""
+
+    filter: str
+    group: str | None = None
+    query: str | None = None
+
+
+class BorrowerItem(MadeItem):
+    """A consumer of a group."""
+
+    subscription: str
+    borrower: str
+    name: str | None = None
+    query: str | None = None
+
+
+class ServiceItem(MadeItem):
+    """A server of a service."""
+
+    service: str
+    server: str
+    types: tuple[tuple[str, str], ...] = ()
+    """The requests that it takes: name and fingerprint."""
+
+
+class ExecutorItem(MadeItem):
+    """A process that runs submitted programs."""
+
+    executor: str
+    slots: int
+    busy: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+    ports: tuple[int, int] | None = None
+
+
+ITEMS: dict[str, type[CatalogItem]] = {
+    "spaces": SpaceItem,
+    "publications": PublicationItem,
+    "subscriptions": SubscriptionItem,
+    "executors": ExecutorItem,
+    "services": ServiceItem,
+    "hosts": HostItem,
+    "leaders": LeaderItem,
+    "borrowers": BorrowerItem,
+    "leases": LeaseItem,
+}
+"""By the name of the collection."""
+
+
+def check_collection(name: str) -> str:
+    """The name, if the catalog has such a collection.
+
+    Raises:
+        InvalidInput: it has not.
+    """
+    if name not in ITEMS:
+        raise InvalidInput(f"the catalog has no collection {ascii(name)[:80]}: it has {', '.join(ITEMS)}")
+    return name
+
+
+def item_of(collection: str, key: str, text: str) -> CatalogItem:
+    """The item that stands in Redis as `text`.
+
+    Raises:
+        Unsupported: it is damaged.
+    """
+    try:
+        if collection == "spaces":
+            return _space(key, text)
+        fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise ValueError("it is no object")
+        return ITEMS[collection].model_validate(_tuples(fields))
+    except (ValidationError, ValueError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise Unsupported(f"item {ascii(key)[:80]} of {collection} cannot be read: {why}") from None
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_tuples(one) for one in value)
+    return {key: _tuples(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def _space(name: str, text: str) -> SpaceItem:
+    space = parse_definition(name, text.encode())
+    return SpaceItem(
+        space=space.name,
+        topics=space.topics,
+        streams=space.newest.streams,
+        generation=space.newest.number,
+        durability=space.durability,
+        epochs=space.epochs,
+        collection=space.collection,
+        ended=space.ended,
+    )

@@ -1,0 +1,160 @@
+"""What this process has in the catalog: rows that leave with it.
+
+A process has one lease for all that it made, renewed by a script every few seconds, which also removes what
+others made whose lease is over. A process that was cut off for longer than its lease finds it over, and
+makes all of it anew: it is itself again, under the same name.
+
+Rows are written behind the caller's back, together with what comes meanwhile, unless somebody waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import secrets
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
+from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, rows
+from streamlease.streams.redis.connection import Argument, AsyncRedis
+from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.tasks import Supervisor
+
+LEASE_SECONDS = 15.0
+"""After so much silence what a process made is gone."""
+
+BEAT_SECONDS = 5.0
+MOST_TOGETHER = 500
+"""Rows written in one act."""
+
+_PROCESS = load_script("streamlease.catalog", "process")
+
+
+class OwnRows:
+    """The rows of this process, and the lease on which they stand.
+
+    Args:
+        redis: used until `close`.
+        beat_seconds: how often the lease is renewed.
+    """
+
+    def __init__(
+        self, redis: AsyncRedis, *, lease_seconds: float = LEASE_SECONDS, beat_seconds: float = BEAT_SECONDS
+    ) -> None:
+        self.process = secrets.token_hex(8)
+        """Under this name its rows stand."""
+        self._redis = redis
+        self._ttl = lease_seconds
+        self._beat = beat_seconds
+        self._rows: dict[tuple[str, str], str] = {}
+        self._due: dict[tuple[str, str], str] = {}
+        """What changed and was not written yet; empty text: it is to be removed."""
+        self._changed = asyncio.Event()
+        self._written = 0
+        self._wanted = 0
+        self._settled = asyncio.Condition()
+        self._tasks = Supervisor("rows of this process", self._failed)
+        self._defect: StreamleaseError | None = None
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What each of its rows says of the process."""
+        return {"process": self.process, "host": socket.gethostname(), "pid": os.getpid()}
+
+    def put(self, collection: str, key: str, row: Mapping[str, Any]) -> None:
+        """Have a row there soon, as long as the process lives."""
+        text = json.dumps(self.description | dict(row), separators=(",", ":"), sort_keys=True)
+        if self._rows.get((collection, key)) != text:
+            self._rows[collection, key] = text
+            self._change(collection, key, text)
+
+    def remove(self, collection: str, key: str) -> None:
+        """Have a row not there any more."""
+        if self._rows.pop((collection, key), None) is not None:
+            self._change(collection, key, "")
+
+    async def settled(self) -> None:
+        """Wait until all that was put and removed so far is written.
+
+        Raises:
+            TaskFailed: nothing is written any more.
+        """
+        wanted = self._wanted
+        async with self._settled:
+            await self._settled.wait_for(lambda: self._written >= wanted or self._defect is not None)
+        if self._written < wanted and self._defect is not None:
+            raise self._defect
+
+    async def close(self) -> None:
+        """Leave, with all rows. If Redis does not answer they leave when the lease is over."""
+        started = bool(self._tasks)
+        await self._tasks.close()
+        if started:
+            with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
+                await self._run_script([], ttl=0.0)
+        self._rows.clear()
+        self._due.clear()
+
+    def _change(self, collection: str, key: str, text: str) -> None:
+        self._due.pop((collection, key), None)  # what changes last is written last
+        self._due[collection, key] = text
+        self._wanted += 1
+        self._changed.set()
+        if not self._tasks and self._defect is None:
+            self._tasks.start("lease", self._run(), endless=True)
+
+    async def _run(self) -> None:
+        failures, known = 0, False
+        while True:
+            self._changed.clear()
+            wanted = self._wanted
+            try:
+                known = await self._write(known)
+                failures = 0
+            except (StoreUnavailable, StoreRefused, Indefinite):
+                failures = min(failures + 1, 6)
+                await asyncio.sleep(0.05 * 2**failures * random.uniform(0.5, 1.0))
+                continue
+            if not self._due:
+                self._written = wanted
+                async with self._settled:
+                    self._settled.notify_all()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), self._beat)
+
+    async def _write(self, known: bool) -> bool:
+        """Renew the lease and write what is due; all of it if the lease was over. Whether it stands."""
+        if not known:
+            self._due = {
+                **dict.fromkeys((one for one in self._due if one not in self._rows), ""),
+                **self._rows,
+            }
+        batch = dict([*self._due.items()][:MOST_TOGETHER])
+        changes = [part for (collection, key), text in batch.items() for part in (collection, key, text)]
+        if not await self._run_script(changes, ttl=self._ttl, anew=not known):
+            return False
+        for one, text in batch.items():
+            if self._due.get(one) == text:
+                del self._due[one]
+        return True
+
+    async def _run_script(self, changes: list[str], *, ttl: float, anew: bool = False) -> bool:
+        names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE)]
+        arguments: list[Argument] = [
+            self.process,
+            round(ttl * 1000),
+            CATALOG.told,
+            " ".join(MADE),
+            int(anew),
+            *changes,
+        ]
+        return bool(await _PROCESS.run(self._redis, names, arguments))
+
+    def _failed(self, name: str, error: StreamleaseError) -> None:
+        self._defect = error
+        self._changed.set()

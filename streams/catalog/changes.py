@@ -1,0 +1,101 @@
+"""The rows of a collection of the catalog, and what changed behind a point.
+
+A point is the id of a change. Whoever has it goes on behind it as long as that change stands in the log: then
+nothing before it was lost or left out. Where a failover lost it, or the log was cut past it, it is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from streamlease.protocol.errors import Unsupported
+from streamlease.streams.catalog.keys import PROCESSES, Home
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.scripts import load_script
+
+BEGINNING = "0-0"
+"""The point before the first change."""
+
+PAGE = 1000
+"""Changes read at once."""
+
+_ROWS = load_script("streamlease.streams.catalog", "rows")
+
+
+class ChangesGone(Exception):
+    """The change at a point does not stand in the log any more: what came behind it is not known."""
+
+
+class Listed(NamedTuple):
+    """All rows of a collection at one point."""
+
+    at: str
+    rows: dict[str, str]
+
+
+class RowChange(NamedTuple):
+    """A row that changed: JSON before and after, each empty where there is none."""
+
+    at: str
+    collection: str
+    key: str
+    former: str
+    row: str
+
+
+async def list_rows(redis: AsyncRedis, home: Home, rows: str, of_processes: bool = False) -> Listed:
+    """All rows, and the point at which they are so; not those of processes whose lease is over.
+
+    Args:
+        rows: key of the hash in which they stand.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    at, pairs, over = await _ROWS.run(redis, [rows, home.changes, *([PROCESSES] if of_processes else [])])
+    gone = {one + b"/" for one in over}
+    return Listed(
+        at.decode(),
+        {
+            _text(key): _text(row)
+            for key, row in zip(pairs[::2], pairs[1::2], strict=True)
+            if not gone or key.partition(b"/")[0] + b"/" not in gone
+        },
+    )
+
+
+async def changes_behind(redis: AsyncRedis, home: Home, at: str) -> list[RowChange]:
+    """What changed behind a point, in order; `PAGE` changes at most.
+
+    Raises:
+        ChangesGone: the change at the point is gone.
+        Unsupported: the log is damaged.
+        StoreUnavailable, StoreRefused.
+    """
+    first = "-" if at == BEGINNING else at
+    (entries,) = await ask(redis, [("XRANGE", home.changes, first, "+", "COUNT", PAGE + 1)])
+    found = [_change(home, entry_id, fields) for entry_id, fields in entries]
+    if at == BEGINNING:
+        if found and found[0][1] != 1:
+            raise ChangesGone(at)
+        return [change for change, _ in found]
+    if not found or found[0][0].at != at:
+        raise ChangesGone(at)
+    return [change for change, _ in found[1:]]
+
+
+def _change(home: Home, entry_id: bytes, fields: Sequence[bytes]) -> tuple[RowChange, int]:
+    values = dict(zip(fields[::2], fields[1::2], strict=False))
+    try:
+        change = RowChange(entry_id.decode(), *(_text(values[name]) for name in (b"c", b"k", b"o", b"n")))
+        return change, int(values[b"i"])
+    except (KeyError, ValueError):
+        raise Unsupported(
+            f"the change {entry_id.decode('ascii', 'replace')} in {home.changes} is damaged: remove it "
+            f"(XDEL), and followers begin anew"
+        ) from None
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

@@ -1,0 +1,130 @@
+"""What a process has in the catalog stands as long as its lease, and comes back with it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from redis.exceptions import ResponseError
+
+from streamlease.catalog.own_rows import OwnRows
+from streamlease.streams.catalog.changes import BEGINNING, changes_behind, list_rows
+from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, rows
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.scripts import load_script
+from tests.catalog.waiting import eventually
+
+NAME = "services"
+
+
+async def listed(redis: AsyncRedis, collection: str = NAME) -> set[str]:
+    return {*(await list_rows(redis, CATALOG, rows(collection), of_processes=True)).rows}
+
+
+async def over(redis: AsyncRedis, one: OwnRows) -> None:
+    """Its lease is over, by the clock of Redis."""
+    assert await ask(redis, [("ZADD", PROCESSES, "XX", "CH", 1, one.process)]) == [1]
+
+
+async def test_a_row_stands_with_what_it_says_of_the_process_and_leaves_with_it(redis: AsyncRedis) -> None:
+    own, other = OwnRows(redis), OwnRows(redis)
+    own.put(NAME, "scorer", {"service": "scorer"})
+    own.put("executors", "e1", {"executor": "e1"})
+    other.put(NAME, "scorer", {"service": "scorer"})
+    await own.settled()
+    await other.settled()
+    assert await listed(redis) == {f"{own.process}/scorer", f"{other.process}/scorer"}
+    assert await listed(redis, "executors") == {f"{own.process}/e1"}
+    await own.close()
+    assert await listed(redis) == {f"{other.process}/scorer"}
+    assert await listed(redis, "executors") == set()
+    await other.close()
+    assert await ask(redis, [("EXISTS", PROCESSES, OWNED, *map(rows, MADE))]) == [0], "nothing is left over"
+
+
+async def test_a_row_changes_and_goes_and_each_change_is_told_once(redis: AsyncRedis) -> None:
+    own = OwnRows(redis)
+    for load in (1, 2, 2):
+        own.put(NAME, "scorer", {"load": load})
+        await own.settled()
+    own.remove(NAME, "scorer")
+    own.remove(NAME, "never")
+    await own.settled()
+    told = await changes_behind(redis, CATALOG, BEGINNING)
+    assert [(bool(one.former), '"load":2' in one.row) for one in told] == [
+        (False, False),
+        (True, True),
+        (True, False),
+    ]
+    assert [one.former for one in told[1:]] == [one.row for one in told[:-1]]
+    assert told[-1].row == ""
+    await own.close()
+
+
+async def test_what_is_put_together_is_written_together(redis: AsyncRedis) -> None:
+    own = OwnRows(redis)
+    for number in range(1200):
+        own.put(NAME, str(number), {})
+    await own.settled()
+    assert len(await listed(redis)) == 1200
+    await own.close()
+    assert await listed(redis) == set()
+
+
+async def test_a_process_that_is_silent_for_too_long_leaves_no_row(redis: AsyncRedis) -> None:
+    dead, alive = OwnRows(redis, beat_seconds=3600), OwnRows(redis, beat_seconds=0.02)
+    dead.put(NAME, "a", {})
+    alive.put(NAME, "b", {})
+    await dead.settled()
+    await alive.settled()
+    await over(redis, dead)
+    assert await listed(redis) == {f"{alive.process}/b"}, "it is not shown, whoever removes it"
+
+    async def removed() -> bool:
+        return await ask(redis, [("ZCARD", OWNED)]) == [1]
+
+    await eventually(removed)
+    assert (await changes_behind(redis, CATALOG, BEGINNING))[-1].row == ""
+    await dead.close()
+    await alive.close()
+
+
+async def test_a_process_that_was_cut_off_is_itself_again(redis: AsyncRedis) -> None:
+    own, other = OwnRows(redis, beat_seconds=0.02), OwnRows(redis, beat_seconds=3600)
+    own.put(NAME, "a", {})
+    own.put(NAME, "b", {})
+    await own.settled()
+    await over(redis, own)
+    other.put(NAME, "c", {})
+    await other.settled()
+
+    async def back() -> bool:
+        return {f"{own.process}/a", f"{own.process}/b"} < await listed(redis)
+
+    await eventually(back)
+    await own.close()
+    await other.close()
+
+
+async def test_rows_are_written_when_redis_answers_again(redis: AsyncRedis) -> None:
+    own = OwnRows(redis)
+    await ask(redis, [("SET", PROCESSES, "no zset")])
+    own.put(NAME, "a", {})
+    waiting = asyncio.create_task(own.settled())
+    done, _ = await asyncio.wait([waiting], timeout=0.2)
+    assert not done
+    await ask(redis, [("DEL", PROCESSES)])
+    await waiting
+    assert await listed(redis) == {f"{own.process}/a"}
+    await own.close()
+
+
+@pytest.mark.parametrize("changes", [["services", "a"], ["nothing", "a", "{}"]])
+async def test_the_script_checks_before_it_writes(redis: AsyncRedis, changes: list[str]) -> None:
+    names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE)]
+    script = load_script("streamlease.catalog", "process")
+    arguments = ["p", 1000, CATALOG.told, " ".join(MADE), 1, "services", "good", "{}", *changes]
+    with pytest.raises(Exception, match=r"threes|no collection") as caught:
+        await script.run(redis, names, arguments)
+    assert not isinstance(caught.value, ResponseError)
+    assert await ask(redis, [("DBSIZE",)]) == [0]
