@@ -11,17 +11,10 @@ from pydantic import Field, create_model
 from streamlease.admin.facts.rows import FactRow
 from streamlease.catalog.items import ITEMS, CatalogItem
 
-
-class Counted(CatalogItem):
-    """How many there are of it: 1, for an item of the catalog is one thing."""
-
-    count: int
-
-
-COUNTED: dict[type[CatalogItem], type[Counted]] = {
-    kind: create_model(f"Counted{kind.__name__}", __base__=(kind, Counted)) for kind in ITEMS.values()
+COUNTED: dict[type[CatalogItem], type[CatalogItem]] = {
+    kind: create_model(f"Counted{kind.__name__}", __base__=kind, count=int) for kind in ITEMS.values()
 }
-"""Each kind of item with its count."""
+"""Each kind of item with its count, which is 1: an item of the catalog is one thing."""
 
 _AnyItem: Any = functools.reduce(operator.or_, ITEMS.values())
 _AnyCounted: Any = functools.reduce(operator.or_, COUNTED.values())

@@ -64,7 +64,9 @@ async def _print(name: str, follow: bool, start: str | None, client: Client, pri
         items = sorted(found.items, key=_in_order)
         if not follow:
             if printer.as_json:
-                counted = [catalog_rows.COUNTED[type(one)](**one.model_dump(), count=1) for one in items]
+                counted = [
+                    catalog_rows.COUNTED[type(one)](**{**one.model_dump(), "count": 1}) for one in items
+                ]
                 document(catalog_rows.CatalogShown(items=counted, at=found.at))
             else:
                 titles = [*_kind(name).model_fields]
