@@ -208,6 +208,11 @@ class AbortedPublisher(FactRow):
     aborted: bool
 
 
+class ClosedStreams(FactRow):
+    space: str
+    closed: Count
+
+
 class Deleted(FactRow):
     deleted: str
 

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from streamlease.admin.answers import (
     AbortedPublisher,
     Altered,
+    ClosedStreams,
     CollectionShown,
     DeadLetters,
     Declared,
@@ -58,6 +59,7 @@ DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
     "consume": (Message, EpochsBegun, FrontierMoved, EpochsAborted),
     "doctor": (Doctor,),
     "epochs abort": (AbortedPublisher,),
+    "epochs close": (ClosedStreams,),
     "epochs show": (SpaceEpochs,),
     "group alter": (Altered,),
     "group dead-letters list": (DeadLetters,),

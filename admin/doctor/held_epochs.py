@@ -1,4 +1,7 @@
-"""Spaces with epochs whose lower frontier stands still while others wait: who holds it, and what to do."""
+"""Spaces with epochs whose lower frontier stands still while others wait: who holds it, and what to do.
+
+And those whose streams are open to programs that know no epochs, because an older version made them.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ async def epochs(client: Client, stuck_after: float) -> Finding:
         StoreUnavailable, StoreRefused.
     """
     from streamlease.admin.facts.epochs import SpaceEpochs
+    from streamlease.streams.epochs.sealing import open_streams
     from streamlease.streams.redis.damaged import attempt
 
     async def seen_of(space: Space) -> SpaceEpochs | None:
@@ -49,6 +53,13 @@ async def epochs(client: Client, stuck_after: float) -> Finding:
         for space, one in seen.items()
         if one is not None and (told := held_back(one, stuck_after, space.epochs_timeout_ms / 1000))
     ]
+    for space in spaces:
+        if not space.ended and (count := len(await open_streams(client.redis, space))):
+            found.append((
+                f"space {space.name}: an older version made it, and {count} of its streams take messages "
+                f"from programs that know no epochs",
+                f"once all leader hosts run this version: streamlease epochs close {space.name}",
+            ))  # fmt: skip
     if not found:
         return Finding(
             "epochs",

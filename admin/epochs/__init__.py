@@ -1,1 +1,1 @@
-"""The command's part in epochs: ``epochs show`` and ``epochs abort``."""
+"""The command's part in epochs: ``epochs show``, ``epochs abort`` and ``epochs close``."""

@@ -1,4 +1,4 @@
-"""``streamlease epochs show|abort``."""
+"""``streamlease epochs show|abort|close``."""
 
 from __future__ import annotations
 
@@ -75,6 +75,27 @@ def abort(
         document(AbortedPublisher(space=name, publisher=publisher, aborted=True))
     else:
         line(f"publisher {publisher} of space {name} is given up; what it had not given up is dropped")
+
+
+@app.command()
+def close(name: SpaceName, redis: RedisUrl = None, as_json: AsJson = False) -> None:
+    """Let nobody but the keeper write into the streams of a space that an older version made.
+
+    In a space that is made now, that is so from the beginning. All leader hosts must run this version.
+    """
+    closed = with_client(redis, lambda client: _close(client, name))
+    if as_json:
+        from streamlease.admin.answers import ClosedStreams
+
+        document(ClosedStreams(space=name, closed=closed))
+    else:
+        line(f"space {name}: {closed} streams were open to whoever appends, and are not any more")
+
+
+async def _close(client: Client, name: str) -> int:
+    from streamlease.streams.epochs.sealing import close_streams
+
+    return len(await close_streams(client.redis, await _space(client, name)))
 
 
 async def _abort(client: Client, name: str, publisher: str) -> None:

@@ -8,6 +8,9 @@ all that was given up completes; then nothing is staged, and the generations fol
 space. So each epoch lies wholly in one generation. A stream for which something is staged all the same,
 because somebody took too long, is not sealed (`seal.lua`): once that is completed or dropped, the change is
 gone on with.
+
+*Streams of a space that older versions made* are open to whoever appends; here they are closed to all but the
+keeper.
 """
 
 from __future__ import annotations
@@ -23,9 +26,13 @@ from streamlease.protocol.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.lines import SealLine, dump_line
 from streamlease.streams.epochs.stored import read_fold, read_newest
+from streamlease.streams.epochs.tidying import STREAMS_AT_ONCE
+from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import Argument, AsyncRedis, ask
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.redis.scripts import load_script
@@ -160,3 +167,29 @@ async def _is_at_rest(redis: AsyncRedis, space: Space) -> bool:
         return False
     asked = [("HLEN", keys.staged_epochs(stream)) for stream in space.streams()]
     return not any(await ask(redis, [*asked]))
+
+
+async def open_streams(redis: AsyncRedis, space: Space) -> list[StreamId]:
+    """The streams that take messages from anybody, as those that older versions made do.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    found: list[StreamId] = []
+    streams = space.streams()
+    for at in range(0, len(streams), STREAMS_AT_ONCE):
+        page = streams[at : at + STREAMS_AT_ONCE]
+        states = await ask(redis, [("HGET", stream_meta(stream), "state") for stream in page])
+        found += [stream for stream, state in zip(page, states, strict=True) if state == b"open"]
+    return found
+
+
+async def close_streams(redis: AsyncRedis, space: Space) -> list[StreamId]:
+    """From now on only the keeper writes into the streams of a space; which of them were open.
+
+    Raises:
+        NotDurable, StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
+    """
+    found = await open_streams(redis, space)
+    await AsyncLog(redis).open(found, "epochs", space.promised)
+    return found

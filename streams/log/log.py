@@ -100,7 +100,8 @@ class AsyncLog:
 
         Args:
             wanted: ``pending`` makes streams that take nothing yet; ``begin`` opens those that exist; into
-                ``epochs`` only a keeper writes, and ``begin_epochs`` makes such ones of those that exist.
+                ``epochs`` only a keeper writes, also if they were open before, and ``begin_epochs`` makes
+                such ones of those that exist.
             durability: what must hold before it counts as done.
 
         Raises:

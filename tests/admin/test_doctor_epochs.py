@@ -6,11 +6,14 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
+import redis
 
 from streamlease.admin.doctor.held_epochs import held_back
 from streamlease.admin.facts.epochs import EpochPublisherRow, SpaceEpochs
 from streamlease.agent.client import connect
+from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs.writing import LineWriter
+from streamlease.streams.log.keys import stream_meta
 from tests.admin.command import Command
 
 
@@ -124,3 +127,17 @@ def test_the_doctor_names_who_holds_the_frontier_back(command: Command) -> None:
     shown = command.ok("epochs", "show", "s", "--json").document
     (ahead,) = shown["publishers"]
     assert ahead["silent_seconds"] >= 0 and shown["frontier_seconds"] >= 0
+
+
+def test_the_doctor_names_a_space_whose_streams_are_open_to_all(command: Command) -> None:
+    command.ok("space", "create", "s", "--topics", "s/#", "--epochs", "1", "--streams", "2")
+    with redis.Redis.from_url(command.url) as plain:
+        plain.hset(stream_meta(StreamId("s", 0, 1)), "state", "open")
+    line = _line(command)
+    assert line.startswith(
+        "warn epochs: space s: an older version made it, and 1 of its streams take messages"
+    )
+    assert line.endswith("streamlease epochs close s")
+    assert command.ok("epochs", "close", "s", "--json").document == {"space": "s", "closed": 1}
+    assert _line(command).startswith("ok   epochs: in none of 1 spaces")
+    assert "0 streams were open" in command.ok("epochs", "close", "s").out

@@ -36,6 +36,7 @@ CALLS = (
     ("group dead-letters replay", SUB, "--all", "--dry-run"),
     ("space create", "timed", "--topics", "timed/#", "--epochs", "1"),
     ("epochs show", "timed"),
+    ("epochs close", "timed"),
     ("space create", "changes", "--topics", "changes/#", "--collection"),
     ("collection", "changes/#"),
     ("catalog", "spaces"),

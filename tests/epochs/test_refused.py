@@ -11,6 +11,7 @@ from streamlease.protocol.errors import InvalidInput
 from streamlease.spark.placing import Placer
 from streamlease.streams.entries.entries import Row, encode_message
 from streamlease.streams.epochs import keys
+from streamlease.streams.epochs.sealing import close_streams, open_streams
 from streamlease.streams.imports.inbox import InboxMover
 from streamlease.streams.imports.transfer import Item, Transfer
 from streamlease.streams.log.keys import inbox_refused, sink_staged, space_inbox, stream_meta
@@ -76,3 +77,18 @@ async def test_the_rows_of_a_sink(redis: AsyncRedis, redis_url: str, space: Spac
         placer.finish()
         assert stager.finish() == []
     assert await ask(redis, [("EXISTS", sink_staged("q"))]) == [0]
+
+
+async def test_a_space_that_an_older_version_made_is_closed(redis: AsyncRedis, space: Space) -> None:
+    first, second = space.streams()
+    assert await open_streams(redis, space) == []
+    await ask(redis, [("HSET", stream_meta(first), "state", "open")])
+    assert await close_streams(redis, space) == [first]
+    assert await close_streams(redis, space) == []
+    for stream in (first, second):
+        append = Append(stream, "tower-7", 1, 0, encode_message(Row("clicks/a", b"x")))
+        with pytest.raises(InvalidInput, match="takes no messages as they come"):
+            await AsyncLog(redis).append(append)
+    await AsyncLog(redis).seal_all([second])
+    await AsyncLog(redis).open([second], "epochs")
+    assert await ask(redis, [("HGET", stream_meta(second), "state")]) == [b"sealed"], "never back"

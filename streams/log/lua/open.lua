@@ -3,13 +3,14 @@
 --
 -- KEYS  1 meta (hash)
 -- ARGV  1 'open'      make it open; one that is pending becomes open
---         'epochs'    make it one of a space with epochs
+--         'epochs'    make it one of a space with epochs; one that was made open before there was this state
+--                     becomes it
 --         'pending'   make it pending: it takes appends only later
 --         'begin'     a pending one becomes open; nothing is made, for it may have been dropped meanwhile
 --         'begin_epochs'   the same in a space with epochs
 --
 -- Replies
---   {'opened'}                    made, or begun
+--   {'opened'}                    made, or begun, or its state is another one now
 --   {'exists', next offset, state}
 --   {'unknown'}                   'begin', 'begin_epochs': there is no such stream
 
@@ -21,7 +22,7 @@ end
 local meta = redis.call('HMGET', KEYS[1], 'next', 'state')
 if meta[1] then
   redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
-  if meta[2] == 'pending' and wanted ~= 'pending' then
+  if (meta[2] == 'pending' and wanted ~= 'pending') or (meta[2] == 'open' and wanted == 'epochs') then
     redis.call('HSET', KEYS[1], 'state', (wanted == 'epochs' or wanted == 'begin_epochs') and 'epochs' or 'open')
     return {'opened'}
   end
