@@ -157,6 +157,68 @@ PANELS = [
         "max by (space) (streamlease_epochs_waiting_messages)",
         "{{space}}",
     ),
+    (
+        "Gateway: requests per second",
+        "reqps",
+        "sum by (route, status) (rate(streamlease_gateway_requests_total[5m]))",
+        "{{route}} {{status}}",
+    ),
+    (
+        "Gateway: requests that do not wait, 99th percentile",
+        "s",
+        "histogram_quantile(0.99, sum by (le, route) (rate(streamlease_gateway_request_seconds_bucket[5m])))",
+        "{{route}}",
+    ),
+    (
+        "Gateway: open long polls and event streams",
+        "short",
+        "sum by (pod, route) (streamlease_gateway_open)",
+        "{{pod}} {{route}}",
+    ),
+    (
+        "Gateway: refused by limits, per second",
+        "reqps",
+        "sum by (limit) (rate(streamlease_gateway_refused_total[5m]))",
+        "{{limit}}",
+    ),
+    (
+        "Gateway: bytes in, per second",
+        "Bps",
+        "sum by (route) (rate(streamlease_gateway_received_bytes_total[5m]))",
+        "{{route}}",
+    ),
+    (
+        "Gateway: bytes out, per second",
+        "Bps",
+        "sum by (route) (rate(streamlease_gateway_sent_bytes_total[5m]))",
+        "{{route}}",
+    ),
+    ("Gateway: feeds", "short", "sum by (pod) (streamlease_gateway_feeds)", "{{pod}}"),
+    ("MQTT: connected to the broker", "short", "min by (pod) (streamlease_mqtt_connected)", "{{pod}}"),
+    (
+        "MQTT: messages from the broker that became durable, per second",
+        "short",
+        "sum by (pod) (rate(streamlease_mqtt_brought_total[5m]))",
+        "{{pod}}",
+    ),
+    (
+        "MQTT: messages that the broker took, per second",
+        "short",
+        "sum by (pod) (rate(streamlease_mqtt_sent_total[5m]))",
+        "{{pod}}",
+    ),
+    (
+        "MQTT: messages that are not durable yet",
+        "short",
+        "sum by (pod) (streamlease_mqtt_in_hand)",
+        "{{pod}}",
+    ),
+    (
+        "MQTT: messages that may be there twice",
+        "short",
+        'sum by (pod) (increase(streamlease_mqtt_again_total{known="no"}[5m]))',
+        "{{pod}}",
+    ),
 ]
 
 

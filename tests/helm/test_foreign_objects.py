@@ -29,7 +29,11 @@ def checked(document: Document) -> None:
 
 
 def foreign() -> list[Document]:
-    rendered = [one for name in ("trial", "operated") for one in render(value_sets()[name]).documents]
+    rendered = [
+        one
+        for name in ("trial", "operated", "gateway", "bridge")
+        for one in render(value_sets()[name]).documents
+    ]
     found = [document for document in rendered if document["kind"] in SCHEMAS]
     return [*found, *yaml.safe_load_all(APPLICATION.read_text())]
 

@@ -27,6 +27,22 @@
 {{- printf "%s-ui" (include "streamlease.fullname" . | trunc 60 | trimSuffix "-") -}}
 {{- end -}}
 
+{{/* Full name of the gateway's objects; room is left for that of its test. */}}
+{{- define "streamlease.gatewayName" -}}
+{{- printf "%s-gateway" (include "streamlease.fullname" . | trunc 50 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* Full name of the bridge's objects: room is left for a number, and the hash that is a label of its pods. */}}
+{{- define "streamlease.bridgeName" -}}
+{{- printf "%s-mqtt" (include "streamlease.fullname" . | trunc 43 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* The port of the broker in mqttBridge.url. */}}
+{{- define "streamlease.brokerPort" -}}
+{{- $url := .Values.mqttBridge.url | trimSuffix "/" -}}
+{{- regexFind ":[0-9]+$" $url | trimPrefix ":" | default (ternary "8883" "1883" (hasPrefix "mqtts:" $url)) -}}
+{{- end -}}
+
 {{/* Full name of the Service through which Prometheus finds the leader hosts. */}}
 {{- define "streamlease.metricsName" -}}
 {{- printf "%s-metrics" (include "streamlease.fullname" . | trunc 55 | trimSuffix "-") -}}
