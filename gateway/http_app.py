@@ -92,10 +92,15 @@ class GatewayApp:
         self.channels = channels = ChannelHandlers(self._callers.polls, limits.body_bytes)
         self._below: dict[str, dict[str, Handler]] = {
             TOPICS: {"POST": publishing.publish},
-            CHANNELS: {"POST": channels.post, "DELETE": channels.delete},
             BELOW: {"GET": subscriptions.show, "DELETE": subscriptions.delete},
         }
         """By what the address begins with."""
+        self._between: dict[tuple[str, str], dict[str, Handler]] = {
+            (CHANNELS, "/commands"): {"POST": channels.commands},
+            (CHANNELS, "/poll"): {"POST": channels.poll},
+            (CHANNELS, ""): {"DELETE": channels.delete},
+        }
+        """By what the address begins and ends with."""
         self._traces = RequestTraces.active()
         self._lifespan = Router(lifespan=self._living)
 
@@ -172,5 +177,9 @@ class GatewayApp:
             begin = next((begin for begin in self._below if path.startswith(begin)), None)
             if begin is not None:
                 found, call.route = self._below[begin], f"{begin}*"
+            for (first, last), handlers in self._between.items() if found is None else ():
+                if path.startswith(first) and path.endswith(last):
+                    found, call.route = handlers, f"{first}*{last}"
+                    break
         self._callers.admit(call)
         return found

@@ -9,7 +9,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from pydantic_core import to_json
 
+from streamlease.gateway.channels.core.channel_answers import CHANNEL_MODELS, channel_paths
 from streamlease.gateway.core.accepting import ARROW, EVENTS, JSON, NDJSON
+from streamlease.gateway.core.answer_models import ProblemDocument, ShownMessage
 from streamlease.gateway.core.bodies import EVENT, EVENTS_BATCH, CloudEvent, PublishLine
 from streamlease.gateway.core.questions import LIMIT, MOST_LIMIT, MOST_WAIT
 from streamlease.gateway.http_calls import HttpCall
@@ -20,23 +22,6 @@ from streamlease.gateway.webhooks.core.subscribing_forms import (
     ShownWebhooks,
     WantedWebhook,
 )
-
-
-class ShownMessage(BaseModel):
-    """A message; its payload is `payload`, `payload_base64` if it is no UTF-8, or `values` by a schema."""
-
-    topic: str
-    key: str | None = None
-    key_base64: str | None = None
-    payload: str | None = None
-    payload_base64: str | None = None
-    values: dict[str, Any] | None = None
-    stream: str
-    offset: int
-    previous: int | None
-    timestamp: str
-    headers: list[tuple[str, str | dict[str, str]]]
-    epoch: list[int] | None
 
 
 class MessagesAnswer(BaseModel):
@@ -69,18 +54,7 @@ class WebhookDelivered(MessagesAnswer):
     """The `next` of what the callback acknowledged before."""
 
 
-class ProblemDocument(BaseModel):
-    """An error (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    oldest: str | None = None
-    """The cursor to go on from, where history was truncated."""
-
-
-MODELS = (
+MODELS: tuple[type[BaseModel], ...] = (
     PublishLine,
     CloudEvent,
     MessagesAnswer,
@@ -91,6 +65,7 @@ MODELS = (
     ShownWebhook,
     ShownWebhooks,
     WebhookDelivered,
+    *CHANNEL_MODELS,
 )
 
 
@@ -111,7 +86,6 @@ def description() -> dict[str, Any]:
     _, models = models_json_schema(
         [(model, "validation") for model in MODELS], ref_template="#/components/schemas/{model}"
     )
-    secured: list[dict[str, list[str]]] = [{"token": []}, {}]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -120,17 +94,19 @@ def description() -> dict[str, Any]:
             "description": "docs/gateway.md",
         },
         "paths": {
-            "/v1/topics/{topic}": {"post": {**_publish(), "security": secured}},
-            "/v1/messages": {"get": {**_messages(), "security": secured}},
-            "/v1/events": {"get": {**_events(), "security": secured}},
-            "/v1/subscriptions": {
-                "get": {**_subscriptions(), "security": secured},
-                "post": {**_subscribe(), "security": secured},
-            },
-            "/v1/subscriptions/{id}": {
-                "get": {**_subscription("subscription", "How one stands."), "security": secured},
-                "delete": {**_subscription("unsubscribe", "End one."), "security": secured},
-            },
+            **_secured(
+                {
+                    "/v1/topics/{topic}": {"post": _publish()},
+                    "/v1/messages": {"get": _messages()},
+                    "/v1/events": {"get": _events()},
+                    "/v1/subscriptions": {"get": _subscriptions(), "post": _subscribe()},
+                    "/v1/subscriptions/{id}": {
+                        "get": _subscription("subscription", "How one stands."),
+                        "delete": _subscription("unsubscribe", "End one."),
+                    },
+                    **channel_paths(_problems()),
+                }
+            ),
             "/healthz": {"get": _probe("health", "The process lives.", JSON)},
             "/readyz": {"get": _probe("ready", "Redis answers.", JSON)},
             "/metrics": {"get": _probe("metrics", "What it counts, for Prometheus.", "text/plain")},
@@ -140,6 +116,14 @@ def description() -> dict[str, Any]:
             "schemas": models["$defs"],
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
+    }
+
+
+def _secured(paths: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """With a token; or without, at a gateway for programs of the same machine."""
+    return {
+        path: {method: {**one, "security": [{"token": []}, {}]} for method, one in methods.items()}
+        for path, methods in paths.items()
     }
 
 

@@ -14,7 +14,6 @@ from streamlease.gateway.channels.core.channel_commands import parse_commands, p
 from streamlease.gateway.channels.core.client_mailbox import ChannelKey, SentEntry
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.rates import OpenPolls
-from streamlease.gateway.core.refusals import NotFound
 from streamlease.gateway.http_calls import HttpCall
 from streamlease.gateway.metrics import COUNTS
 from streamlease.protocol.errors import InvalidInput
@@ -45,34 +44,25 @@ class ChannelHandlers:
         self.channels = channels
         self._cursors = cursors
 
-    async def post(self, call: HttpCall) -> None:
-        """``POST /v1/channels/{client}/commands`` and ``.../poll``."""
-        name, _, what = call.raw_below(CHANNELS).rpartition(b"/")
-        if what == b"commands":
-            await self._commands(call, _client(name))
-        elif what == b"poll":
-            await self._poll(call, _client(name))
-        else:
-            raise NotFound(
-                f"there is nothing to post to at {ascii(call.scope['path'])[:80]}: "
-                f"use {CHANNELS}CLIENT/commands or {CHANNELS}CLIENT/poll"
-            )
-
     async def delete(self, call: HttpCall) -> None:
         """``DELETE /v1/channels/{client}``: the client ends, which needs no time-out then."""
-        channel = self.channels.get(_client(call.raw_below(CHANNELS)), call.rights)
+        channel = self.channels.get(_client(call), call.rights)
         if channel is not None:
             self.channels.close(channel)
         await call.answer(204, b"", JSON)
 
-    async def _commands(self, call: HttpCall, client: str) -> None:
+    async def commands(self, call: HttpCall) -> None:
+        """``POST /v1/channels/{client}/commands``."""
+        client = _client(call, b"/commands")
         body = await call.body(self._body_bytes)
         commands = parse_commands(body, self._cursors, call.rights.check_consume)
         channel = self.channels.of(client, call.rights)
         keys = await self.channels.command(channel, commands)
         await call.answer(200, to_json(_taken(channel, keys)), JSON)
 
-    async def _poll(self, call: HttpCall, client: str) -> None:
+    async def poll(self, call: HttpCall) -> None:
+        """``POST /v1/channels/{client}/poll``."""
+        client = _client(call, b"/poll")
         asked = parse_poll(await call.body(LONGEST_POLL))
         self._polls.enter(call.client)
         try:
@@ -114,16 +104,17 @@ def _taken(channel: Channel, keys: Sequence[ChannelKey]) -> dict[str, Any]:
     }
 
 
-def _client(raw: bytes) -> str:
+def _client(call: HttpCall, behind: bytes = b"") -> str:
+    raw = call.raw_below(CHANNELS).removesuffix(behind)
     try:
         name = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
         raise InvalidInput(
             f"the client {raw[:80]!r} is no UTF-8: escape each byte of its name as %XX"
         ) from None
-    if not 1 <= len(name) <= LONGEST_CLIENT:
+    if not 1 <= len(name) <= LONGEST_CLIENT or "/" in name:
         raise InvalidInput(
-            f"the client {ascii(name)[:80]} has {len(name)} characters: "
-            f"give it a name of 1 to {LONGEST_CLIENT}"
+            f"the client is {ascii(name)[:80]}: "
+            f"give it a name of 1 to {LONGEST_CLIENT} characters without a slash"
         )
     return name

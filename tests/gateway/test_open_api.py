@@ -75,6 +75,8 @@ schema = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/v1/events")  # 
 )
 def test_whatever_is_sent_gets_an_answer_that_is_described(case: schemathesis.Case, gateway_url: str) -> None:
     case.query = {**(case.query or {}), "wait": "0"} if case.path == "/v1/messages" else case.query
+    if case.path.endswith("/poll") and isinstance(case.body, dict) and case.body.get("wait") != "":
+        case.body = {**case.body, "wait": 0}
     response = case.call(base_url=gateway_url, timeout=20)
     assert response.status_code not in (500, 501, 502, 503), response.text
     case.validate_response(
