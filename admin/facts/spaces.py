@@ -65,6 +65,7 @@ class SpaceRow(FactRow):
     topics: list[str]
     streams: Count
     shard_by: str
+    shard_hash: str
     retention: RetentionRow
     durability: str
     ended: bool
@@ -91,6 +92,7 @@ class SpaceRow(FactRow):
             topics=list(space.topics),
             streams=space.newest.streams,
             shard_by=space.shard_by,
+            shard_hash=space.shard_hash,
             retention=RetentionRow(**space.retention.model_dump()),
             durability=space.durability,
             ended=space.ended,
@@ -143,6 +145,7 @@ class SpaceShown(FactRow):
     topics: list[str]
     streams: list[SpaceStream]
     shard_by: str
+    shard_hash: str
     retention: RetentionRow
     durability: str
     ended: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -29,6 +29,7 @@ from streamlease.admin.watching import Watch, view
 
 if TYPE_CHECKING:
     from streamlease.admin.facts.spaces import SpaceList
+    from streamlease.streams.spaces.definitions import ShardHash
 
 app = typer.Typer(
     help="Topic spaces: which topics belong together, in how many streams.", no_args_is_help=True
@@ -61,6 +62,14 @@ def create(
     epochs: Epochs = None,
     epochs_timeout: EpochsTimeout = None,
     epochs_on_loss: EpochsOnLoss = None,
+    shard_hash: Annotated[
+        str | None,
+        typer.Option(
+            metavar="blake2b|sha256",
+            help="Which hash of its topic chooses the stream of a message. sha256 is for programs that "
+            "append without Streamlease and have no BLAKE2b. Cannot be changed later.",
+        ),
+    ] = None,
     collection: Annotated[
         bool,
         typer.Option("--collection", help="Messages are changes of a multiset. Cannot be changed later."),
@@ -87,6 +96,7 @@ def create(
             schema=columns,
             compact_after_ms=parse_compact_after(compact_after),
             collection=collection,
+            shard_hash=cast("ShardHash | None", shard_hash),  # it is checked there
             **epoch_options(epochs, epochs_timeout, epochs_on_loss),
         ),
     )

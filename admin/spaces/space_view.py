@@ -24,8 +24,8 @@ def definition(space: Space) -> None:
 def draw(seen: SpaceShown) -> None:
     """Its definition, its streams, its groups."""
     line(
-        f"space {seen.name}: topics {' '.join(seen.topics)}, sharded by {seen.shard_by}, "
-        f"durability {seen.durability}"
+        f"space {seen.name}: topics {' '.join(seen.topics)}, "
+        f"sharded by {seen.shard_hash} of the {seen.shard_by}, durability {seen.durability}"
     )
     line(retention_options.sentence(seen.retention.retention))
     if seen.compact_after_ms is not None:

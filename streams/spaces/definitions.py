@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -39,6 +39,7 @@ LEAST_COMPACT_AFTER_MS = 1000
 """Younger entries are never merged: who reads at the end of a stream would look into both of its keys."""
 
 ShardBy = Literal["topic", "key"]
+ShardHash = Literal["blake2b", "sha256"]
 
 
 class Generation(BaseModel):
@@ -61,6 +62,8 @@ class Space(BaseModel):
     topics: tuple[str, ...]
     generations: tuple[Generation, ...]
     shard_by: ShardBy = "topic"
+    shard_hash: ShardHash = "blake2b"
+    """By which hash; the same in all generations."""
     version: int = 1
     retention: Retention = Retention()
     compact_after_ms: int | None = None
@@ -188,11 +191,15 @@ class Space(BaseModel):
 
         Always the same for a topic or key.
 
-        The shard is the first 8 bytes of BLAKE2b, big-endian, modulo the number of streams. (The low bits
-        of a CRC would put similar topics, such as ``a/1`` and ``a/2``, onto few streams.)
+        The shard is a big-endian number modulo the number of streams: BLAKE2b of 8 bytes, or the first 4 of
+        SHA-256. (The low bits of a CRC would put similar topics, such as ``a/1`` and ``a/2``, onto few
+        streams.)
         """
         hashed = key if self.shard_by == "key" and key is not None else topic.encode()
-        digest = blake2b(hashed, digest_size=8).digest()
+        if self.shard_hash == "blake2b":
+            digest = blake2b(hashed, digest_size=8).digest()
+        else:
+            digest = sha256(hashed).digest()[:4]
         of = self.newest if generation is None else generation
         return StreamId(self.name, of.number, int.from_bytes(digest, "big") % of.streams)
 
@@ -272,6 +279,7 @@ def check_same(
     filters: tuple[str, ...],
     streams: int,
     shard_by: ShardBy,
+    shard_hash: ShardHash | None,
     retention: Retention | None,
     durability: Durability,
     typed: tuple[Schema, ...],
@@ -287,7 +295,8 @@ def check_same(
             f"change it: streamlease space alter {existing.name} --compact-after ..."
         )
     have = (set(existing.topics), existing.newest.streams, existing.shard_by, existing.promised)
-    if have == (set(filters), streams, shard_by, durability):
+    hash = existing.shard_hash
+    if have == (set(filters), streams, shard_by, durability) and shard_hash in (None, hash):
         if retention is None or retention == existing.retention:
             return _same_schema(existing, typed)
         raise SpaceConflict(
@@ -296,7 +305,7 @@ def check_same(
         )
     raise SpaceConflict(
         f"space {existing.name} exists with topics {' '.join(existing.topics)}, "
-        f"{existing.newest.streams} streams, sharded by {existing.shard_by}, "
+        f"{existing.newest.streams} streams, sharded by {hash} of the {existing.shard_by}, "
         f"durability {existing.durability}: "
         f"use it as it is, choose another name, or delete it first"
     )

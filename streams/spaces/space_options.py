@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from streamlease.streams.entries.schemas import SchemaLike
-from streamlease.streams.spaces.definitions import ShardBy
+from streamlease.streams.spaces.definitions import ShardBy, ShardHash
 from streamlease.streams.spaces.retention import Retention
 
 
@@ -14,6 +14,7 @@ class SpaceOptions(TypedDict, total=False):
 
     streams: int
     shard_by: ShardBy
+    shard_hash: ShardHash | None
     retention: Retention | None
     durability: str
     schema: SchemaLike | None

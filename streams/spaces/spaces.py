@@ -30,6 +30,7 @@ from streamlease.streams.spaces.definitions import (
     MAX_STREAMS,
     Generation,
     ShardBy,
+    ShardHash,
     Space,
     Spaces,
     check_compact_after,
@@ -69,6 +70,7 @@ class SpaceStore:
         *,
         streams: int = 1,
         shard_by: ShardBy = "topic",
+        shard_hash: ShardHash | None = None,
         retention: Retention | None = None,
         durability: str = "memory",
         schema: SchemaLike | None = None,
@@ -84,6 +86,8 @@ class SpaceStore:
             topics: filters; a message belongs to the space if one of them matches its topic.
             streams: how many streams, 1 to 4096.
             shard_by: ``key`` spreads the messages of one topic by their key, where they have one.
+            shard_hash: ``blake2b``, or ``sha256``, for programs in languages that have no BLAKE2b and append
+                by themselves; None: the first, or what a space that exists has. It stays so.
             retention: what is kept; None keeps everything, and takes any of a space that exists.
             schema: typed columns instead of payloads: an Arrow schema, or the JSON form of ``schemas``.
             compact_after_ms: small entries are merged when they are so old; None merges none, and takes any
@@ -110,6 +114,8 @@ class SpaceStore:
         check_streams(name, streams)
         if shard_by not in ("topic", "key"):
             raise InvalidOption(f"shard_by {shard_by!r} is unknown: use 'topic' or 'key'")
+        if shard_hash not in (None, "blake2b", "sha256"):
+            raise InvalidOption(f"shard_hash {shard_hash!r} is unknown: use 'blake2b' or 'sha256'")
         check_compact_after(compact_after_ms)
         time = EpochSettings.checked(name, epochs, epochs_timeout, epochs_on_loss)
         check_not_merged(name, time.dimensions, compact_after_ms)
@@ -126,6 +132,7 @@ class SpaceStore:
                     filters,
                     streams,
                     shard_by,
+                    shard_hash,
                     retention,
                     promised,
                     typed,
@@ -144,6 +151,7 @@ class SpaceStore:
                 topics=filters,
                 generations=(generation,),
                 shard_by=shard_by,
+                shard_hash=shard_hash or "blake2b",
                 retention=retention or Retention(),
                 durability=str(promised),
                 schemas=typed,

@@ -33,6 +33,7 @@ CALLS: dict[str, Call] = {
     "space": lambda client: client.create_space(BAD, ["q/#"]),
     "topics": lambda client: client.create_space("q", [BAD]),
     "shard_by": lambda client: client.create_space("q", ["q/#"], shard_by=BAD),
+    "shard_hash": lambda client: client.create_space("q", ["q/#"], shard_hash=BAD),
     "durability": lambda client: client.create_space("q", ["q/#"], durability=BAD),
     "get": lambda client: client.spaces.get(BAD),
     "delete": lambda client: client.spaces.delete(BAD),

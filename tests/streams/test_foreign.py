@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import subprocess
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -118,15 +119,22 @@ async def test_a_foreign_append_that_does_not_fit_is_refused(redis: AsyncRedis) 
     assert (await run(redis, typed))[0] == b"schema"
 
 
-@pytest.mark.parametrize(("topic", "shards", "shard"), [("flights/JFK/LAX", 8, 5), ("flights/JFK/SFO", 8, 6)])
+@pytest.mark.parametrize(
+    ("topic", "shards", "shard", "other"), [("flights/JFK/LAX", 8, 5, 4), ("flights/JFK/SFO", 8, 6, 1)]
+)
 async def test_the_documented_choice_of_the_stream_is_the_one_of_this_package(
-    redis: AsyncRedis, topic: str, shards: int, shard: int
+    redis: AsyncRedis, topic: str, shards: int, shard: int, other: int
 ) -> None:
     space = await SpaceStore(redis).create("flights", ["flights/#"], streams=shards)
     number = int.from_bytes(blake2b(topic.encode(), digest_size=8).digest(), "big") % shards
-    assert space.stream_for(topic).shard == number
-    assert f"| `{topic}` | {number} |" in PAGE
-    assert number == shard
+    assert space.stream_for(topic).shard == number == shard
+    space = await SpaceStore(redis).create("two", ["two/#"], streams=shards, shard_hash="sha256")
+    (script,) = re.findall(r"```bash\n(topic=.*?)```", PAGE, re.DOTALL)
+    words = ["bash", "-euc", script.replace("topic=flights/JFK/LAX", f"topic={topic}")]
+    done = await asyncio.to_thread(subprocess.run, words, capture_output=True, check=True, timeout=30)
+    printed = int(done.stdout)
+    assert space.stream_for(topic).shard == printed == other
+    assert f"| `{topic}` | {shard} | {other} |" in PAGE
 
 
 @pytest.mark.parametrize(

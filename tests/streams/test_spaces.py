@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.definitions import parse_definition
 from streamlease.streams.spaces.spaces import Generation, Space, SpaceStore
 from tests.streams.helpers import append, rows
 
@@ -169,7 +171,37 @@ def _shard(hashed: bytes, streams: int) -> int:
     return int.from_bytes(hashlib.blake2b(hashed, digest_size=8).digest(), "big") % streams
 
 
-def test_similar_topics_use_all_streams() -> None:
-    space = Space(name="s", topics=("a/#",), generations=(Generation(number=1, streams=8),))
+@pytest.mark.parametrize(
+    ("hash", "shards"), [("blake2b", (5, 6, 0, 2)), ("sha256", (4, 1, 4, 1))], ids=["blake2b", "sha256"]
+)
+def test_which_stream_a_topic_has_never_changes(hash: Any, shards: tuple[int, ...]) -> None:
+    """Golden: messages that were written stand there."""
+    generation = Generation(number=0, streams=8)
+    space = Space(name="s", topics=("#",), generations=(generation,), shard_hash=hash)
+    topics = ("flights/JFK/LAX", "flights/JFK/SFO", "ä/b", "a" * 200)
+    assert tuple(space.stream_for(topic).shard for topic in topics) == shards
+    by_key = space.model_copy(update={"shard_by": "key"})
+    assert by_key.stream_for("x", b"flights/JFK/LAX").shard == shards[0]
+
+
+def test_a_definition_without_a_hash_is_older_and_has_blake2b() -> None:
+    text = b'{"name": "s", "topics": ["#"], "generations": [{"number": 0, "streams": 8}]}'
+    assert parse_definition("s", text).shard_hash == "blake2b"
+
+
+async def test_the_hash_of_a_space_stays(spaces: SpaceStore) -> None:
+    for hash, other in (("blake2b", "sha256"), ("sha256", "blake2b")):
+        made = await spaces.create(hash, [f"{hash}/#"], streams=2, shard_hash=hash)  # type: ignore[arg-type]
+        assert made.shard_hash == hash
+        assert await spaces.create(hash, [f"{hash}/#"], streams=2) == made
+        with pytest.raises(SpaceConflict, match=f"sharded by {hash} of the topic"):
+            await spaces.create(hash, [f"{hash}/#"], streams=2, shard_hash=other)  # type: ignore[arg-type]
+        altered = await spaces.generations.alter(hash, streams=4)
+        assert altered.shard_hash == hash
+
+
+@pytest.mark.parametrize("hash", ["blake2b", "sha256"])
+def test_similar_topics_use_all_streams(hash: Any) -> None:
+    space = Space(name="s", topics=("a/#",), generations=(Generation(number=1, streams=8),), shard_hash=hash)
     used = {space.stream_for(f"a/{number}").shard for number in range(100)}
     assert used == set(range(8))
