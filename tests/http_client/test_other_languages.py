@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-import streamlease
 from streamlease.http.core.webhook_signatures import signature
 from tests.gateway.conftest import Client
 from tests.gateway.http_client import HttpClient
@@ -30,7 +30,7 @@ async def test_typescript_publishes_once_though_answers_are_lost(
     client: Client, gateway: HttpClient, tmp_path: Path
 ) -> None:
     await client.create_space("s", ["a/#"])
-    async with between(gateway.port, Faults(no_answer=0.6), seed=2) as proxy:
+    async with between(gateway.port, Faults(no_answer=0.6), seed=1) as proxy:
         (placed,) = await documents(
             tmp_path, NODE, GATEWAY_TS, "publish", proxy.url, "a/ü/x y", "on ütime", "k"
         )
@@ -171,10 +171,5 @@ async def test_a_shell_follows_with_a_cursor_in_a_file(
 
 def test_the_examples_need_nothing_but_node() -> None:
     for file in EXAMPLES.glob("*.mts"):
-        imported = [
-            line.rpartition(" from ")[2]
-            for line in file.read_text().splitlines()
-            if " from " in line and line.startswith("import")
-        ]
-        assert imported and all(name.startswith('"node:') for name in imported)
-    assert streamlease.__version__
+        imported = re.findall(r'^import .* from "(.*)";$', file.read_text(), re.MULTILINE)
+        assert imported and all(name.startswith("node:") for name in imported)
