@@ -165,9 +165,9 @@ class Fetching:
         self._news.setdefault(held)
         return first or self.wants_round
 
-    def take(self) -> Batch | None:
-        """The next batch that may be handed out."""
-        while (batch := self.waiting.take(self._dividing.most)) is not None:
+    def take(self, messages: int | None = None) -> Batch | None:
+        """The next batch that may be handed out, of so many messages at most."""
+        while (batch := self.waiting.take(messages or self._dividing.most)) is not None:
             held = batch.held
             if self._book.holds(held) and not held.lease.asked_back and held.failing is None:
                 if held.position != self._dividing.next_of(batch.stream):

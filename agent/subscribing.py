@@ -140,8 +140,27 @@ class Subscribing:
             UnknownSpace, UnknownGroup, GroupConflict, HistoryTruncated: the group cannot be joined so.
             StoreUnavailable, StoreRefused, Indefinite.
         """
-        await self._join(redis, groups)
+        await self.join(redis, groups)
         return await self._begin(redis, tails, groups, agent_of, None)
+
+    async def carry(
+        self,
+        redis: AsyncRedis,
+        tails: Tails,
+        groups: Groups,
+        agent_of: Callable[[], Awaitable[Agent]],
+        session: str,
+        arrival: int,
+    ) -> SharedReader:
+        """Begin to borrow as a session that another process may have had before, by a later arrival.
+
+        The leader sees the session that it knows: nothing is given to others, and it goes on behind what is
+        committed. The group is joined already.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite.
+        """
+        return await self._begin(redis, tails, groups, agent_of, None, (session, arrival))
 
     async def _open_epochs(
         self, redis: AsyncRedis, tails: Tails, groups: Groups, agent_of: Callable[[], Awaitable[Agent]]
@@ -158,14 +177,20 @@ class Subscribing:
 
         spaces = await SpaceStore(redis).for_filter(self.shared.filter)
         check_epochs(self.shared.filter, spaces)
-        declared = await self._join(redis, groups)
+        declared = await self.join(redis, groups)
         assert declared.epochs is not None
         epochs = GroupEpochs(redis, spaces, self.shared.filter, declared.epochs)
         reader = await self._begin(redis, tails, groups, agent_of, epochs)
         (await agent_of()).need_keepers()
         return epochs.start(reader)
 
-    async def _join(self, redis: AsyncRedis, groups: Groups, arrival: int = 0) -> Declaration:
+    async def join(self, redis: AsyncRedis, groups: Groups, arrival: int = 0) -> Declaration:
+        """Declare the group, if it is not, and check that it may be consumed so.
+
+        Raises:
+            UnknownSpace, UnknownGroup, GroupConflict, HistoryTruncated: it may not.
+            StoreUnavailable, StoreRefused, Indefinite.
+        """
         if self.whole_epochs:
             from streamlease.agent.epochs.group_opening import join_epochs
 
@@ -183,10 +208,10 @@ class Subscribing:
         groups: Groups,
         agent_of: Callable[[], Awaitable[Agent]],
         epochs: GroupEpochs | None,
+        carried: tuple[str, int] | None = None,
     ) -> SharedReader:
         agent = await agent_of()
-        session = f"s-{random_token()}"
-        arrival = await groups.arrive(self.shared)
+        session, arrival = carried or (f"s-{random_token()}", await groups.arrive(self.shared))
         reader = SharedReader(
             redis,
             tails,
@@ -207,7 +232,7 @@ class Subscribing:
                 declared = await groups.get(self.shared)
                 declared.check_epochs(whole=self.whole_epochs)
             except UnknownGroup:
-                await self._join(redis, groups, arrival)
+                await self.join(redis, groups, arrival)
             except GroupConflict as error:
                 reader.refuse(error)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from itertools import islice
 from typing import TypeVar
 
 from streamlease.agent.batch import Batch
@@ -42,6 +43,7 @@ from streamlease.streams.tasks import Supervisor
 __all__ = ["Batch", "SharedReader"]
 
 T = TypeVar("T")
+_NOTHING: Batch | None = None
 LIMBO_SECONDS = 3.0
 """How long after the session is connected again a stream may still come back to it. The leader grants at once
 what is to go on, and repeats that every second."""
@@ -118,6 +120,11 @@ class SharedReader:
         self._tasks.start("fetching", self._fetch())
 
     @property
+    def error(self) -> StreamleaseError | None:
+        """Why it is over, if it is."""
+        return self._settling.error
+
+    @property
     def streams(self) -> list[str]:
         """The streams that are held now."""
         return sorted(held.stream for held in self.book.owned())
@@ -138,17 +145,17 @@ class SharedReader:
         return self
 
     async def __anext__(self) -> Batch:
-        return await self.next_item(_nothing)
+        return await self.next_item(lambda: _NOTHING)
 
-    async def next_item(self, other: Callable[[], T | None]) -> Batch | T:
-        """What `other` finds, or the next batch; it is asked before each batch."""
+    async def next_item(self, other: Callable[[], T | None], messages: int | None = None) -> Batch | T:
+        """What `other` finds, or the next batch, of so many messages at most; it is asked before each."""
         self.finished()
         if self._settling.gathered.entered:
             await self._yielding.take()  # what was entered must be written, whatever the program does
         while True:
             if (found := other()) is not None:
                 return found
-            batch = self._take()
+            batch = self._take(messages)
             if batch is not None:
                 if self._auto_commit:
                     self._in_hand = batch
@@ -161,16 +168,13 @@ class SharedReader:
             await self._arrived.wait()
             self._yielding.had_turn()
 
-    def at_once(self, most: int) -> list[Batch]:
-        """Up to `most` batches for which nobody has to wait; none if there are none."""
-        group: list[Batch] = []
-        while len(group) < most and (batch := self._take()) is not None:
-            group.append(batch)
-        return group
+    def at_once(self, most: int, messages: int | None = None) -> list[Batch]:
+        """Up to `most` batches, of so many messages at most, for which nobody has to wait."""
+        return [*islice(iter(lambda: self._take(messages), None), most)]
 
-    def _take(self) -> Batch | None:
+    def _take(self, messages: int | None) -> Batch | None:
         """The next batch, now handed to the program."""
-        batch = self._fetching.take()
+        batch = self._fetching.take(messages)
         if self._fetching.wants_round:
             self._changed.set()
         if batch is not None:
@@ -206,10 +210,13 @@ class SharedReader:
         """
         await self._settling.flush()
 
-    async def close(self) -> None:
+    async def close(self, *, leave: bool = True) -> None:
         """Write what was entered, and give all streams back in good order.
 
         Batches that were handed out and not committed come again.
+
+        Args:
+            leave: False: nobody is told. The session goes on in another process, or falls silent.
 
         Raises:
             Fenced, Indefinite: as `flush`, but after 5 s without an answer. It is closed all the same.
@@ -221,7 +228,10 @@ class SharedReader:
         metrics.forget(self)
         self._wake()
         try:
-            await self._settling.flush(CLOSE_SECONDS)
+            if leave:
+                await self._settling.flush(CLOSE_SECONDS)
+            else:
+                session.abandon()
         finally:
             await self._leave(session)
 
@@ -316,9 +326,8 @@ class SharedReader:
         self._arrived.set()
 
     async def _fetch(self) -> None:
-        if self._settling.session is not None:
-            config = self._settling.session.config
-            logs.begin(group=config.subscription.id, borrower=config.names[0])
+        if (session := self._settling.session) is not None:
+            logs.begin(group=session.config.subscription.id, borrower=session.config.names[0])
         while not self._settling.leaving:
             self._changed.clear()
             now = self._clock()
@@ -389,7 +398,3 @@ class SharedReader:
             elif before < LIMBO_SECONDS <= held.waited:
                 held.rewind()
                 self._fetching.void(held)
-
-
-def _nothing() -> Batch | None:
-    return None

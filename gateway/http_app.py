@@ -24,6 +24,7 @@ from streamlease.gateway.core.refusals import NotFound, WrongMethod
 from streamlease.gateway.event_streams import EventHandler
 from streamlease.gateway.feeds import Feeds
 from streamlease.gateway.http_calls import Callers, ClientGone, HttpCall
+from streamlease.gateway.members.member_handlers import GROUPS, METHODS, MemberHandlers
 from streamlease.gateway.message_handlers import MessageHandlers
 from streamlease.gateway.metrics import COUNTS
 from streamlease.gateway.open_api import answer_description
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from streamlease.gateway.token_file import TokenFile
 
 SECRET = "gateway-cursors"
+MEMBERS_SECRET = "gateway-members"
 
 Handler = Callable[[HttpCall], Awaitable[None]]
 
@@ -55,6 +57,7 @@ class GatewayApp:
     Args:
         client: connected; it is not closed with the application.
         tokens: who may do what; None: everybody everything, for programs of the same machine.
+        digest: of the certificate with which it is served; empty: without TLS.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class GatewayApp:
         limits: GatewayLimits | None = None,
         channel_limits: ChannelLimits | None = None,
         webhooks: WebhookSettings | None = None,
+        digest: str = "",
     ) -> None:
         limits = limits or GatewayLimits()
         self._client = client
@@ -90,9 +94,11 @@ class GatewayApp:
         }
         self._publishing = publishing = PublishHandler(client, limits.body_bytes)
         self.channels = channels = ChannelHandlers(self._callers.polls, limits.body_bytes)
+        self._members = members = MemberHandlers(client, limits, self._callers.polls, digest)
         self._below: dict[str, dict[str, Handler]] = {
             TOPICS: {"POST": publishing.publish},
             BELOW: {"GET": subscriptions.show, "DELETE": subscriptions.delete},
+            GROUPS: dict.fromkeys(METHODS, members.member),
         }
         """By what the address begins with."""
         self._between: dict[tuple[str, str], dict[str, Handler]] = {
@@ -107,7 +113,8 @@ class GatewayApp:
     @asynccontextmanager
     async def _living(self, _: object) -> AsyncIterator[None]:
         cursors = CursorCodec(await secret_of(self._client.redis, SECRET))
-        async with self._client.publisher() as publisher, Feeds(self._client, cursors) as feeds:
+        joined = self._members.begin(await secret_of(self._client.redis, MEMBERS_SECRET))
+        async with self._client.publisher() as publisher, Feeds(self._client, cursors) as feeds, joined:
             self._publishing.begin(publisher, carrying=self._traces is None)
             reading = SinceReading(self._client, feeds, cursors)
             self._messages.begin(reading, cursors)
@@ -119,6 +126,7 @@ class GatewayApp:
             ):
                 self.channels.begin(channels, cursors)
                 yield
+        self._members.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the life of the application."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from streamlease.agent.client import connect
+from streamlease.gateway.members.gateway_lines import certificate_digest
 from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.entries.decoding import prepare
 
@@ -103,7 +104,7 @@ async def serve_gateway(
 
     prepare()
     async with connect(url) as client:
-        app = GatewayApp(client, tokens=tokens, limits=limits, webhooks=webhooks)
+        app = GatewayApp(client, tokens=tokens, limits=limits, webhooks=webhooks, digest=_digest(certificate))
         config = gateway_config(app, ssl_certfile=certificate, ssl_keyfile=key)
         try:
             config.load()
@@ -113,6 +114,14 @@ async def serve_gateway(
                 f"give two PEM files that belong together"
             ) from None
         await HttpServer(config, begun=ready).serve(sockets=[listener])
+
+
+def _digest(certificate: Path | None) -> str:
+    """That of the certificate by which other gateways know this one; empty if they cannot."""
+    try:
+        return "" if certificate is None else certificate_digest(certificate.read_text())
+    except (OSError, ValueError):  # what else is wrong with it is told when it is loaded
+        return ""
 
 
 def run_quickly(work: Coroutine[Any, Any, None]) -> None:

@@ -54,11 +54,12 @@ class MessageHandlers:
             finally:
                 self._polls.leave(call.client)
         await call.answer(
-            200, _rendered(page, form), form.encode(), (b"streamlease-next", page.next_text.encode())
+            200, rendered(page, form), form.encode(), (b"streamlease-next", page.next_text.encode())
         )
 
 
-def _rendered(page: MessagePage, form: str) -> bytes:
+def rendered(page: MessagePage, form: str) -> bytes:
+    """A page in one of the `FORMS`."""
     if form == JSON:
         return page.json
     return page.lines if form == NDJSON else page.arrow

@@ -15,6 +15,7 @@ from streamlease.gateway.core.answer_models import ProblemDocument, ShownMessage
 from streamlease.gateway.core.bodies import EVENT, EVENTS_BATCH, CloudEvent, PublishLine
 from streamlease.gateway.core.questions import LIMIT, MOST_LIMIT, MOST_WAIT
 from streamlease.gateway.http_calls import HttpCall
+from streamlease.gateway.members.described_members import MEMBER_MODELS, member_paths
 from streamlease.gateway.problems import BASE, PROBLEMS
 from streamlease.gateway.webhooks.core.subscribing_forms import (
     ID,
@@ -66,6 +67,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     ShownWebhooks,
     WebhookDelivered,
     *CHANNEL_MODELS,
+    *MEMBER_MODELS,
 )
 
 
@@ -105,6 +107,7 @@ def description() -> dict[str, Any]:
                         "delete": _subscription("unsubscribe", "End one."),
                     },
                     **channel_paths(_problems()),
+                    **member_paths(_messages()["responses"]["200"], _problems()),
                 }
             ),
             "/healthz": {"get": _probe("health", "The process lives.", JSON)},

@@ -19,8 +19,18 @@ from streamlease.gateway.core.refusals import (
     WrongMethod,
     WrongType,
 )
+from streamlease.gateway.members.core.member_refusals import (
+    ComingBack,
+    Misdirected,
+    NotCommitted,
+    NotHandedOut,
+    NotHeld,
+    UnknownMember,
+)
 from streamlease.protocol.errors import (
     Fenced,
+    GroupConflict,
+    HistoryTruncated,
     Indefinite,
     InvalidInput,
     InvalidOption,
@@ -33,9 +43,11 @@ from streamlease.protocol.errors import (
     StreamleaseError,
     StreamSealed,
     TaskFailed,
+    UnknownGroup,
     UnknownSpace,
     Unsupported,
 )
+from streamlease.registry.members.member_records import MemberGone, ServedElsewhere
 from streamlease.registry.webhooks.webhook_records import SlotFull
 from streamlease.streams.publish.kept_answers import KeyReused
 
@@ -58,20 +70,31 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     OtherHost: (403, "other-host"),
     NotFound: (404, "not-found"),
     UnknownSpace: (404, "unknown-space"),
+    UnknownGroup: (404, "unknown-group"),
+    UnknownMember: (404, "unknown-member"),
+    MemberGone: (404, "unknown-member"),
     WrongMethod: (405, "wrong-method"),
     NotAcceptable: (406, "not-acceptable"),
     StreamSealed: (409, "stream-sealed"),
     Fenced: (409, "fenced"),
+    GroupConflict: (409, "group-conflict"),
+    NotHeld: (409, "not-held"),
+    NotHandedOut: (409, "not-handed-out"),
+    NotCommitted: (409, "not-committed"),
+    HistoryTruncated: (410, "history-truncated"),
     TruncatedSince: (410, "history-truncated"),
     BodyTooLarge: (413, "body-too-large"),
     WrongType: (415, "wrong-type"),
     MessageTooLarge: (413, "message-too-large"),
     SchemaMismatch: (422, "schema-mismatch"),
+    Misdirected: (421, "misdirected"),
     TooMuch: (429, "too-much"),
     SlotFull: (429, "too-much"),
     Unsupported: (501, "unsupported"),
     StoreUnavailable: (503, "store-unavailable"),
     StoreRefused: (503, "store-refused"),
+    ComingBack: (503, "coming-back"),
+    ServedElsewhere: (503, "served-elsewhere"),
     TaskFailed: (503, "task-failed"),
     NotDurable: (504, "not-durable"),
     Indefinite: (504, "indefinite"),

@@ -25,6 +25,11 @@ a script may touch them together::
     sl:{g:GROUP/FILTER}:told       hash    session, stream and offset from which retention passed its query,
                                            which failed of it and need not again -> when (s): 30 days
     sl:{g:GROUP/FILTER}:news       channel published when its leader or its leases may have changed
+    sl:{g:GROUP/FILTER}:member:ID  hash    a member that speaks HTTP: arrival, gateway and address (of who
+                                           serves it; empty: nobody), session, name, timeout (ms), start;
+                                           handed:STREAM: lease epoch and end of what was handed out; lasts
+                                           for `timeout`
+    sl:{w:GATEWAY}:alive           string  a gateway lives; lasts for seconds (`registry/members`)
     sl:{groups}:ids                set     every declared $shared/GROUP/FILTER or $queue/GROUP/FILTER
     sl:{groups}:news               channel published when a group is declared or deleted
     sl:{spaces}:passed             hash    groups: how often retention passed any, a sign to look at @passed.
@@ -131,6 +136,16 @@ def news(group: str) -> str:
 def replayed(group: str) -> str:
     """Key of the dead letters that were replayed."""
     return _group(group, "replayed")
+
+
+def group_member(group: str, member: str) -> str:
+    """Key of a member that speaks to gateways (`registry/members`)."""
+    return _group(group, f"member:{member}")
+
+
+def gateway(gateway: str) -> str:
+    """Key of the sign of life of a gateway."""
+    return f"sl:{{w:{gateway}}}:alive"
 
 
 def pulses(tag: str) -> str:

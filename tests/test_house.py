@@ -185,6 +185,7 @@ STOREYS = [
     "gateway.core",
     "gateway.channels.core",
     "gateway.webhooks.core",
+    "gateway.members.core",
     "gateway",
     "admin",
 ]

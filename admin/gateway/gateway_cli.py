@@ -76,9 +76,26 @@ def gateway(
             help="How long a callback may fail until its webhook is suspended.",
         ),
     ] = "1d",
+    max_members: Annotated[
+        int,
+        typer.Option(
+            envvar="STREAMLEASE_GATEWAY_MAX_MEMBERS", help="Most members of groups that are served here."
+        ),
+    ] = 2_000,
+    max_client_members: Annotated[
+        int,
+        typer.Option(envvar="STREAMLEASE_GATEWAY_MAX_CLIENT_MEMBERS", help="The same of one client."),
+    ] = 2_000,
+    max_uncommitted: Annotated[
+        str,
+        typer.Option(
+            envvar="STREAMLEASE_GATEWAY_MAX_UNCOMMITTED",
+            help="Most that a member of a group may have been handed without a commit.",
+        ),
+    ] = "16MiB",
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Serve HTTP to programs of any language until SIGTERM or Ctrl-C: publish, read, follow, webhooks.
+    """Serve HTTP to programs of any language until SIGTERM or Ctrl-C: publish, read, groups, webhooks.
 
     Any number of gateways may run side by side behind a load balancer: they keep nothing.
     Probes: GET /healthz (the process lives) and GET /readyz (Redis answers); metrics: GET /metrics.
@@ -101,7 +118,15 @@ def gateway(
         raise Unsupported(
             f"the gateway needs the package {error.name}: run pip install 'streamlease[gateway]'"
         ) from None
-    limits = GatewayLimits(parse_size("--max-body", max_body), max_rate, max_polls, max_client_polls)
+    limits = GatewayLimits(
+        parse_size("--max-body", max_body),
+        max_rate,
+        max_polls,
+        max_client_polls,
+        max_members,
+        max_client_members,
+        parse_size("--max-uncommitted", max_uncommitted),
+    )
     patience = Patience(suspend_after_ms=parse_duration("--suspend-callbacks-after", suspend_callbacks_after))
     webhooks = WebhookSettings(allow_private=allow_private_callbacks, patience=patience)
     known = None if tokens is None else TokenFile(tokens)

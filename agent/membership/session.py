@@ -103,6 +103,11 @@ class Session:
         """Leave at once, with the progress reported so far."""
         self._leave(Disconnected())
 
+    def abandon(self) -> None:
+        """Another process carries the session on: nobody is told anything."""
+        if not self.over:
+            self._over()
+
     def end(self, why: StreamleaseError) -> None:
         """The session is over at once: the handler is told why, and the leader if that still works."""
         if self.over:

@@ -81,6 +81,16 @@ class ClientRights:
                 f"use a narrower filter, or have one that includes it added under 'consume'"
             )
 
+    def check_group(self, group: str) -> None:
+        """Raises:
+        NotAllowed: it may not be a member of `group`.
+        """
+        if self.name is not None and self.groups is not None and group not in self.groups:
+            raise NotAllowed(
+                f"token {self.name!a} may not be a member of group {ascii(group)[:80]}: "
+                f"use another group, or have it added under 'groups'"
+            )
+
 
 EVERYTHING = ClientRights(None)
 """Of a client that needs no token."""

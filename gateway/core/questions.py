@@ -49,7 +49,7 @@ def parse_question(
         filter=check_filter(given["filter"]),
         since=parse_since(given.get("since", "latest"), cursors),
         limit=_limit(given.get("limit")),
-        wait=_wait(given.get("wait")),
+        wait=parse_seconds("wait", given.get("wait"), MOST_WAIT),
     )
 
 
@@ -63,7 +63,7 @@ def parse_since(text: str, cursors: CursorCodec) -> Point:
     if text in ("earliest", "latest"):
         return "earliest" if text == "earliest" else "latest"
     # In a query a plus sign is a space, and people forget to write it as %2B.
-    moment = _moment(text) or _moment(text.replace(" ", "+"))
+    moment = parse_moment(text) or parse_moment(text.replace(" ", "+"))
     if moment is None:
         return cursors.parse(text)
     if moment.tzinfo is None:
@@ -71,7 +71,8 @@ def parse_since(text: str, cursors: CursorCodec) -> Point:
     return moment.astimezone(UTC)
 
 
-def _moment(text: str) -> datetime | None:
+def parse_moment(text: str) -> datetime | None:
+    """The time that a text names, in UTC unless it has no zone; None if it is none."""
     if not 10 <= len(text) <= 40 or text[4] != "-":
         return None
     try:
@@ -89,12 +90,17 @@ def _limit(text: str | None) -> int:
     return int(text)
 
 
-def _wait(text: str | None) -> float:
+def parse_seconds(name: str, text: str | None, most: float) -> float:
+    """So many seconds; 0 if nothing is said.
+
+    Raises:
+        InvalidOption: it is no number from 0 to `most`.
+    """
     if text is None:
         return 0.0
     seconds = -1.0
     if text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 10:
         seconds = float(text)
-    if not 0 <= seconds <= MOST_WAIT:
-        raise InvalidOption(f"wait is {ascii(text)[:80]}: give seconds from 0 to {MOST_WAIT:.0f}")
+    if not 0 <= seconds <= most:
+        raise InvalidOption(f"{name} is {ascii(text)[:80]}: give seconds from 0 to {most:.0f}")
     return seconds

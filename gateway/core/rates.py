@@ -37,6 +37,12 @@ class GatewayLimits:
     """Long polls and event streams of all clients."""
     client_polls: int = 20_000
     """Those of one client."""
+    members: int = 2_000
+    """Members of groups that are served here."""
+    client_members: int = 2_000
+    """Those of one client."""
+    member_bytes: int = 16 * 1024 * 1024
+    """What a member may have been handed without a commit."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.body_bytes <= 1 << 30:
@@ -48,6 +54,14 @@ class GatewayLimits:
         for polls in (self.open_polls, self.client_polls):
             if not 1 <= polls <= 1_000_000:
                 raise InvalidOption(f"the limit of open polls is {polls}: give 1 to 1000000")
+        for members in (self.members, self.client_members):
+            if not 1 <= members <= 1_000_000:
+                raise InvalidOption(f"the limit of members is {members}: give 1 to 1000000")
+        if not 1 <= self.member_bytes <= 1 << 30:
+            raise InvalidOption(
+                f"the limit of what a member has not committed is {self.member_bytes}: "
+                f"give 1 to {1 << 30} bytes"
+            )
 
 
 class Rates:
