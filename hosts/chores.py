@@ -24,6 +24,9 @@ from streamlease.streams.redis.connection import AsyncRedis
 
 log = logging.getLogger(__name__)
 
+AGAIN_SECONDS = 0.2
+"""How soon a round is done again that failed: what it was told of is not told again."""
+
 
 class Chores:
     """Those of one host.
@@ -94,4 +97,6 @@ class Chores:
             await self.keepers.round()
         except StreamleaseError as error:
             log.warning("epochs: %s", error)
+            await asyncio.sleep(AGAIN_SECONDS)
+            return
         await self.keepers.until_defined()
