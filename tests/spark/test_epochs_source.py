@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from streamlease.hosts.keepers import Keepers
-from streamlease.protocol.acts import MoveStream
+from streamlease.protocol.acts import MoveStream, ReleaseStream
 from streamlease.protocol.errors import ActRefused, InvalidOption
+from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import FixCut
 from streamlease.spark.continuous import continuous
 from streamlease.spark.query import epoch_following
@@ -23,7 +24,7 @@ from streamlease.streams.redis.connection import ask
 from tests.epochs.playing import Hand, hand, kept
 from tests.spark.refusals import one_line
 from tests.spark.test_available import only_batch
-from tests.spark.world import SPACE, SUBSCRIPTION, Checkpoint, Query, World, wait_for
+from tests.spark.world import SPACE, SUBSCRIPTION, Checkpoint, Query, World, run_together, wait_for
 
 ROWS = 5
 """Messages of an epoch: in streams 0 and 1, and of every third epoch in stream 2 too."""
@@ -389,3 +390,62 @@ def test_several_spaces(play: Play) -> None:
 def test_continuous_mode() -> None:
     with pytest.raises(InvalidOption, match=r"^epochs is 'atomic', and continuous mode"):
         continuous(None, "$shared/g/t/#", print, epochs="atomic")  # type: ignore[arg-type]
+
+
+def parts_of_epochs(play: Play, *checkpoints: Checkpoint) -> dict[tuple[int, str], list[tuple[int, int]]]:
+    """Which query and micro-batch has what a stream has of an epoch; each has all of it."""
+    wholes = Counter((epoch, stream) for (stream, _), epoch in play.epochs.items())
+    parts: defaultdict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+    for query, checkpoint in enumerate(checkpoints):
+        for batch, rows in sorted(checkpoint.sink.items()):
+            found = Counter((play.epochs[row.stream, row.offset], row.stream) for row in rows)
+            assert found.items() <= wholes.items(), f"query {query}, batch {batch}: a part was cut in two"
+            for part in found:
+                parts[part].append((query, batch))
+    return parts
+
+
+@pytest.mark.parametrize("phase", ["fixed", "logged", "read", "sunk"])
+def test_a_stream_that_is_released_divides_no_micro_batch_that_spark_has_begun(
+    play: Play, phase: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a cut that Spark has not logged, the stream comes later, which is told. Nothing comes twice."""
+    world = play.world
+    world.lead()
+    query = atomic(play, maxEpochsPerTrigger=2)
+    for _ in range(6):
+        play.epoch()
+    query.run_until(phase)
+    released = world.streams[1]
+    world._thread.call(world._client.act(SUBSCRIPTION, ReleaseStream(stream=released), who="ann"))
+    play.epoch()
+    query.run(lambda: world.all_committed)
+    world.check(query.checkpoint)
+    parts = parts_of_epochs(play, query.checkpoint)
+    split = {
+        epoch for epoch in range(play.next) if len({parts[one][0] for one in parts if one[0] == epoch}) > 1
+    }
+    assert split == ({0, 1} if phase == "fixed" else set())
+    told = "1 of 3 streams were taken out of it by force, so it lacks their part" in caplog.text
+    assert told is (phase == "fixed")
+
+
+def test_a_stream_that_is_taken_after_the_revocation_timeout_brings_its_parts_whole(play: Play) -> None:
+    world = play.world
+    options = GroupOptions(revocation_timeout_ms=200)
+    world._thread.call(world._client.groups.declare(SUBSCRIPTION, "earliest", options=options))
+    world.lead()
+    one = atomic(play)
+    for _ in range(3):
+        play.epoch()
+    one.run_until("logged")
+    two = atomic(play)
+    two.run(lambda: len(two.held) == 2)
+    play.epoch()
+    run_together(one, two, done=lambda: world.all_committed)
+    world.check(one.checkpoint, two.checkpoint, duplicates=True)
+    parts = parts_of_epochs(play, one.checkpoint, two.checkpoint)
+    assert any(len(batches) > 1 for batches in parts.values())
+    for epoch in range(3):
+        first = {batches[0] for (of, _), batches in parts.items() if of == epoch}
+        assert first == {(0, 0)}, "the open micro-batch keeps all of it"
