@@ -33,6 +33,7 @@ from streamlease.agent.listening import PlainBatch
 from streamlease.agent.listening import PlainSubscription as AsyncPlainSubscription
 from streamlease.agent.loop import LoopThread, ManagerBridge, opening, waiting
 from streamlease.protocol.epochs.order import Epoch
+from streamlease.services.service import Serving as AsyncServing
 from streamlease.streams.collections.core.multiset import Change, Item
 from streamlease.streams.entries.message_rows import HeadersInput
 from streamlease.streams.epochs.epoch_publisher import EpochInput
@@ -58,6 +59,7 @@ __all__ = [
     "EpochSubscription",
     "PlainSubscription",
     "Publisher",
+    "Serving",
     "Subscription",
     "connect",
 ]
@@ -110,6 +112,12 @@ class Collection(ManagerBridge[AsyncCollection]):
     def frontier(self) -> list[Epoch] | None:
         """The lower frontier, in spaces with epochs."""
         return self._inner.frontier
+
+
+class Serving(ManagerBridge[AsyncServing]):
+    """``client.serve(...)``: a context manager. The handlers run on the client's event loop."""
+
+    close = waiting(AsyncServing.close)
 
 
 class EpochPublisher(ManagerBridge[AsyncEpochPublisher]):
@@ -253,6 +261,8 @@ class Client(ManagerBridge[asynchronous.Client]):
         return (EpochGroupSubscription if inner.whole_epochs else Subscription)(self._loop, inner)
 
     collection = opening(asynchronous.Client.collection, Collection)
+    serve = opening(asynchronous.Client.serve, Serving)
+    call = waiting(asynchronous.Client.call)
 
 
 def connect(url: str | None = None, *, embedded: bool = True) -> Client:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -37,6 +37,9 @@ LONGEST_MESSAGE = 1000
 BEHIND_SECONDS = 10.0
 """How long it is tried to send an answer after its caller has given up, should the clocks differ."""
 
+ANSWER_TRIES = 5
+"""So often an answer is sent again to a caller that has no stream just now."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -45,16 +48,23 @@ class Binding:
 
     Args:
         limit: how many requests are at work at once.
+        has_lapsed: whether callers may have given up what came and was not begun.
     """
 
     def __init__(
-        self, service: str, handlers: Mapping[str, TypedHandler], limit: int, outbox: Outbox
+        self,
+        service: str,
+        handlers: Mapping[str, TypedHandler],
+        limit: int,
+        outbox: Outbox,
+        has_lapsed: Callable[[], bool],
     ) -> None:
         self.service = service
         self.handlers = handlers
         self.leaving = False
         """It takes nothing more."""
         self._limit = limit
+        self._has_lapsed = has_lapsed
         self._outbox = outbox
         self._loop = asyncio.get_running_loop()
         self._running: dict[tuple[str, int], tuple[asyncio.Task[None], int]] = {}
@@ -127,8 +137,10 @@ class Binding:
     async def _work(self, handler: TypedHandler, sender: str, frame: RequestFrame, until: float) -> None:
         """The task of one request: it never raises."""
         try:
+            if self._has_lapsed():
+                return  # the process stood still before it came to this
             head, payload = await self._answer(handler, frame)
-            self._outbox.post(keys.answers(sender), Outgoing(head, payload, until))
+            self._outbox.post(keys.answers(sender), Outgoing(head, payload, until, tries=ANSWER_TRIES))
         except asyncio.CancelledError:
             pass  # whoever cancelled it has told the caller, or is the caller
         finally:
@@ -175,7 +187,9 @@ class Binding:
 def refuse(outbox: Outbox, sender: str, call: int, reason: str, why: str, seconds: float) -> None:
     """Tell a caller why there is no answer."""
     until = asyncio.get_running_loop().time() + seconds + BEHIND_SECONDS
-    outbox.post(keys.answers(sender), Outgoing(refusal_head(call, reason), why.encode(), until))
+    outbox.post(
+        keys.answers(sender), Outgoing(refusal_head(call, reason), why.encode(), until, tries=ANSWER_TRIES)
+    )
 
 
 def _failure(message: str, kind: str, error: BaseModel | None) -> bytes:

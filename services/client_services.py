@@ -8,7 +8,7 @@ from typing import TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel
 
-from streamlease.services.endpoint import Endpoint
+from streamlease.services.endpoint import LEASE_MS, Endpoint
 from streamlease.services.handlers import Handler
 from streamlease.services.service import Serving
 from streamlease.streams.redis.connection import AsyncRedis
@@ -85,7 +85,7 @@ class ClientServices:
                 ended, self._endpoint = self._endpoint, None
                 await ended.close()
             if self._endpoint is None:
-                endpoint = Endpoint(self._redis)
+                endpoint = Endpoint(self._redis, LEASE_MS)
                 await endpoint.start()
                 self._endpoint = endpoint
             return self._endpoint

@@ -33,6 +33,7 @@ from collections.abc import Mapping
 
 from streamlease.protocol.errors import (
     Indefinite,
+    InvalidInput,
     InvalidOption,
     StoreRefused,
     StoreUnavailable,
@@ -86,7 +87,7 @@ class Endpoint:
         lease_ms: how long it counts after its last sign of life.
     """
 
-    def __init__(self, redis: AsyncRedis, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, redis: AsyncRedis, lease_ms: int) -> None:
         self._redis = redis
         self._loop = asyncio.get_running_loop()
         self.id = random_token()
@@ -130,6 +131,8 @@ class Endpoint:
                 await ask(self._redis, [("DEL", self._answers.key)])
         except (TimeoutError, *_UNANSWERED):
             pass  # what cannot leave in time is lost, which is Indefinite to callers; the rest expires
+        self.caller.asking.end(InvalidInput("the client was closed"))
+        self._outbox.close()
         await self._tasks.close()
         await self._reading.close()
         await self._writing.close()
@@ -160,7 +163,9 @@ class Endpoint:
                     f"or connect another client"
                 )
             self._lives.served[service] = ServedRow(row, types)
-            self._bindings[service] = Binding(service, handlers, limit, self._outbox)
+            self._bindings[service] = Binding(
+                service, handlers, limit, self._outbox, lambda: self._lives.has_lapsed
+            )
             try:
                 if self._lives.holds:
                     await self._lives.hold()
@@ -274,6 +279,7 @@ class Endpoint:
         )  # fmt: skip
         replies = await self._reading.read(answers.key, commands)
         if replies is None:
+            self._renew_now.set()  # whatever ended the line, the streams may have gone with it
             replies = await ask(self._redis, commands)
         for key, entries in replies[-1] or ():
             stream = requests if key == requests.key.encode() else answers

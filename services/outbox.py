@@ -30,6 +30,7 @@ MOST_ENTRIES = 10_000
 """About how many entries a stream holds; older ones are dropped. Who reads so little has lost its lease."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+AGAIN_SECONDS = 0.5
 
 
 class Sent(Protocol):
@@ -58,6 +59,8 @@ class Outgoing(NamedTuple):
     """By the clock of the event loop: then nobody wants it."""
     call: Sent | None = None
     """Told what comes of it."""
+    tries: int = 0
+    """So often it is sent again to a receiver that has no stream: it makes one anew if Redis has lost it."""
 
     @property
     def wanted(self) -> bool:
@@ -98,11 +101,14 @@ class Outbox:
         self._under_way: set[str] = set()
         self._due = False
         self._number = 0
+        self._closed = False
         self._empty = asyncio.Event()
         self._empty.set()
 
     def post(self, key: str, frame: Outgoing) -> None:
         """Put a frame on its way to the stream `key`, in order, without waiting."""
+        if self._closed:
+            return
         waiting = self._waiting.get(key)
         if waiting is None:
             waiting = self._waiting[key] = deque()
@@ -111,6 +117,11 @@ class Outbox:
         if not self._due and key not in self._under_way:
             self._due = True
             self._loop.call_soon(self._send)
+
+    def close(self) -> None:
+        """Send nothing more; who still waits is told nothing."""
+        self._closed = True
+        self._waiting.clear()
 
     async def empty(self) -> None:
         """Wait until nothing waits or is under way."""
@@ -246,11 +257,16 @@ class Outbox:
 
     def _told(self, entry: _Entry, reply: bytes | None) -> None:
         self._under_way.discard(entry.key)
-        if reply is None:
-            for frame in entry.frames:
-                if frame.call is not None:
-                    frame.call.sent = entry.doubtful
-                    frame.call.gone()
+        if reply is not None:
+            return
+        for frame in entry.frames:
+            if frame.call is not None:
+                frame.call.sent = entry.doubtful
+                frame.call.gone()
+            elif frame.tries:
+                self._loop.call_later(
+                    AGAIN_SECONDS, self.post, entry.key, frame._replace(tries=frame.tries - 1)
+                )
 
     def _go_on(self) -> None:
         if self._waiting and not self._due:

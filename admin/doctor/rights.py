@@ -39,6 +39,7 @@ _FORMS: dict[str, tuple[str | int, ...]] = {
     "unlink": (NOBODY,), "exists": (NOBODY,), "sismember": (NOBODY, "m"), "hget": (NOBODY, "f"),
     "hmget": (NOBODY, "f"), "xrange": (NOBODY, "-", "+"),
     "xrevrange": (NOBODY, "+", "-"), "xread": ("STREAMS", NOBODY, "0"), "zrangebyscore": (NOBODY, 0, 0),
+    "zscore": (NOBODY, "m"),
     "set": (NOBODY, "v", "XX"), "hdel": (NOBODY, "f"), "srem": (NOBODY, "m"), "zrem": (NOBODY, "m"),
     "expire": (NOBODY, 1), "pexpire": (NOBODY, 1), "xadd": (NOBODY, "NOMKSTREAM", "*", "f", "v"),
     "xdel": (NOBODY, "1-1"), "xtrim": (NOBODY, "MINID", "0"),

@@ -66,9 +66,9 @@ NEWER = {"waitaof": "Redis 7.2"}
 _CONNECTION = frozenset({"ping", "select", "info", "time", "command|info", "cluster|slots", "asking"})
 _LOOK = frozenset(
     {
-        "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "sismember", "smembers", "type",
-        "xinfo|stream", "xlen", "xrange", "xread", "xrevrange", "zcard", "zrangebyscore", "evalsha",
-        "script|load", "subscribe", "unsubscribe",
+        "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "sismember", "smembers",
+        "type", "xinfo|stream", "xlen", "xrange", "xread", "xrevrange", "zcard", "zrangebyscore", "zscore",
+        "evalsha", "script|load", "subscribe", "unsubscribe",
     }
 )  # fmt: skip
 _WRITE = frozenset(

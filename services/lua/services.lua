@@ -30,8 +30,9 @@ end
 
 local function drop_types()
   local used = {}
-  for _, value in ipairs(redis.call('HVALS', KEYS[1])) do
-    used[string.match(value, '^%S+')] = true
+  local rows = redis.call('HGETALL', KEYS[1])
+  for place = 2, #rows, 2 do
+    used[string.match(rows[place], '^%S+')] = true
   end
   for _, digest in ipairs(redis.call('HKEYS', KEYS[3])) do
     if not used[digest] then
@@ -99,13 +100,13 @@ for place = 6, #ARGV, 5 do
   local row = ARGV[place] .. ' ' .. address
   named[row] = true
   stale = stale or redis.call('HGET', KEYS[1], row) ~= ARGV[place + 1]
-    or redis.call('HEXISTS', KEYS[3], ARGV[place + 2]) == 0
+    or not redis.call('HGET', KEYS[3], ARGV[place + 2])
 end
 if stale or not had then
   local all = redis.call('HGETALL', KEYS[1])
   for place = 6, #ARGV, 5 do
     local digest, types, judged = ARGV[place + 2], ARGV[place + 3], ARGV[place + 4]
-    if types == '' and redis.call('HEXISTS', KEYS[3], digest) == 0 then
+    if types == '' and not redis.call('HGET', KEYS[3], digest) then
       publish()
       return {'types', now, digest}
     end
