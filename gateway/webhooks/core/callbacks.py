@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from streamlease.protocol.errors import InvalidOption, StreamleaseError
 
 LONGEST = 2048
-_HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62}\.?)*\Z", re.ASCII)
+_LABEL = r"[a-z0-9_][a-z0-9_-]{0,62}"
+_HOST = re.compile(rf"(?=.{{1,253}}\Z)({_LABEL}\.)*{_LABEL}\.?\Z", re.ASCII)
 _PLAIN = re.compile(r"[!-\[\]-~]+\Z")
 """Printable ASCII without a backslash, which some take for a slash."""
 

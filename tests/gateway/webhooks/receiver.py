@@ -36,7 +36,10 @@ class Receiver:
         self.acknowledged: defaultdict[str, list[Any]] = defaultdict(list)
         """By subscription, the messages that were answered with 2xx."""
         self.answer: Callable[[Delivered], int | bytes | None] = lambda _: 200
+        self.secret = SECRET
         self.connections = 0
+        self.closes = False
+        """Whether it closes each connection behind its answer."""
         self._changed = asyncio.Event()
 
     def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
@@ -61,7 +64,7 @@ class Receiver:
                 headers = {n.lower(): v for n, v in (line.split(": ", 1) for line in lines if line)}
                 raw = await reader.readexactly(int(headers["content-length"]))
                 path = first.split()[1]
-                signature = hmac.new(SECRET.encode(), raw, hashlib.sha256).hexdigest()
+                signature = hmac.new(self.secret.encode(), raw, hashlib.sha256).hexdigest()
                 assert headers["streamlease-signature"] == f"sha256={signature}", headers
                 one = Delivered(path, headers, json.loads(raw), number)
                 assert headers["streamlease-subscription"] == one.body["subscription"]
@@ -76,6 +79,8 @@ class Receiver:
                     await asyncio.Event().wait()
                 else:
                     writer.write(answer)
+                if self.closes:
+                    return
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

@@ -127,3 +127,58 @@ async def test_a_gateway_that_is_killed_leaves_its_webhooks_to_the_other(
         once = list({(m["stream"], m["offset"]): m for m in receiver.acknowledged[id]}.values())
         check_whole(once, count)
     assert await left.slots() == SLOTS
+
+
+async def test_a_gateway_that_stood_still_repeats_nothing_when_it_goes_on(
+    gateways: list[Gateway], receiver: Receiver
+) -> None:
+    """Longer than its session: another one has its webhooks by then."""
+    ids = [f"h{number}" for number in range(WEBHOOKS)]
+    for id in ids:
+        await subscribe(gateways[0].http, receiver, id=id, since="earliest")
+    await spread(gateways)
+    stopped, left = gateways[1], gateways[0]
+    async with flood(left.http) as state:
+        await receiver.until(lambda: all(len(receiver.acknowledged[id]) > 50 for id in ids))
+        stopped.signal(signal.SIGSTOP)
+        until = state["count"] + 100
+        await receiver.until(lambda: all(len(receiver.payloads(id)) > until for id in ids), 90)
+        seen = len(receiver.deliveries)
+        stopped.signal(signal.SIGCONT)
+        await receiver.until(lambda: len(receiver.deliveries) > seen + 500)
+    await finished(left.http, receiver, ids, state["count"])
+    for id in ids:
+        assert check_repeats(receiver, id) <= 1
+        check_whole(once(receiver, id), state["count"])
+
+
+async def test_a_gateway_that_ends_hands_over_and_nothing_comes_twice(
+    gateways: list[Gateway], receiver: Receiver
+) -> None:
+    ids = [f"h{number}" for number in range(WEBHOOKS)]
+    for id in ids:
+        await subscribe(gateways[0].http, receiver, id=id, since="earliest")
+    await spread(gateways)
+    ending, left = gateways[1], gateways[0]
+    async with flood(left.http) as state:
+        await receiver.until(lambda: all(len(receiver.acknowledged[id]) > 50 for id in ids))
+        ending.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(ending.process.wait, 30) == 0
+        until = state["count"] + 100
+        await receiver.until(lambda: all(len(receiver.payloads(id)) > until for id in ids), 90)
+    await finished(left.http, receiver, ids, state["count"])
+    for id in ids:
+        assert check_repeats(receiver, id) == 0
+        check_whole(receiver.acknowledged[id], state["count"])
+
+
+async def finished(http: HttpClient, receiver: Receiver, ids: list[str], count: int) -> None:
+    """Wait until all webhooks have all messages."""
+    newest = str(count - 1)
+    await receiver.until(lambda: all(newest in receiver.payloads(id)[-300:] for id in ids), 90)
+    await receiver.until(lambda: all(len(once(receiver, id)) >= count for id in ids), 60)
+
+
+def once(receiver: Receiver, id: str) -> list[Any]:
+    """What was acknowledged, each message in the place where it came first."""
+    return list({(m["stream"], m["offset"]): m for m in receiver.acknowledged[id]}.values())
