@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import re
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ from streamlease.admin.redis.server_process import free_port
 from streamlease.admin.ui.board import Board
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.registry.keys import QUEUE, WAITING_JOBS
-from tests.admin.command import Command, InProcess, finish, until
+from tests.admin.command import Command, InProcess, finish, lines_of, until
 from tests.admin.test_doctor_and_serve import probe
 from tests.conftest import MakeServer
+from tests.mqtt.bridges import Bridges
+from tests.mqtt.broker import Broker
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -255,6 +259,39 @@ def test_an_admin_does_every_act_and_an_observer_sees_every_view(
     assert (done.code, done.err) == (0, ""), done
     told = [one for one in refusals(server) if not one.startswith("observer: ")]
     assert told == []
+
+
+def test_a_client_serves_a_gateway_and_a_bridge(
+    server: RedisServer, admin: InProcess, tmp_path: Path
+) -> None:
+    command = Command(tmp_path, as_user(server, CLIENT))
+    gateway = command.start("gateway", "--port", "0")
+    try:
+        (said,) = lines_of(gateway, 1)
+        url = said.removeprefix("the gateway is at ")
+        for _ in range(2):
+            request = urllib.request.Request(f"{url}v1/topics/flights/a", b"x", {"idempotency-key": "1"})
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                assert answer.status == 201
+        with urllib.request.urlopen(f"{url}v1/messages?filter=flights/a&since=earliest&wait=9") as answer:
+            assert len(json.load(answer)["messages"]) == 1
+    finally:
+        assert finish(gateway).code == 0
+    broker, bridges = Broker(tmp_path / "broker").start(), Bridges(tmp_path, as_user(server, CLIENT))
+    try:
+        into = bridges.start(broker.url, "--filter", "flights/#", "--client-id", "in")
+        group = ("--out", "$shared/out/flights/#", "--from", "earliest")
+        out = bridges.start(broker.url, *group, "--client-id", "out")
+        with broker.client() as client:
+            client.publish("flights/b", b"y")
+        until(lambda: into.count("brought_total") == 1)
+        until(lambda: out.count("sent_total") == 1)
+        until(lambda: into.ready() and out.ready())
+        assert (into.end(), out.end()) == (0, 0)
+    finally:
+        bridges.end()
+        broker.stop()
+    assert refusals(server) == []
 
 
 async def test_an_observer_serves_the_page(server: RedisServer, admin: InProcess) -> None:

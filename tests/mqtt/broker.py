@@ -146,11 +146,15 @@ class MqttClient:
         *,
         user: str | None = None,
         password: str | None = None,
+        clean_session: bool | None = None,
         prepare: Callable[[paho.Client], object] | None = None,
     ) -> None:
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
         self._client = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id=client_id, protocol=VERSIONS[version]
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            clean_session=clean_session,
+            protocol=VERSIONS[version],
         )
         if user is not None:
             self._client.username_pw_set(user, password)
