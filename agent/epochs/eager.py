@@ -83,11 +83,13 @@ class EagerReader:
         """
         for space in self._spaces:
             found = space.taken(await ask(self._redis, space.commands()))
-            if space.has_failed_over and self._core.has_open(space.space):
-                raise EpochsLost(
-                    f"Redis failed over or was restarted: what was handed out of open epochs of space "
-                    f"{space.space} may be lost, and nobody would tell; begin again"
-                )
+            if space.has_failed_over:
+                self._staged.has_failed_over(space.space)
+                if self._core.has_open(space.space):
+                    raise EpochsLost(
+                        f"Redis failed over or was restarted: what was handed out of open epochs of space "
+                        f"{space.space} may be lost, and nobody would tell; begin again"
+                    )
             for bound in found:
                 self.steps += 1
                 async for told in self._boundary(space, bound):

@@ -53,6 +53,12 @@ class StagedLogs:
         self._came = came
         self._schema = schema
         self._at: dict[StreamId, int] = {}
+        self._entered: dict[tuple[str, str], int] = {}
+        """Space and publisher -> the highest incarnation that is known to have entered."""
+
+    def has_failed_over(self, space: str) -> None:
+        """Redis may have lost who entered."""
+        self._entered = {of: inc for of, inc in self._entered.items() if of[0] != space}
 
     async def open(self, streams: Sequence[StreamId], *, at_ends: bool) -> None:
         """Follow `streams`.
@@ -108,24 +114,41 @@ class StagedLogs:
                 ("HGET", stream_meta(stream), "schemas"),
             ]
         replies = await ask(self._redis, asked)
+        read = {
+            stream: [(parse_staged(stream, (one[0], one[1])), (one[0], one[1])) for one in entries]
+            for stream, entries in zip(streams, replies[::3], strict=True)
+        }
+        await self._look_who_entered([staged for entries in read.values() for staged, _ in entries])
         found: list[EarlyBatch] = []
         more: set[StreamId] = set()
-        for stream, entries, next, schemas in zip(
-            streams, replies[::3], replies[1::3], replies[2::3], strict=True
-        ):
+        for (stream, entries), next, schemas in zip(read.items(), replies[1::3], replies[2::3], strict=True):
             self._check(stream, int(next or 0))
-            found += self._taken(stream, [(one[0], one[1]) for one in entries], schemas)
+            found += self._taken(stream, entries, schemas)
             if len(entries) == COUNT:
                 more.add(stream)
         return found, more
 
-    def _taken(self, stream: StreamId, entries: Iterable[Entry], schemas: bytes | None) -> list[EarlyBatch]:
+    async def _look_who_entered(self, entries: Iterable[StagedEntry]) -> None:
+        """Whoever stages has entered before: if that is not there, Redis lost it, and none of it counts."""
+        wanted: dict[str, dict[str, None]] = {}
+        for one in entries:
+            if one.inc > self._entered.get((one.stream.space, one.name), -1):
+                wanted.setdefault(one.stream.space, {})[one.name] = None
+        for space, names in wanted.items():
+            (records,) = await ask(self._redis, [("HMGET", keys.writers(space), *names)])
+            for name, record in zip(names, records, strict=True):
+                if record is not None:
+                    self._entered[space, name] = int(record.partition(b" ")[0])
+
+    def _taken(
+        self, stream: StreamId, entries: Iterable[tuple[StagedEntry, Entry]], schemas: bytes | None
+    ) -> list[EarlyBatch]:
         versions = load_versions(schemas) if schemas else None
         wanted: list[tuple[StagedEntry, Entry]] = []
-        for entry in entries:
-            staged = parse_staged(stream, entry)
+        for staged, entry in entries:
             self._at[stream] = staged.to
-            if self._came(staged):
+            entered = staged.inc <= self._entered.get((stream.space, staged.name), -1)
+            if entered and self._came(staged):
                 wanted.append((staged, entry))
         return [
             EarlyBatch(

@@ -304,3 +304,21 @@ def test_other_data_are_noticed_once_and_only_where_redis_tells() -> None:
         followed.taken([[b"0", lineage], []])
         seen.append(followed.has_failed_over)
     assert seen == [False, False, False, True, False, False, False, True]
+
+
+async def test_what_is_staged_by_somebody_of_whom_redis_lost_that_he_entered_is_left_out(
+    client: Client,
+) -> None:
+    """As after a failover: it becomes part of no epoch, and nobody would tell that it was aborted."""
+    a, b, keeper = await hand(client.redis, "a"), await hand(client.redis, "b"), await kept(client)
+    await settled(keeper)
+    async with client.listen(ALL, start="earliest", epochs="eager") as eager:
+        await ask(client.redis, [("HDEL", keys.writers("space"), "a")])
+        await a.send(0, "void")
+        await b.send(0, "b0")
+        assert await some(eager, 1) == [((0,), "b", ["b0"])]
+        again = await hand(client.redis, "a")
+        await again.send(0, "a0", shard=1)
+        await b.send(0, "b1", shard=2)
+        found = sorted(await some(eager, 2))
+        assert found == [((0,), "a", ["a0"]), ((0,), "b", ["b1"])]
