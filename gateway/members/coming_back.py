@@ -40,11 +40,6 @@ class FormerPlaces:
         self._reader = reader
         self._handed = handed
 
-    def end_of(self, stream: StreamId) -> int:
-        """Up to where a stream was handed out; 0 if that counts no more."""
-        place = self.places.get(str(stream))
-        return 0 if place is None else place.end
-
     async def have(self, stream: StreamId, offset: int) -> None:
         """Wait until the member can speak of `offset`, if it was handed out.
 

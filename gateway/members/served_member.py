@@ -37,7 +37,6 @@ from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
     from streamlease.agent.subscription import SharedReader
-    from streamlease.borrower.book import Held
     from streamlease.streams.redis.connection import AsyncRedis
 
 MOST_MESSAGES = 100_000
@@ -120,37 +119,45 @@ class ServedMember:
             self._poll.set_result(None)  # whoever asked before asks again, or is gone
         poll = self._poll = asyncio.get_running_loop().create_future()
         deadline = self._clock() + asked.wait
+        self._check_over()
+        known = await self._known(asked.since)
         while True:
-            page = self._page(asked)
-            self._check(asked, page)
-            if not page.count and (left := deadline - self._clock()) > 0 and not poll.done():
-                await self._come(asked, left, poll, gone)
-                continue
+            page = self._page(known, asked.limit)
             if page.count:
                 await self._note()
-            return page
+                return page
+            self._check_over()
+            if asked.since is not None and not self._handed.has_room:
+                await self.keep()
+                raise NotCommitted(
+                    f"{self._handed.messages} messages of {self._handed.bytes} bytes are handed out and not "
+                    f"committed: commit what is done, by POST to .../commit, before more comes"
+                )
+            left = deadline - self._clock()
+            if left <= 0 or poll.done():
+                return page
+            await self._come(asked.limit, left, poll, gone)
 
-    def _page(self, asked: AskedToFetch) -> MessagePage:
-        """What can be handed out now."""
+    def _check_over(self) -> None:
         if (error := self._reader.error) is not None:
             raise error
+
+    def _page(self, known: Cursor, limit: int) -> MessagePage:
+        """What can be handed out now."""
         self._tidy()
-        taking = PageTaking(self._known(asked.since), asked.limit)
-        count = 0
+        taking = PageTaking(known, limit)
+        count, more = 0, True
         for piece in [*self._handed]:
-            count, more = self._put(taking, piece, count)
-            if not more:
-                return taking.page(self._cursors)
+            if more:
+                count, more = self._put(taking, piece, count)
         for _ in range(PIECES):
-            if not self._handed.has_room:
+            if not more or not self._handed.has_room:
                 break
-            batches = self._reader.at_once(1, asked.limit - count)
+            batches = self._reader.at_once(1, limit - count)
             if not batches:
                 break
             self._handed.put(batches[0])
             count, more = self._put(taking, batches[0], count)
-            if not more:
-                break
         return taking.page(self._cursors)
 
     def _put(self, taking: PageTaking, piece: Batch, count: int) -> tuple[int, bool]:
@@ -164,33 +171,25 @@ class ServedMember:
             rows = rows.slice(int(offsets.searchsorted(start)))
         return count + rows.num_rows, taking.take(piece.stream, piece.end, rows)
 
-    def _known(self, since: Cursor | None) -> Cursor:
+    async def _known(self, since: Cursor | None) -> Cursor:
         """The places of a cursor that stand for what this session was handed out and has had ever since."""
         places = {}
         for stream, (place, ended) in since.places.items() if since is not None else ():
+            await self._former.have(stream, place - 1)
             held = self._reader.book.streams.get(str(stream))
-            if held is not None:
-                end = self._handed.end_of(stream) or held.committed
-                if place <= max(end, self._former.end_of(stream)):
-                    places[stream] = (place, ended)
+            if held is not None and place <= (self._handed.end_of(stream) or held.committed):
+                places[stream] = (place, ended)
         return Cursor(places)
-
-    def _check(self, asked: AskedToFetch, page: MessagePage) -> None:
-        if not page.count and asked.since is not None and not self._handed.has_room:
-            raise NotCommitted(
-                f"{self._handed.messages} messages of {self._handed.bytes} bytes are handed out and not "
-                f"committed: commit what is done, by POST to .../commit, before more comes"
-            )
 
     async def _come(
         self,
-        asked: AskedToFetch,
+        limit: int,
         seconds: float,
         poll: asyncio.Future[None],
         gone: asyncio.Future[None] | None,
     ) -> None:
         """Wait for something to hand out, for the next request, or so long."""
-        coming = asyncio.get_running_loop().create_task(self._next(asked.limit))
+        coming = asyncio.get_running_loop().create_task(self._next(limit))
         others = [poll] if gone is None else [poll, gone]
         try:
             await asyncio.wait({coming, *others}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -210,16 +209,19 @@ class ServedMember:
         self._handed.put(found)
 
     async def _note(self) -> None:
-        """Have the record say what is handed out, before an answer does."""
+        """Have the record say what is handed out, before an answer does.
+
+        Raises:
+            ServedElsewhere: another gateway serves the member: what is known here may be old.
+        """
         now = {str(p.stream): HandedPlace(p.held.lease_epoch, p.end) for p in self._handed}
         for stream, place in self._former.places.items():
             if stream not in now or place.end > now[stream].end:
                 now[stream] = place
         more = {stream: place for stream, place in now.items() if self._noted.get(stream) != place}
         done = [stream for stream in self._noted if stream not in now]
-        if more or done:
-            await self.keep(more, done)
-            self._noted = now
+        await self.keep(more, done)
+        self._noted = now
 
     async def keep(
         self, handed: Mapping[str, HandedPlace] | None = None, done: list[str] | None = None
@@ -239,6 +241,7 @@ class ServedMember:
             Fenced: a stream was taken away meanwhile; the others are committed.
             Indefinite, NotDurable: it was done, or it was not.
         """
+        self._check_over()
         ends = {stream: await self._ending(stream, next) for stream, next in offsets.items()}
         waits = [piece.commit(end) for piece, end in filter(None, ends.values())]
         for outcome in await asyncio.gather(*waits, return_exceptions=True):
@@ -266,7 +269,7 @@ class ServedMember:
         done = (await committed(self._redis, self._group, [str(stream)])).get(str(stream), 0)
         if next <= done:
             return None
-        self._check_held(stream)
+        await self._check_held(stream)
         raise NotHandedOut(
             f"stream {stream} was handed out up to offset {max(end or 0, done)}, and {next} is to be "
             f"committed: commit the offset behind the last message that is done"
@@ -280,11 +283,12 @@ class ServedMember:
             Fenced, Indefinite: as `Batch.fail`.
         """
         stream, offset = failed.stream, failed.offset
+        self._check_over()
         self._tidy()
         await self._former.have(stream, offset)
-        self._check_held(stream)
         piece = self._handed.holding(stream, offset)
         if piece is None or offset < piece.held.committed:
+            await self._check_held(stream)
             raise NotHandedOut(
                 f"offset {offset} of stream {stream} is not handed out, or committed already: "
                 f"fetch, and tell of a message that came with the newest answers"
@@ -297,14 +301,17 @@ class ServedMember:
         await self._note()
         return verdict
 
-    def _check_held(self, stream: StreamId) -> Held:
-        held = self._reader.book.streams.get(str(stream))
-        if held is None:
+    async def _check_held(self, stream: StreamId) -> None:
+        """Raises:
+        NotHeld: so it is.
+        ServedElsewhere: another gateway has to say that.
+        """
+        await self.keep()
+        if str(stream) not in self._reader.book.streams:
             raise NotHeld(
                 f"the member does not have stream {stream}: it was given to another one, or never was this "
                 f"one's; drop its messages, they come again to whoever has it"
             )
-        return held
 
     def _tidy(self) -> None:
         """Forget what is committed, comes again, or is somebody else's."""
