@@ -14,11 +14,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pyarrow as pa
 
+from bench import gateway_members
 from bench.frame import Frame, Table, percentile
 from streamlease.agent.client import connect
 
@@ -57,10 +59,16 @@ class _Connection:
         self._writer.write(request)
 
     async def answer(self) -> bytes:
+        return (await self.whole())[1]
+
+    async def whole(self) -> tuple[bytes, bytes]:
+        """The head of an answer, and its body."""
         head = await self._reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 20"), head + await self._reader.read(1000)
+        if head.startswith(b"HTTP/1.1 204"):
+            return head, b""
         place = head.lower().index(b"content-length: ") + 16
-        return await self._reader.readexactly(int(head[place : head.index(b"\r", place)]))
+        return head, await self._reader.readexactly(int(head[place : head.index(b"\r", place)]))
 
     async def ask(self, request: bytes) -> bytes:
         self.send(request)
@@ -106,6 +114,7 @@ async def _all(url: str) -> list[tuple[str, str, str, str]]:
         arrow = sink.getvalue().to_pybytes()
         rows.append(await _batches(port, process, "JSON lines", "application/x-ndjson", lines))
         rows.append(await _batches(port, process, "Arrow", "application/vnd.apache.arrow.stream", arrow))
+        rows += await _members(url, port, process)
         rows.append(await _fan_out(port, process, "long polls"))
         rows.append(await _fan_out(port, process, "event streams"))
     async with _gateway(url) as (port, process):
@@ -172,6 +181,22 @@ async def _latency(url: str, port: int, process: psutil.Process) -> tuple[str, s
     added = 1000 * (percentile(over, 50) - percentile(direct, 50))
     share = (_computed(process) - before) / sum(over)
     return "added latency of a single publish, p50", f"{added:.2f} ms", f"{share:.0%}", "3 ms"
+
+
+async def _members(url: str, port: int, process: psutil.Process) -> list[tuple[str, str, str, str]]:
+    await gateway_members.fill(url, PAYLOAD)
+    connection, rows = await _Connection.open(port), []
+
+    async def ask(method: str, path: str, body: bytes, form: str) -> tuple[bytes, bytes]:
+        connection.send(_request(method, path, body, f"accept: {form}"))
+        return await connection.whole()
+
+    for form in gateway_members.FORMS:
+        rate, share = await _timed(process, partial(gateway_members.consume, ask, form))
+        name = f"messages through a member of a group, a commit for each {gateway_members.AT_A_TIME}, {form}"
+        rows.append((name, f"{rate:,.0f}/s", f"{share:.0%}, {share / rate * 1e6:.1f} us each", ""))
+    connection.close()
+    return rows
 
 
 async def _fan_out(port: int, process: psutil.Process, how: str) -> tuple[str, str, str, str]:
