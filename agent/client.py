@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
+from streamlease.catalog.shown import shown_by
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -69,6 +70,7 @@ class Client:
         self.groups = Groups(self.redis)
         self._embedded = embedded
         self._agent: Agent | None = None
+        self._shown = shown_by(self.redis)
         self._agent_lock = asyncio.Lock()
         self._readers: list[SharedReader | EpochGroupReader] = []
         self._tails: Tails | None = None
@@ -116,6 +118,7 @@ class Client:
         if self._agent is not None:
             await self._agent.close()
             self._agent = None
+        await self._shown.close()
         if self._tails is not None:
             await self._tails.close()
         await self.redis.aclose()
@@ -129,7 +132,7 @@ class Client:
                 ended, self._agent = self._agent, None
                 await ended.close()
             if self._agent is None:
-                agent = Agent(self.redis, embedded=self._embedded)
+                agent = Agent(self.redis, embedded=self._embedded, shown=self._shown)
                 await agent.start()
                 self._agent = agent
             return self._agent
@@ -160,7 +163,7 @@ class Client:
         """A publisher, to be used as a context manager; options as of `Publisher`."""
         from streamlease.streams.publish.publisher import Publisher
 
-        return Publisher(self.redis, spaces=self.spaces, **options)
+        return Publisher(self.redis, spaces=self.spaces, shown=self._shown.publication, **options)
 
     def epoch_publisher(self, space: str, name: str, /, **options: Any) -> EpochPublisher:
         """A publisher of messages of epochs, to be used as a context manager; as of `EpochPublisher`."""
@@ -259,7 +262,7 @@ class Client:
         from streamlease.agent.plain_ways import read_plain
 
         own, options = (self.redis, self.tails, self.spaces, self.agent), (max_batch, schema)
-        return read_plain(*own, filter, start, epochs, *options, follow=True)
+        return read_plain(*own, filter, start, epochs, *options, follow=True, shown=self._shown)
 
     @overload
     def history(
@@ -290,7 +293,7 @@ class Client:
         from streamlease.agent.plain_ways import after, read_plain
 
         own, options = (self.redis, self.tails, self.spaces, self.agent), (max_batch, schema)
-        return read_plain(*own, filter, after(since), epochs, *options, follow=False)
+        return read_plain(*own, filter, after(since), epochs, *options, follow=False, shown=self._shown)
 
     def collection(self, filter: str, *, start: Mapping[str, int] | None = None) -> Collection:
         """What is there of collections at one point (`items`), and then each change behind it, once.
@@ -304,7 +307,7 @@ class Client:
         """
         from streamlease.agent.collections.collection import Collection
 
-        return Collection(self.redis, self.tails, self.spaces, self.agent, filter, start)
+        return Collection(self.redis, self.tails, self.spaces, self.agent, filter, start, self._shown)
 
     @cached_property
     def _services(self) -> ClientServices:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamlease.agent.selecting import Selection
+from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
     HistoryTruncated,
     InvalidOption,
@@ -123,6 +124,7 @@ class PlainSubscription:
         max_batch: most messages in one batch.
         schema: the typed columns wanted, in spaces with a schema; None for all of a space's newest version.
         need_keepers: called if a space has epochs: without a keeper nothing comes into its streams.
+        shown: what the client shows of itself in the catalog.
 
     Raises:
         InvalidOption: `start` is none of the kinds, `max_batch` is below 1, or `schema` is none.
@@ -140,6 +142,7 @@ class PlainSubscription:
         max_batch: int,
         schema: SchemaLike | None = None,
         need_keepers: Callable[[], Awaitable[None]] | None = None,
+        shown: Shown | None = None,
     ) -> None:
         self._selection = selection
         check_start(start)
@@ -151,6 +154,8 @@ class PlainSubscription:
         self._start = start
         self._follow = follow
         self._need_keepers = need_keepers
+        self._shown = shown or Shown()
+        self._remove: Removal | None = None
         self._max_batch = max_batch
         self._schema = None if schema is None else Schema.of(schema)
         self._places: dict[StreamId, _Place] = {}
@@ -172,6 +177,7 @@ class PlainSubscription:
         await self._look(await self._spaces.look(), self._start)
         if self._follow:
             self._tails.set_streams(self._places)
+            self._remove = self._shown.subscription(self._selection.name)
         self._batches = self._read()
         return self
 
@@ -185,6 +191,8 @@ class PlainSubscription:
             await self._batches.aclose()
         await self._reading.close()
         self._tails.close()
+        if self._remove is not None:
+            self._remove()
 
     def __aiter__(self) -> AsyncIterator[PlainBatch]:
         return self

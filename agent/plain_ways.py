@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from streamlease.agent.epochs.epoch_reading import EpochSubscription, checked_mode
 from streamlease.agent.listening import PlainSubscription
 from streamlease.agent.selecting import ByFilter, WholeSpace, check_plain
+from streamlease.catalog.shown import Shown
 from streamlease.protocol.errors import InvalidOption
 from streamlease.registry.starts import Start
 from streamlease.streams.entries.schemas import SchemaLike
@@ -58,6 +59,7 @@ def read_plain(
     schema: SchemaLike | None,
     *,
     follow: bool,
+    shown: Shown,
 ) -> PlainSubscription | EpochSubscription:
     """What ``client.listen`` and ``client.history`` return; see there.
 
@@ -65,7 +67,12 @@ def read_plain(
         InvalidTopic, InvalidOption: an argument is not acceptable.
     """
     check_plain(filter)
-    common: dict[str, Any] = {"follow": follow, "schema": schema, "need_keepers": _keepers_of(agent)}
+    common: dict[str, Any] = {
+        "follow": follow,
+        "schema": schema,
+        "need_keepers": _keepers_of(agent),
+        "shown": shown,
+    }
     if epochs == "off":
         return PlainSubscription(redis, tails, spaces, ByFilter(filter), start, max_batch=max_batch, **common)
     return EpochSubscription(redis, spaces, filter, start, checked_mode(epochs), **common)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from streamlease.agent.collections.gathering import Gathering
 from streamlease.agent.selecting import check_plain
+from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.epochs.antichains import minimal
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import (
@@ -83,6 +84,7 @@ class Collection:
         agent: Callable[[], Awaitable[Agent]],
         filter: str,
         start: Mapping[str, int] | None = None,
+        shown: Shown | None = None,
     ) -> None:
         self._filter = check_plain(filter)
         if start is not None and not isinstance(start, Mapping):
@@ -93,6 +95,8 @@ class Collection:
         self._spaces = spaces
         self._agent = agent
         self._start = start
+        self._shown = shown or Shown()
+        self._remove: Removal | None = None
         self._changed = asyncio.Event()
         self._tails = tails.watch(lambda stream, next: self._changed.set())
         self._tasks = Supervisor(f"collection {filter}", self._failed)
@@ -136,6 +140,7 @@ class Collection:
                     news.watch(space.name, self._changed)
         self._tails.set_streams(self._done)
         self._changes = self._follow()
+        self._remove = self._shown.subscription(self._filter)
         return self
 
     async def __aexit__(
@@ -148,6 +153,8 @@ class Collection:
             await self._changes.aclose()
         await self._tasks.close()
         self._tails.close()
+        if self._remove is not None:
+            self._remove()
 
     def __aiter__(self) -> AsyncIterator[Change]:
         return self

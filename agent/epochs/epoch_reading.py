@@ -21,6 +21,7 @@ from streamlease.agent.epochs.atomic import AtomicReader
 from streamlease.agent.epochs.eager import EagerReader
 from streamlease.agent.epochs.epoch_items import EpochItem
 from streamlease.agent.epochs.opening import open_epochs
+from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
     EpochsTruncated,
     HistoryTruncated,
@@ -89,6 +90,7 @@ class EpochSubscription:
         follow: bool,
         schema: SchemaLike | None = None,
         need_keepers: Callable[[], Awaitable[None]] | None = None,
+        shown: Shown | None = None,
     ) -> None:
         check_start(start)
         if mode == "eager" and not follow:
@@ -96,6 +98,8 @@ class EpochSubscription:
         self._redis = redis
         self._spaces = spaces
         self._need_keepers = need_keepers
+        self._shown = shown or Shown()
+        self._remove: Removal | None = None
         self._filter = filter
         self._start = start
         self._mode = mode
@@ -123,6 +127,7 @@ class EpochSubscription:
                 await self._need_keepers()
             self._news = EpochNews(self._redis, self._tasks)
             self._reader.watch(self._news, self._changed)
+            self._remove = self._shown.subscription(self._filter)
         self._items = self._read(self._reader, first)
         return self
 
@@ -135,6 +140,8 @@ class EpochSubscription:
         if self._items is not None:
             await self._items.aclose()
         await self._tasks.close()
+        if self._remove is not None:
+            self._remove()
 
     def __aiter__(self) -> AsyncIterator[EpochItem]:
         return self

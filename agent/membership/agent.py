@@ -19,6 +19,7 @@ from contextvars import Context
 from streamlease.agent.membership.commanding import Commands
 from streamlease.agent.membership.leader_search import LeaderSearch
 from streamlease.agent.membership.mail import Mail
+from streamlease.catalog.shown import Shown
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import random_token
 from streamlease.streams import clock
@@ -42,7 +43,8 @@ End = Callable[[StreamleaseError], None]
 class Agent:
     """The parts of one process. Everything happens on the loop in which `start` was called."""
 
-    def __init__(self, redis: AsyncRedis, *, embedded: bool = True) -> None:
+    def __init__(self, redis: AsyncRedis, *, embedded: bool = True, shown: Shown | None = None) -> None:
+        self.shown = shown or Shown()
         self.id = f"agent-{random_token()[:12]}"
         self.where = f"{socket.gethostname()}:{os.getpid()}"
         self.error: StreamleaseError | None = None

@@ -32,6 +32,7 @@ from streamlease.borrower.events import (
 from streamlease.borrower.life import BorrowerConfig
 from streamlease.borrower.link import Identity
 from streamlease.borrower.machine import Borrower
+from streamlease.catalog.shown import Shown
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import Token
 from streamlease.protocol.messages import (
@@ -89,6 +90,11 @@ class AgentLike(Protocol):
     @property
     def leaders(self) -> LeadersLike:
         """Where leaders are."""
+        ...
+
+    @property
+    def shown(self) -> Shown:
+        """What the process shows of itself in the catalog."""
         ...
 
     def add_ticker(self, tick: Callable[[int], None]) -> None:

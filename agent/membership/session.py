@@ -15,6 +15,7 @@ from streamlease.borrower.attested import Attestations
 from streamlease.borrower.events import Disconnected, Ended, Tick, Unsubscribed
 from streamlease.borrower.life import BorrowerState
 from streamlease.borrower.machine import Borrower
+from streamlease.catalog.shown import Removal
 from streamlease.protocol.errors import Fenced, StreamleaseError, UnknownGroup
 from streamlease.protocol.ids import Token, random_token
 from streamlease.protocol.messages import (
@@ -64,12 +65,17 @@ class Session:
         self._failures = 0
         self._closing = False
         self.over = False
+        self._shown: list[Removal] = []
+        """What takes it out of the catalog."""
 
     def start(self) -> None:
         """Make the borrowers; they look for their leader."""
         self._agent.mail.register(self.config.session, self._received)
         self._agent.add_ticker(self._tick)
         self._agent.add_session(self.config.subscription.id, self.end)
+        subscription, shown = self.config.subscription, self._agent.shown
+        self._shown = [shown.subscription(subscription.filter, subscription.group)]
+        self._shown += [shown.borrower(str(subscription), name) for name in self.config.names]
         for slot in self.slots:
             slot.begin()
 
@@ -177,6 +183,8 @@ class Session:
         self._agent.mail.unregister(self.config.session)
         self._agent.remove_ticker(self._tick)
         self._agent.remove_session(self.end)
+        for remove in self._shown:
+            remove()
         for slot in self.slots:
             slot.drop()
 

@@ -40,7 +40,7 @@ from streamlease.streams.publish.inputs import Payload, check_batching, check_po
 from streamlease.streams.publish.lanes import Lanes
 from streamlease.streams.publish.parts import Placed, PlacedRange
 from streamlease.streams.publish.receipts import Receipt, all_places
-from streamlease.streams.publish.routes import Routes
+from streamlease.streams.publish.routes import Routes, Seen, unseen
 from streamlease.streams.publish.sending.converting import converting
 from streamlease.streams.publish.sending.duty import Duty
 from streamlease.streams.publish.sending.endings import Endings
@@ -73,6 +73,7 @@ class Publisher:
         compression: ``zstd``, ``lz4`` or ``none``; readers need not know it.
         token: gives the random id of this publisher.
         staging: how an epoch publisher stages what it is given; None for any other.
+        shown: told of each new topic, and its space.
 
     Raises:
         InvalidOption: a limit is not positive, or the compression unknown.
@@ -91,6 +92,7 @@ class Publisher:
         compression: Codec = "zstd",
         token: Token = random_token,
         staging: EpochStaging | None = None,
+        shown: Seen = unseen,
     ) -> None:
         check_positive(
             max_buffer_bytes=max_buffer_bytes,
@@ -147,7 +149,7 @@ class Publisher:
             who=None if staging is None else staging.who,
             wanted=self._ready.nudge,
         )
-        self._routes = Routes(self._spaces, self._lanes, check_plain if staging is None else staging.check)
+        self._routes = Routes(self._spaces, self._lanes, staging.check if staging else check_plain, shown)
         self._entering = Entering(
             self._gate, self._turns, self._routes, self._lanes, self._buffer, self._traces, self._timeout
         )
@@ -197,10 +199,7 @@ class Publisher:
         return self._buffer.bytes
 
     def knows(self, topic: str) -> bool:
-        """Whether a payload of bytes to `topic` needs no look into Redis, and can only be too large.
-
-        From any thread.
-        """
+        """Whether a payload of bytes to `topic` needs no look into Redis. From any thread."""
         route = self._routes.known(topic)
         return self._traces is None and route is not None and route.space.newest_schema is None
 

@@ -21,6 +21,14 @@ LEAST_ATTEMPT = 1.0
 """Seconds that an attempt may take, also right before the deadline."""
 
 
+Seen = Callable[[str, str], None]
+"""Told of a topic that is published to, and its space."""
+
+
+def unseen(topic: str, space: str) -> None:
+    """Nobody wants to know."""
+
+
 class Route(NamedTuple):
     """The space of a topic, and the lane of its messages; None if that depends on the key."""
 
@@ -31,9 +39,16 @@ class Route(NamedTuple):
 class Routes:
     """What a publisher knows of topics; forgotten when a definition changes."""
 
-    def __init__(self, spaces: SpaceStore, lanes: Lanes, check: Callable[[Space], None]) -> None:
+    def __init__(
+        self,
+        spaces: SpaceStore,
+        lanes: Lanes,
+        check: Callable[[Space], None],
+        shown: Seen = unseen,
+    ) -> None:
         self.check = check
         """Raises ``InvalidInput`` if nothing may be sent to a space."""
+        self._shown = shown
         self._spaces = spaces
         self._lanes = lanes
         self._found: dict[str, Route] = {}
@@ -141,4 +156,5 @@ class Routes:
         if lane is not None and space.newest_schema is None:
             self.quick[topic] = lane
         route = self._found[topic] = Route(space, lane)
+        self._shown(topic, space.name)
         return route

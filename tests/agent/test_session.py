@@ -9,6 +9,7 @@ from streamlease.agent.membership.borrower_slot import SessionConfig
 from streamlease.agent.membership.session import Session
 from streamlease.borrower.attested import MOST_ATTESTED
 from streamlease.borrower.life import BorrowerConfig
+from streamlease.catalog.shown import Shown
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.messages import Grant, LeaderConnectResponse, LeaderWanted
 from streamlease.protocol.topics import SharedSubscription
@@ -58,6 +59,8 @@ class Agent:
 
     def remove_session(self, end: Callable[[StreamleaseError], None]) -> None:
         self.ends.remove(end)
+
+    shown = Shown()
 
 
 class Handler:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 from redis.exceptions import ResponseError
 
+import streamlease
+from streamlease.agent.client import Client
 from streamlease.catalog.own_rows import OwnRows
 from streamlease.streams.catalog.changes import BEGINNING, changes_behind, list_rows
 from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, rows
@@ -128,3 +131,35 @@ async def test_the_script_checks_before_it_writes(redis: AsyncRedis, changes: li
         await script.run(redis, names, arguments)
     assert not isinstance(caught.value, ResponseError)
     assert await ask(redis, [("DBSIZE",)]) == [0]
+
+
+async def test_a_client_shows_what_it_publishes_to_and_reads_until_it_does_not(redis_url: str) -> None:
+    async def shown(client: Client) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for name in ("publications", "subscriptions", "borrowers"):
+            async with client.catalog(name) as items:
+                values = [item.model_dump() for item in items.items]
+                assert all(one["pid"] == os.getpid() for one in values)
+                found[name] = {
+                    str(one.get("topic") or one.get("filter") or one["subscription"]) for one in values
+                }
+        return found
+
+    async with streamlease.connect(redis_url) as looker:
+        await looker.create_space("a", ["a/#"])
+
+        async def is_shown(publications: set[str], subscriptions: set[str], borrowers: set[str]) -> None:
+            wanted = {"publications": publications, "subscriptions": subscriptions, "borrowers": borrowers}
+
+            async def so() -> bool:
+                return await shown(looker) == wanted
+
+            await eventually(so)
+
+        async with streamlease.connect(redis_url) as client, client.publisher() as pub:
+            await pub.send("a/1", b"x")
+            await pub.submit("a/2", b"x")
+            async with client.listen("a/+"), client.subscribe("$shared/g/a/#"):
+                await is_shown({"a/1", "a/2"}, {"a/+", "a/#"}, {"$shared/g/a/#"})
+            await is_shown({"a/1", "a/2"}, set(), set())
+        await is_shown(set(), set(), set())

@@ -1,0 +1,64 @@
+"""What a client shows of itself in the catalog: what it publishes to, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamlease.catalog.own_rows import OwnRows
+from streamlease.streams.redis.connection import AsyncRedis
+
+MOST_SHOWN = 1000
+"""Publications of one client in the catalog; more topics are published to all the same."""
+
+Removal = Callable[[], None]
+"""It is not so any more."""
+
+
+class Shown:
+    """The rows of one client.
+
+    Args:
+        rows: where they stand; None: nothing is shown.
+    """
+
+    def __init__(self, rows: OwnRows | None = None) -> None:
+        self._rows = rows
+        self._topics: set[str] = set()
+        self._count = 0
+
+    async def close(self) -> None:
+        """The client ends: all its rows leave."""
+        if self._rows is not None:
+            await self._rows.close()
+
+    def publication(self, topic: str, space: str) -> None:
+        """The client publishes to `topic`, until it is closed."""
+        if self._rows is not None and topic not in self._topics and len(self._topics) < MOST_SHOWN:
+            self._topics.add(topic)
+            self._rows.put("publications", topic, {"topic": topic, "space": space})
+
+    def subscription(self, filter: str, group: str | None = None) -> Removal:
+        """The client reads `filter`, as a member of a group or for itself."""
+        return self._put("subscriptions", {"filter": filter, "group": group})
+
+    def borrower(self, subscription: str, borrower: str) -> Removal:
+        """The client has a borrower."""
+        return self._put("borrowers", {"subscription": subscription, "borrower": borrower})
+
+    def _put(self, collection: str, row: dict[str, Any]) -> Removal:
+        rows, self._count = self._rows, self._count + 1
+        if rows is None:
+            return _nothing
+        key = str(self._count)
+        rows.put(collection, key, row)
+        return lambda: rows.remove(collection, key)
+
+
+def shown_by(redis: AsyncRedis) -> Shown:
+    """What a client of `redis` shows, on a lease of its own."""
+    return Shown(OwnRows(redis))
+
+
+def _nothing() -> None:
+    pass
