@@ -109,6 +109,11 @@ class Endpoint:
         self.dropped = 0
         """Requests that came too late to be begun."""
 
+    @property
+    def address(self) -> str:
+        """Where it takes requests now."""
+        return self._lives.address
+
     async def start(self) -> None:
         """Make the stream of answers, and begin to read.
 

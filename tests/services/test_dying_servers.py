@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import streamlease
-from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable
-from streamlease.services.service_errors import NoService
+from streamlease.protocol.errors import Indefinite
 from tests.conftest import MakeServer
+from tests.services.load import Load, until
 from tests.services.models import Score, Scored
 
 LEASE_MS = 2000
@@ -70,67 +70,13 @@ def _ran(file: Path) -> Counter[int]:
     return Counter(map(int, file.read_text().split()))
 
 
-async def _until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - it is about other processes
-            await asyncio.sleep(0.02)
-
-
-class Load:
-    """Calls one after the other in several lanes; each number once."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._next = 0
-        self._over = False
-        self.answers: list[tuple[float, str]] = []
-        """When, and by whom."""
-        self.indefinite: list[int] = []
-        self.undone: list[int] = []
-        self.answered: list[int] = []
-
-    async def run(self, lanes: int = 20) -> None:
-        await asyncio.gather(*(self._lane() for _ in range(lanes)))
-
-    def end(self) -> None:
-        self._over = True
-
-    async def _lane(self) -> None:
-        while not self._over:
-            self._next += 1
-            x = self._next
-            try:
-                answer = await self._client.call("scorer", Score(x=x), answer=Scored, wait=30, timeout=20)
-            except Indefinite:
-                self.indefinite.append(x)
-            except (StoreUnavailable, StoreRefused, NoService):
-                self.undone.append(x)
-                await asyncio.sleep(0.05)
-            else:
-                assert answer.y == x / 2
-                self.answered.append(x)
-                self.answers.append((asyncio.get_running_loop().time(), answer.by))
-
-    async def until_answered_by(self, *names: str) -> None:
-        """Wait until all of these have answered since now."""
-        since = asyncio.get_running_loop().time()
-        await _until(lambda: {by for at, by in self.answers if at > since} >= {*names})
-
-    def judge(self, ran: Counter[int]) -> None:
-        """Nothing ran twice, what was answered ran, and what is known as not done did not."""
-        twice = {x: count for x, count in ran.items() if count > 1}
-        assert twice == {}
-        assert [x for x in self.answered if not ran[x]] == []
-        assert [x for x in self.undone if ran[x]] == []
-
-
 async def test_a_call_of_a_server_that_is_killed_is_indefinite_soon(
     real_redis_url: str, start_server: StartServer, ran_file: Path
 ) -> None:
     killed = await start_server(real_redis_url, "killed")
     async with streamlease.connect(real_redis_url) as client:
         stuck = asyncio.ensure_future(client.call("scorer", Score(x=-1), answer=Scored, wait=5, timeout=600))
-        await _until(lambda: _ran(ran_file)[-1])
+        await until(lambda: _ran(ran_file)[-1])
         await start_server(real_redis_url, "other")
         load = Load(client)
         loading = asyncio.ensure_future(load.run())
@@ -161,7 +107,7 @@ async def test_a_server_that_stood_still_past_its_lease_serves_again_and_begins_
         loading = asyncio.ensure_future(load.run())
         await load.until_answered_by("stopped", "other")
         os.kill(stopped.pid, signal.SIGSTOP)
-        await _until(lambda: load.indefinite)
+        await until(lambda: load.indefinite)
         lost = {*load.indefinite}
         ran = _ran(ran_file)
         await load.until_answered_by("other")
