@@ -74,7 +74,17 @@ def lost_connection(settings: BridgeSettings, code: Any, *, greeted: bool) -> St
             f"another client came to broker {settings.address} with the client id {settings.client_id}: "
             f"end one of the two, or give each its own --client-id"
         )
-    return BrokerUnavailable(f"broker {settings.address} ended the connection ({code.getName()})")
+    if greeted:
+        return BrokerUnavailable(f"broker {settings.address} ended the connection ({code.getName()})")
+    if not settings.address.tls:
+        hint = "if its port is for TLS, use mqtts://"
+    elif settings.certificate is None:
+        hint = "if it asks for a certificate of its clients, give --cert and --key"
+    else:
+        hint = "see whether it trusts who signed --cert"
+    return BrokerUnavailable(
+        f"broker {settings.address} ended the connection without an answer: see its log; {hint}"
+    )
 
 
 def unreachable(settings: BridgeSettings, error: OSError) -> StreamleaseError:

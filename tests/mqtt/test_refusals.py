@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import ssl
 from pathlib import Path
 
@@ -130,17 +132,18 @@ async def test_a_broker_that_is_not_there(bridges: Bridges, make_broker: MakeBro
     assert "cannot be reached (Connection refused)" in line
 
 
+def password_file(path: Path) -> Path:
+    """With the user ``me`` and the password ``geheim``: PBKDF2 with SHA512, as mosquitto_passwd writes it."""
+    salt = b"0123456789ab"
+    hashed = hashlib.pbkdf2_hmac("sha512", b"geheim", salt, 101)
+    path.write_text(f"me:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(hashed).decode()}\n")
+    return path
+
+
 @pytest.fixture
 def guarded(make_broker: MakeBroker, tmp_path: Path) -> Broker:
     """A broker with a user ``me``, who may read and write ``s/#``, but not ``s/secret``."""
-    passwords, rights = tmp_path / "passwords", tmp_path / "rights"
-    # of "geheim": PBKDF2 with SHA512, 101 rounds, as mosquitto_passwd writes it
-    import base64
-    import hashlib
-
-    salt = b"0123456789ab"
-    hashed = hashlib.pbkdf2_hmac("sha512", b"geheim", salt, 101)
-    passwords.write_text(f"me:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(hashed).decode()}\n")
+    passwords, rights = password_file(tmp_path / "passwords"), tmp_path / "rights"
     rights.write_text("user me\ntopic readwrite s/a\ntopic readwrite s/b\n")
     return make_broker("allow_anonymous false", f"password_file {passwords}", f"acl_file {rights}")
 
@@ -195,8 +198,58 @@ async def test_tls(make_broker: MakeBroker, bridges: Bridges, tmp_path: Path) ->
     bridges.command.ok("space", "create", "s", "--topics", "s/#")
     words = (broker.url, "--filter", "s/#", "--client-id", "b")
     assert "is not accepted" in last_line(bridges, *words, "--ca", str(wrong))
+    plain = (broker.url.replace("mqtts", "mqtt"), *words[1:])
+    assert "if its port is for TLS, use mqtts://" in last_line(bridges, *plain)
     bridges.start(*words, "--ca", str(ca))
     context = ssl.create_default_context(cafile=str(ca))
     with broker.client(prepare=lambda client: client.tls_set_context(context)) as client:
         client.publish_all(("s/a", b"%d" % n + b"x" * 20_000) for n in range(200))
     await arrived(bridges.url, 200)
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+async def test_tls_with_a_certificate_of_the_bridge_and_a_user(
+    make_broker: MakeBroker, bridges: Bridges, tmp_path: Path, version: str
+) -> None:
+    authority = trustme.CA()
+    ca = tmp_path / "ca"
+    authority.cert_pem.write_to_path(ca)
+    for name in ("127.0.0.1", "bridge"):
+        issued = authority.issue_cert(name)
+        issued.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.crt")
+        issued.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+    broker = make_broker(
+        "allow_anonymous false", f"password_file {password_file(tmp_path / 'passwords')}", f"cafile {ca}",
+        f"certfile {tmp_path / '127.0.0.1.crt'}", f"keyfile {tmp_path / '127.0.0.1.key'}",
+        "require_certificate true", scheme="mqtts",
+    )  # fmt: skip
+    bridges.command.ok("space", "create", "s", "--topics", "s/#")
+    words = (
+        broker.url.replace("//", "//me@"),
+        "--filter",
+        "s/#",
+        "--out",
+        "$shared/g/t/#",
+        "--client-id",
+        "b",
+    )
+    trusted = (*words, "--protocol", version, "--ca", str(ca))
+    own = ("--cert", str(tmp_path / "bridge.crt"), "--key", str(tmp_path / "bridge.key"))
+    bridges.command.ok("space", "create", "t", "--topics", "t/#")
+    without = last_line(bridges, *trusted, STREAMLEASE_MQTT_PASSWORD="geheim")
+    assert "without an answer: see its log; if it asks for a certificate of its clients, give" in without
+    assert "refuses user 'me' with a password" in (
+        last_line(bridges, *trusted, *own, STREAMLEASE_MQTT_PASSWORD="falsch")
+    )
+    bridge = bridges.start(*trusted, *own, STREAMLEASE_MQTT_PASSWORD="geheim")
+    context = ssl.create_default_context(cafile=str(ca))
+    context.load_cert_chain(tmp_path / "bridge.crt", tmp_path / "bridge.key")
+    with broker.client(
+        user="me", password="geheim", prepare=lambda one: one.tls_set_context(context)
+    ) as client:
+        client.subscribe("t/#")
+        client.publish_all(("s/a", b"%d" % n) for n in range(50))
+        await arrived(bridges.url, 50)
+        bridges.command.ok("publish", "t/a", text="out")
+        assert client.take(1)[0].payload == b"out"
+    assert bridge.end() == 0
