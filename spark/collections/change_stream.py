@@ -20,18 +20,24 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from streamlease.agent.client import Client
 from streamlease.agent.loop import LoopThread
-from streamlease.protocol.errors import InvalidOption, StoreRefused, StoreUnavailable
+from streamlease.protocol.errors import EpochsTruncated, InvalidOption, StoreRefused, StoreUnavailable
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.spark.batch_read import RangesPartition, divide
 from streamlease.spark.collections.collection_options import CHANGES, CollectionFrame
 from streamlease.spark.collections.content import RETRY_SECONDS, changes_between
 from streamlease.spark.collections.item_table import ItemsPartition, item_tasks
+from streamlease.spark.collections.limited_points import limited, limited_by_epochs
 from streamlease.spark.query.query import leave_at_the_end
 from streamlease.spark.setup import source_process
 from streamlease.streams.collections.points import newest_point
@@ -82,7 +88,17 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"stream {behind[0]} ends before {start['ends'][behind[0]]}, where the query was: its space "
                 f"was made anew, or Redis lost what was read, as in a failover; begin with a new checkpoint"
             )
-        return start if behind or newest["ends"] == start["ends"] else newest
+        if behind or newest["ends"] == start["ends"]:
+            return start
+        # With a limit, only the trigger 'once' asks for all that there is.
+        whole = not start["ends"] or isinstance(limit, ReadAllAvailable)
+        return newest if whole else self._beside().limited(start, newest)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """None without an option; how many changes or epochs, the reader knows better than Spark."""
+        options = self._frame.options
+        limited = options.max_changes is not None or options.max_epochs is not None
+        return ReadMaxRows(options.max_changes or 2**63 - 1) if limited else ReadAllAvailable()
 
     def _check(self, start: _Offset) -> None:
         name = self._frame.space.name
@@ -160,6 +176,31 @@ class CollectionClient:
         noted = {str(stream): [*one] for stream, one in stored.items() if one.number}
         return there | ({"snapshots": noted} if noted else {})
 
+    def limited(self, start: _Offset, newest: _Offset) -> _Offset:
+        """As far from `start` to `newest` as one micro-batch may go.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        options = self._frame.options
+        if options.max_changes is None and options.max_epochs is None:
+            return newest
+        return self._thread.call(self._patiently(lambda: self._limited(start, newest)))
+
+    async def _limited(self, start: _Offset, newest: _Offset) -> _Offset:
+        options, space = self._frame.options, self._frame.space
+        before, there = _by_stream(start), _by_stream(newest)
+        if options.max_changes is not None:
+            ends = limited(before, there, options.max_changes)
+        else:
+            redis = (await self._connected()).redis
+            try:
+                ends = await limited_by_epochs(redis, space, before, there, options.max_epochs or 1)
+            except EpochsTruncated as error:
+                log.warning("collection %s: %s; this micro-batch has no limit", options.filter, error)
+                return newest
+        return {"space": space.name, "ends": {str(one): end for one, end in ends.items() if end}}
+
     async def _connected(self) -> Client:
         if self._client is None:
             options = self._frame.options
@@ -187,6 +228,10 @@ class CollectionClient:
             if self._client is not None:
                 self._thread.call(self._client.close())
             self._thread.stop()
+
+
+def _by_stream(offset: _Offset) -> dict[StreamId, int]:
+    return {StreamId.parse(stream): end for stream, end in offset["ends"].items()}
 
 
 def change_stream(schema: StructType, given: Mapping[str, str]) -> ChangeStream:

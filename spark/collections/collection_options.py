@@ -21,7 +21,10 @@ from streamlease.streams.spaces.spaces import Space
 CHANGES, ITEMS = "changes", "items"
 
 _NAMES = ("redis", "subscribe", "collection", "columns", "failOnDataLoss", "redis.timeout")
-_ONLY = {CHANGES: ("embeddedLeader",), ITEMS: ("asOfEpoch",)}
+_ONLY = {
+    CHANGES: ("embeddedLeader", "maxOffsetsPerTrigger", "maxEpochsPerTrigger"),
+    ITEMS: ("asOfEpoch",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class CollectionOptions:
     fail_on_data_loss: bool = True
     redis_timeout_ms: int = 60_000
     embedded_leader: bool = True
+    max_changes: int | None = None
+    max_epochs: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> CollectionOptions:
@@ -70,6 +75,8 @@ class CollectionOptions:
             fail_on_data_loss=read.flag("failOnDataLoss", given.get("failondataloss", "true")),
             redis_timeout_ms=read.duration("redis.timeout", given.get("redis.timeout", "60s")),
             embedded_leader=read.flag("embeddedLeader", given.get("embeddedleader", "true")),
+            max_changes=read.optional_number("maxOffsetsPerTrigger", given, 1),
+            max_epochs=read.optional_number("maxEpochsPerTrigger", given, 1),
         )
 
 
@@ -102,6 +109,16 @@ def collection_space(options: CollectionOptions) -> Space:
         raise InvalidOption(
             f"the filter {options.filter!a} has topics of space {first.name}, which is no collection: leave "
             f"option 'collection' out, or name a space made with --collection"
+        )
+    if first.epochs and options.max_changes is not None:
+        raise InvalidOption(
+            f"option 'maxOffsetsPerTrigger' is set, and a micro-batch of space {first.name} is whole epochs: "
+            f"use 'maxEpochsPerTrigger'"
+        )
+    if not first.epochs and options.max_epochs is not None:
+        raise InvalidOption(
+            f"option 'maxEpochsPerTrigger' is set, and space {first.name} has no epochs: use "
+            f"'maxOffsetsPerTrigger'"
         )
     return first
 

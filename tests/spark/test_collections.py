@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from streamlease.agent.client import Client
 from streamlease.agent.loop import LoopThread
@@ -294,6 +295,34 @@ def test_new_streams_belong_to_it(make_shop: MakeShop, make_reading: MakeReading
     assert {(row["topic"], row["key"], row["payload"]): row["diff"] for row in late.rows()} == shop.there()
 
 
+def test_a_micro_batch_has_so_many_changes_at_most(make_shop: MakeShop, make_reading: MakeReading) -> None:
+    shop = make_shop(streams=3)
+    shop.change(20)
+    reading = make_reading(shop, maxOffsetsPerTrigger="7")
+    assert reading.trigger()
+    there = len(reading.rows())
+    shop.change(30)
+    shop.thread.call(shop.client.spaces.generations.alter(SPACE, streams=2))
+    shop.change(10)
+    reading.reader.prepareForTriggerAvailableNow()
+    shop.change(1)
+    while reading.trigger():
+        reading.restart()
+        reading.reader.prepareForTriggerAvailableNow()
+    sizes = [len(rows) for rows in reading.sink.values()][1:]
+    assert sum(sizes) == 41
+    assert len(reading.rows()) == there + 41
+    assert max(sizes) == 7
+    generations = [row["stream"].split(".")[1] for row in reading.rows() if row["stream"]]
+    assert generations == sorted(generations), "those of the former generation come first"
+    assert reading.multiset(reading.rows()) == shop.there()
+    once = make_reading(shop, maxOffsetsPerTrigger="7")
+    assert once.trigger()
+    shop.change(20)
+    end = once.reader.latestOffset(json.loads(once.offsets[0]), ReadAllAvailable())
+    assert len(once.read(json.loads(once.offsets[0]), end)) == 20, "once has no limit"
+
+
 def test_a_space_that_was_made_anew(make_shop: MakeShop, make_reading: MakeReading) -> None:
     shop = make_shop(streams=1)
     shop.change(10)
@@ -410,6 +439,33 @@ def test_epochs_of_a_collection(make_shop: MakeShop, make_reading: MakeReading) 
     shop.thread.call(publisher.close())
 
 
+def test_a_micro_batch_has_so_many_epochs_at_most(make_shop: MakeShop, make_reading: MakeReading) -> None:
+    shop = make_shop(epochs=1)
+    keeper = shop.thread.call(kept(shop.client, SPACE))
+    publisher: EpochPublisher = shop.client.epoch_publisher(SPACE, "p")
+    shop.thread.call(publisher.__aenter__())
+
+    async def send(*epochs: int) -> None:
+        for epoch in epochs:
+            for number in range(4):
+                await publisher.submit(f"prices/{number}", b"x", epoch=epoch)
+        await publisher.advance(max(epochs) + 1)
+        while await keeper.turn():
+            pass
+
+    reading = make_reading(shop, maxEpochsPerTrigger="2")
+    shop.thread.call(send(0))
+    assert reading.trigger()
+    for epochs in ((1,), (2,), (3,), (4, 5, 6), (7,)):
+        shop.thread.call(send(*epochs))
+    while reading.trigger():
+        pass
+    found = [sorted({row["epoch"][0] for row in rows}) for rows in [*reading.sink.values()][1:]]
+    assert found == [[1, 2], [3], [4, 5, 6], [7]], "those that completed together stay together"
+    assert {len(rows) % 4 for rows in reading.sink.values()} == {0}
+    shop.thread.call(publisher.close())
+
+
 # ---------------------------------------------------------------- what is refused
 
 
@@ -426,6 +482,8 @@ def test_epochs_of_a_collection(make_shop: MakeShop, make_reading: MakeReading) 
         ({"subscribe": "#"}, "has topics of the spaces plain and prices, and Spark reads one collection"),
         ({"asOfEpoch": "1"}, "option 'asOfEpoch' is unknown"),
         ({"columns": "price"}, "option 'columns' names 'price'"),
+        ({"maxOffsetsPerTrigger": "0"}, "option 'maxOffsetsPerTrigger'"),
+        ({"maxEpochsPerTrigger": "2"}, "space prices has no epochs: use 'maxOffsetsPerTrigger'"),
     ],
 )
 def test_options_that_are_refused(make_shop: MakeShop, given: dict[str, str], said: str) -> None:
