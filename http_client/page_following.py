@@ -32,6 +32,7 @@ from streamlease.http.core.follow_steps import (
     QuestionAnswered,
     QuestionFailed,
     Subscribe,
+    SubscriptionMade,
     Woke,
 )
 from streamlease.http.core.gateway_errors import GatewayUnavailable, WebhookRefused, error_of
@@ -48,6 +49,8 @@ WAITING_PUSHES = 64
 """Pushes that nobody has looked at yet; more wait in their connection, or are sent again."""
 
 CANCEL_SECONDS = 5.0
+CALLBACK_SECONDS = 5.0
+"""A callback that is quicker than the answer to its subscription waits so long for that."""
 
 _logger = logging.getLogger(__name__)
 
@@ -91,6 +94,9 @@ class PageFollower:
         self._ready: deque[GatewayPage] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._push: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._made: asyncio.Future[None] | None = None
+        """Done when the gateway has told where the subscription for callbacks begins."""
         self._subscription = 0
         self._over: StreamleaseError | None = None
         self._begun = False
@@ -111,9 +117,11 @@ class PageFollower:
     async def close(self) -> None:
         """End the subscription. A second call does nothing."""
         self._closed = True
-        webhook, self._webhook = self._webhook, None
-        if webhook is not None and self._subscription:
-            await self._unsubscribe(self._subscription)
+        if self._webhook is not None and self._push is not None:
+            self._leave(self._subscription, self._push)
+            self._push = None
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=CANCEL_SECONDS)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -146,10 +154,12 @@ class PageFollower:
         Raises:
             WebhookRefused: answer it with its `status` instead.
         """
-        if self._webhook is None:
+        if self._webhook is None or self._closed:
             raise WebhookRefused("this client wants no callbacks any more", 410)
         check_signature(self._webhook.secret, headers, body)
         id, previous, page = parse_delivery(body)
+        if id == self._id(self._subscription) and self._made is not None:
+            await asyncio.wait([self._made], timeout=CALLBACK_SECONDS)
         if id != self._id(self._subscription):
             self._machine.counts.rejected += 1
             raise WebhookRefused(f"there is no subscription {ascii(id)[:80]} any more", 410)
@@ -186,12 +196,14 @@ class PageFollower:
                 self._start(self._ask(effect))
             case Subscribe():
                 self._subscription = effect.subscription
+                self._made = asyncio.get_running_loop().create_future()
                 self._push = self._start(self._follow(effect))
             case Cancel():
-                if self._push is not None:
-                    self._push.cancel()
-                if self._webhook is not None:
-                    self._start(self._unsubscribe(effect.subscription))
+                push, self._push = self._push, None
+                if push is not None and self._webhook is not None:
+                    self._leave(effect.subscription, push)
+                elif push is not None:
+                    push.cancel()
             case GiveUp():
                 self._over = effect.error
             case _:
@@ -262,15 +274,28 @@ class PageFollower:
             "id": self._id(effect.subscription),
             "secret": webhook.secret,
         }
-        await self._connection.exchange(
-            "POST",
-            "/v1/subscriptions",
-            headers={"Content-Type": "application/json"},
-            body=json.dumps(wanted).encode(),
-        )
+        made = self._made
+        try:
+            answer = await self._connection.exchange(
+                "POST",
+                "/v1/subscriptions",
+                headers={"Content-Type": "application/json"},
+                body=json.dumps(wanted).encode(),
+            )
+            begin = answer.json().get("next")
+            await self._inbox.put(SubscriptionMade(effect.subscription, str(begin)))
+        finally:
+            if made is not None and not made.done():
+                made.set_result(None)
 
-    async def _unsubscribe(self, subscription: int) -> None:
+    def _leave(self, subscription: int, push: asyncio.Task[None]) -> None:
+        task = self._start(self._unsubscribe(subscription, push))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _unsubscribe(self, subscription: int, push: asyncio.Task[None]) -> None:
         """Only to be polite: what comes for an old subscription is rejected anyhow."""
+        await asyncio.wait([push])  # or it would be made after it was ended
         try:
             await self._connection.exchange(
                 "DELETE", f"/v1/subscriptions/{self._id(subscription)}", seconds=CANCEL_SECONDS

@@ -124,8 +124,10 @@ export function receive(port: number, secret: string, take: (page: Page) => void
       if (before === undefined || before === previous) {
         take({ messages, next });
         last.set(subscription, next);
+        status = 204;
+      } else {
+        status = before === next ? 204 : 409; // it came again because its answer was lost; or something is missing
       }
-      status = 204; // what was taken before comes again if its answer was lost
     }
     response.writeHead(status).end();
   });

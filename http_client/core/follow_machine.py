@@ -57,6 +57,7 @@ from streamlease.http.core.follow_steps import (
     QuestionAnswered,
     QuestionFailed,
     Subscribe,
+    SubscriptionMade,
     Woke,
 )
 from streamlease.http.core.gateway_pages import GatewayPage, mark
@@ -86,11 +87,13 @@ TABLE: dict[tuple[FollowPhase, type[FollowEvent]], frozenset[FollowPhase]] = {
     (_U, QuestionAnswered): frozenset({_S}),
     (_U, QuestionFailed): frozenset({_E}),
     (_U, Woke): frozenset({_S}),
+    (_S, SubscriptionMade): frozenset(),
     (_S, PagePushed): frozenset({_C, _U}),
     (_S, PushEnded): frozenset({_U, _E}),
     (_S, Woke): frozenset({_C}),
     (_C, QuestionAnswered): frozenset({_S, _U}),
     (_C, QuestionFailed): frozenset({_S, _E}),
+    (_C, SubscriptionMade): frozenset(),
     (_C, PagePushed): frozenset(),
     (_C, PushEnded): frozenset({_U}),
 }
@@ -208,6 +211,13 @@ class FollowMachine:
         return [self._cancelled(), *self._subscribe(now)]
 
     # ------------------------------------------------------------ pushes
+
+    def _on_made(self, event: SubscriptionMade, now: float) -> Effects:
+        if event.subscription == self._subscription:
+            self._chained = event.begin
+            if not self._begun:
+                self._position, self._begun = event.begin, True
+        return []
 
     def _on_pushed(self, event: PagePushed, now: float) -> Effects:
         if event.subscription != self._subscription:
@@ -342,6 +352,7 @@ class FollowMachine:
         FollowBegun: _on_begun,
         QuestionAnswered: _on_answered,
         QuestionFailed: _on_failed,
+        SubscriptionMade: _on_made,
         PagePushed: _on_pushed,
         PushEnded: _on_push_ended,
         Woke: _on_woke,

@@ -71,6 +71,14 @@ class QuestionFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SubscriptionMade:
+    """The gateway told the cursor at which a subscription begins, before it pushed anything."""
+
+    subscription: int
+    begin: str
+
+
+@dataclass(frozen=True, slots=True)
 class PagePushed:
     """A callback or an event came; `after` is the mark of the cursor before it."""
 
@@ -92,7 +100,9 @@ class Woke:
     """The time `due` is over."""
 
 
-FollowEvent = FollowBegun | QuestionAnswered | QuestionFailed | PagePushed | PushEnded | Woke
+FollowEvent = (
+    FollowBegun | QuestionAnswered | QuestionFailed | SubscriptionMade | PagePushed | PushEnded | Woke
+)
 
 # -- effects -----------------------------------------------------------------------------------------------
 

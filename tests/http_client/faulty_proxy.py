@@ -3,6 +3,8 @@
 It speaks HTTP/1.1 over TCP. Events of a stream are dropped, doubled, held back and let go behind later ones,
 or the connection is cut within one. Other answers are delayed, or are cut, or never come although the gateway
 has done what was asked. One seed decides it all; `heal` makes it an honest proxy.
+
+Before a callback it lies to the gateway: what is dropped or held back is acknowledged at once.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ HONEST = Faults()
 class FaultyProxy:
     """Listens on `port`, and hands on to `upstream`, another port of this machine."""
 
-    def __init__(self, upstream: int, faults: Faults, seed: int) -> None:
+    def __init__(self, upstream: int, faults: Faults, seed: int, *, callbacks: bool = False) -> None:
         self.upstream = upstream
+        self._callbacks = callbacks
         self.faults = faults
         self.done = dict.fromkeys(("drop", "double", "hold", "cut", "no_answer", "delay"), 0)
         self._random = random.Random(seed)
@@ -98,8 +101,11 @@ class FaultyProxy:
                 (int(line[15:]) for line in lines if line.lower().startswith(b"content-length:")), 0
             )
             body = await reader.readexactly(length)
+            request = b"\r\n".join(kept) + b"\r\nConnection: close\r\n\r\n" + body
+            if self._callbacks and await self._lied(request, writer):
+                return
             there, back = await asyncio.open_connection("127.0.0.1", self.upstream, limit=1 << 26)
-            back.write(b"\r\n".join(kept) + b"\r\nConnection: close\r\n\r\n" + body)
+            back.write(request)
             head = await there.readuntil(b"\r\n\r\n")
             if b"text/event-stream" in head:
                 await self._events(head, there, writer)
@@ -113,6 +119,31 @@ class FaultyProxy:
                     one.close()
                     with contextlib.suppress(OSError):
                         await one.wait_closed()
+
+    async def _lied(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
+        """Whether the callback is acknowledged, and not handed on, or later."""
+        if self._happens("double"):
+            await self._send_later(request, 0.0)
+        drop, hold = self._happens("drop"), self._happens("hold")
+        if not (drop or hold):
+            return False
+        if not drop:
+            task = asyncio.ensure_future(self._send_later(request, self.faults.seconds * 3))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        writer.write(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        return True
+
+    async def _send_later(self, request: bytes, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        with contextlib.suppress(OSError):
+            there, back = await asyncio.open_connection("127.0.0.1", self.upstream, limit=1 << 26)
+            try:
+                back.write(request)
+                await there.read()
+            finally:
+                back.close()
 
     async def _answer(self, head: bytes, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         whole = head + await there.read()
@@ -160,9 +191,11 @@ async def _blocks(there: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def between(upstream: int, faults: Faults, seed: int) -> AsyncIterator[FaultyProxy]:
-    """A proxy before the gateway at the port `upstream`."""
-    proxy = FaultyProxy(upstream, faults, seed)
+async def between(
+    upstream: int, faults: Faults, seed: int, *, callbacks: bool = False
+) -> AsyncIterator[FaultyProxy]:
+    """A proxy before what listens at the port `upstream`: a gateway, or a callback."""
+    proxy = FaultyProxy(upstream, faults, seed, callbacks=callbacks)
     await proxy.start()
     try:
         yield proxy
