@@ -35,6 +35,11 @@
     |   +-- StreamPending       the space is being altered; it takes messages soon (``streams.log.appends``)
     +-- NotDurable              written, but not as durably as the space demands; it may still exist
     +-- Indefinite              no answer came after sending: it was done, or it was not
+    +-- NoService               nobody serves that name (retriable)
+    +-- ServiceBusy             whoever serves it has too much to do; nothing was done (retriable)
+    +-- ServiceConflict         others serve that name with other types
+    +-- TypeMismatch            what a caller writes, the server does not read, or the other way round
+    +-- ServiceError            the handler of a service raised it
     +-- BrokerRefused           an MQTT broker will not do what is needed (``gateway.mqtt.broker_errors``)
     +-- BrokerUnavailable       it does not answer, or ended the connection (retriable; there, too)
     +-- GatewayRefused, GatewayUnavailable, GatewayGarbled, WebhookRefused   (``http.core.gateway_errors``)
@@ -48,7 +53,7 @@ never folded into one of them (invariant 12 of the design).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 
 class StreamleaseError(Exception):
@@ -199,6 +204,42 @@ class Indefinite(StreamleaseError):
     """No answer came after the request was sent: it may have been done, or not."""
 
     retriable = True
+
+
+class NoService(StreamleaseError):
+    """Nobody serves that name; nothing was done."""
+
+    retriable = True
+
+
+class ServiceBusy(StreamleaseError):
+    """All who serve that name have as many requests as they take; nothing was done."""
+
+    retriable = True
+
+
+class ServiceConflict(StreamleaseError):
+    """Others serve that name, with types that do not agree with these."""
+
+
+class TypeMismatch(StreamleaseError):
+    """The types of caller and server do not agree; the handler did not run, unless the text says so."""
+
+
+class ServiceError(StreamleaseError):
+    """The error of a handler of a service. The handler raises it, and the caller gets it.
+
+    Args:
+        message: one line for people.
+        error: a pydantic model, for programs; of the type that `serve` was told in `errors`. It is None for a
+            caller that did not name its type.
+    """
+
+    def __init__(self, message: str, error: Any = None) -> None:
+        super().__init__(message)
+        self.error = error
+        self.kind = "ServiceError"
+        """The class of what the handler raised."""
 
 
 class TaskFailed(StreamleaseError):

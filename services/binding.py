@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from streamlease.protocol.errors import ServiceError
 from streamlease.services import keys
 from streamlease.services.core.frames import (
     REFUSED_BROKEN_OFF,
@@ -28,7 +29,6 @@ from streamlease.services.core.frames import (
 )
 from streamlease.services.handlers import TypedHandler
 from streamlease.services.outbox import Outbox, Outgoing
-from streamlease.services.service_errors import ServiceError
 
 LARGEST_ANSWER = 1024 * 1024
 LONGEST_MESSAGE = 1000
@@ -142,7 +142,11 @@ class Binding:
             head, payload = await self._answer(handler, frame)
             self._outbox.post(keys.answers(sender), Outgoing(head, payload, until, tries=ANSWER_TRIES))
         except asyncio.CancelledError:
-            pass  # whoever cancelled it has told the caller, or is the caller
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                head, payload = self._failed(handler, frame, asyncio.CancelledError("nobody asked for it"))
+                self._outbox.post(keys.answers(sender), Outgoing(head, payload, until, tries=ANSWER_TRIES))
+            # Otherwise who cancelled it has told the caller, or is the caller.
         finally:
             del self._running[sender, frame.call]
             if not self._running:
@@ -167,11 +171,16 @@ class Binding:
         except ServiceError as error:
             return failure_head(frame.call), self._told(handler, error)
         except Exception as error:
-            _logger.exception("service %s: the handler of %s failed", self.service, handler.name)
-            said = " ".join(str(error).split())
-            what = f"{type(error).__name__}: {said}".removesuffix(": ")
-            message = f"the handler of {handler.name} in service '{self.service}' failed: {what}"
-            return failure_head(frame.call), _failure(message, type(error).__name__, None)
+            return self._failed(handler, frame, error)
+
+    def _failed(
+        self, handler: TypedHandler, frame: RequestFrame, error: BaseException
+    ) -> tuple[bytes, bytes]:
+        _logger.error("service %s: the handler of %s failed", self.service, handler.name, exc_info=error)
+        said = " ".join(str(error).split())
+        what = f"{type(error).__name__}: {said}".removesuffix(": ")
+        message = f"the handler of {handler.name} in service '{self.service}' failed: {what}"
+        return failure_head(frame.call), _failure(message, type(error).__name__, None)
 
     def _told(self, handler: TypedHandler, error: ServiceError) -> bytes:
         """What a caller is told of an error that a handler raised for it."""

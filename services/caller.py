@@ -26,6 +26,10 @@ from streamlease.protocol.errors import (
     InvalidInput,
     InvalidOption,
     MessageTooLarge,
+    NoService,
+    ServiceBusy,
+    ServiceError,
+    TypeMismatch,
 )
 from streamlease.protocol.ids import check_name
 from streamlease.services.asking import Asked, Asking, indefinite
@@ -42,7 +46,6 @@ from streamlease.services.directory import LOOK_SECONDS, Directory
 from streamlease.services.handlers import check_model
 from streamlease.services.outbox import Outbox
 from streamlease.services.registration import SeenRow
-from streamlease.services.service_errors import NoService, ServiceBusy, ServiceError, TypeMismatch
 from streamlease.streams.tasks import Supervisor
 
 A = TypeVar("A", bound=BaseModel)
@@ -171,6 +174,8 @@ class Caller:
             return None
         turns = self._rotations.get(service)
         if turns is None:
+            if len(self._rotations) >= MOST_AGREEMENTS:
+                self._rotations.clear()
             turns = self._rotations[service] = Rotation(self._sender)
         return left[turns.next([one.row.address for one in left])]
 

@@ -67,7 +67,7 @@ ANSWERS_MS = 60_000
 
 BLOCK_MS = 2000
 READ_ENTRIES = 64
-TRIM_ENTRIES = 256
+TRIM_ENTRIES = 32
 """So many entries are read until they are removed."""
 
 ANSWER_SECONDS = 5.0
@@ -176,6 +176,7 @@ class Endpoint:
                     await self._lives.hold()
                 else:
                     await self._lives.begin()
+                    self._renew_now.set()  # from now on it is renewed more often
             except BaseException:
                 del self._lives.served[service], self._bindings[service]
                 raise
@@ -227,7 +228,9 @@ class Endpoint:
     async def _renew_all(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._lives.lease_ms / 3000):
+                async with asyncio.timeout(
+                    (self._lives.lease_ms if self._lives.holds else ANSWERS_MS) / 3000
+                ):
                     await self._renew_now.wait()
             except TimeoutError:
                 pass

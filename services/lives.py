@@ -13,6 +13,7 @@ from streamlease.services import keys, registration
 from streamlease.services.core.admission import Admission
 from streamlease.services.directory import Directory
 from streamlease.services.registration import LeaseGone, ServedRow
+from streamlease.streams.redis.always import ask_always
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask
 from streamlease.streams.redis.scripts import load_script
 
@@ -135,4 +136,5 @@ async def make_stream(redis: AsyncRedis, key: str, sender: str, ms: int) -> None
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    await ask(redis, [("XADD", key, "*", "f", sender, "n", 0), ("PEXPIRE", key, ms)])
+    await ask_always(redis, [("XADD", key, "*", "f", sender, "n", 0), ("PEXPIRE", key, ms)])
+    await ask(redis, [("PEXPIRE", key, ms)])  # without memory it was made a moment later

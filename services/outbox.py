@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
+from streamlease.streams.redis.always import ask_always
 from streamlease.streams.redis.connection import AsyncRedis, Command, exchange, refusal
 from streamlease.streams.redis.lines.direct_line import DirectLine
 from streamlease.streams.redis.lines.direct_lines import DirectLines
@@ -208,18 +209,17 @@ class Outbox:
 
     async def _exchange(self, entries: Sequence[_Entry]) -> None:
         """Send them the way of all else, until Redis has answered, or nobody wants them any more."""
-        for entry in entries:
-            entry.frames = [frame for frame in entry.frames if frame.wanted]
-        entries = self._without_empty(entries)
-        while entries:
+        while entries := self._wanted(entries):
             doubtful = False
             try:
-                replies = await exchange(self._redis, [self._command(entry) for entry in entries])
+                # What ends calls is sent also if Redis is out of memory; what begins them is not.
+                requests = any(frame.call is not None for entry in entries for frame in entry.frames)
+                send = exchange if requests else ask_always
+                replies = await send(self._redis, [self._command(entry) for entry in entries])
             except StoreUnavailable:
-                replies = [None] * len(entries)
+                pass
             except (Indefinite, StoreRefused):
                 doubtful = True
-                replies = [None] * len(entries)
             else:
                 for entry, reply in zip(entries, replies, strict=True):
                     self._settle(entry, reply)
@@ -232,12 +232,12 @@ class Outbox:
             await asyncio.sleep(entries[0].pause)
             for entry in entries:
                 entry.pause = min(LONGEST_PAUSE, entry.pause * 2)
-                entry.frames = [frame for frame in entry.frames if frame.wanted]
-            entries = self._without_empty(entries)
         self._go_on()
 
-    def _without_empty(self, entries: Sequence[_Entry]) -> list[_Entry]:
+    def _wanted(self, entries: Sequence[_Entry]) -> list[_Entry]:
+        """Entries with what is still wanted of them; those without anything are over."""
         for entry in entries:
+            entry.frames = [frame for frame in entry.frames if frame.wanted]
             if not entry.frames:
                 self._under_way.discard(entry.key)
         return [entry for entry in entries if entry.frames]

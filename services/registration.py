@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from streamlease.protocol.errors import InvalidInput
+from streamlease.protocol.errors import InvalidInput, ServiceConflict
 from streamlease.services import keys
 from streamlease.services.handlers import ServiceTypes
-from streamlease.services.service_errors import ServiceConflict
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 

@@ -18,6 +18,10 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local changed = {}
 
+local function word(text)  -- the first one; strangers may have written anything
+  return string.match(text, '^%S+') or ''
+end
+
 local function drop(address, named)
   local tail = ' ' .. address
   for _, row in ipairs(redis.call('HKEYS', KEYS[1])) do
@@ -32,7 +36,7 @@ local function drop_types()
   local used = {}
   local rows = redis.call('HGETALL', KEYS[1])
   for place = 2, #rows, 2 do
-    used[string.match(rows[place], '^%S+')] = true
+    used[word(rows[place])] = true
   end
   for _, digest in ipairs(redis.call('HKEYS', KEYS[3])) do
     if not used[digest] then
@@ -73,7 +77,7 @@ if act == 'look' then
   local rows = {}
   local all = redis.call('HGETALL', KEYS[1])
   for place = 1, #all, 2 do
-    if #ARGV < 3 or wanted[string.match(all[place], '^%S+')] then
+    if #ARGV < 3 or wanted[word(all[place])] then
       rows[#rows + 1] = all[place]
       rows[#rows + 1] = all[place + 1]
     end
@@ -111,8 +115,8 @@ if stale or not had then
       return {'types', now, digest}
     end
     for other = 1, #all, 2 do
-      local name = string.match(all[other], '^%S+')
-      local theirs = string.match(all[other + 1], '^%S+')
+      local name = word(all[other])
+      local theirs = word(all[other + 1])
       if name == ARGV[place] and theirs ~= digest and not named[all[other]]
           and not string.find(judged, ',' .. theirs .. ',', 1, true) then
         publish()

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from streamlease.agent.client import Client
-from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable
-from streamlease.services.service_errors import NoService
+from streamlease.protocol.errors import Indefinite, NoService, StoreRefused, StoreUnavailable
 from tests.services.models import Score, Scored
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 from pydantic import BaseModel, Field, field_validator
 
-from streamlease.services.service_errors import ServiceError
+from streamlease.protocol.errors import ServiceError
 
 
 class Score(BaseModel):

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from streamlease.agent import blocking
-from streamlease.protocol.errors import InvalidInput
-from streamlease.services.service_errors import NoService, ServiceError
+from streamlease.protocol.errors import InvalidInput, NoService, ServiceError
 from tests.services.models import Score, Scored, TooHigh, score
 
 

@@ -12,14 +12,20 @@ import pytest
 from pydantic import BaseModel
 
 import streamlease
-from streamlease.protocol.errors import Indefinite, InvalidInput, InvalidOption, MessageTooLarge
-from streamlease.services.service_errors import (
+from streamlease.protocol.errors import (
+    Indefinite,
+    InvalidInput,
+    InvalidOption,
+    MessageTooLarge,
     NoService,
     ServiceBusy,
     ServiceConflict,
     ServiceError,
     TypeMismatch,
 )
+from streamlease.services import keys
+from streamlease.streams.redis.connection import ask
+from tests.services.load import until
 from tests.services.models import Blob, Even, Score, Scored, Scorer, TooHigh, score
 
 Client = streamlease.Client
@@ -399,3 +405,65 @@ async def test_what_is_no_call_is_refused_in_one_line(
 async def test_a_request_that_is_too_large_is_not_sent(pair: tuple[Client, Client]) -> None:
     with pytest.raises(MessageTooLarge, match="has 1048589 bytes: at most 1048576; publish it"):
         await pair[0].call("s", Blob(data="x" * (1 << 20) + "ab"), answer=Scored)
+
+
+async def test_a_handler_that_is_cancelled_by_what_it_waits_for_has_failed(
+    pair: tuple[Client, Client],
+) -> None:
+    server, caller = pair
+
+    async def cancelled(request: Score) -> Scored:
+        raise asyncio.CancelledError
+
+    async with server.serve("scorer", {Score: cancelled}):
+        with pytest.raises(ServiceError, match="failed: CancelledError: nobody asked for it"):
+            await caller.call("scorer", Score(x=1), answer=Scored)
+
+
+async def test_what_strangers_write_is_counted_and_harms_nobody(pair: tuple[Client, Client]) -> None:
+    server, caller = pair
+    async with server.serve("scorer", {Score: score}):
+        assert (await caller.call("scorer", Score(x=1), answer=Scored)).y == 0.5
+        endpoint, other = await server._services.endpoint(), await caller._services.endpoint()
+        there = keys.requests(endpoint.address)
+        strange: list[tuple[str | int, ...]] = [
+            ("XADD", there, "*", "a", "b"),
+            (
+                "XADD",
+                there,
+                "*",
+                "f",
+                "x",
+                "n",
+                1,
+                "C 1 99999999999999 a b scorer Nothing",
+                "{}",
+                "nonsense",
+                "{}",
+            ),
+            ("XADD", there, "*", "f", other.id, "n", 2**60, "A 1 x", "{}", "C 9 99999999999999 a b s t", "["),
+            (
+                "XADD",
+                keys.answers(other.id),
+                "*",
+                "f",
+                "x",
+                "n",
+                1,
+                "A 77 x",
+                "{}",
+                "C 1 9 a b c d",
+                "",
+                "R 1 x",
+                "",
+            ),
+            ("HSET", keys.SERVICES, "scorer stranger.1", "nodigest {", "scorer two.2", "", "one", "x y"),
+            ("ZADD", keys.ALIVE, 2**50, "stranger.1"),
+            ("HSET", keys.TYPES, "nodigest", "{"),
+        ]
+        await ask(server.redis, strange)
+        await until(lambda: endpoint.damaged >= 3 and other.damaged >= 2)
+        async with streamlease.connect(server.url) as fresh:
+            assert (await fresh.call("scorer", Score(x=6), answer=Scored)).y == 3.0
+            async with fresh.serve("scorer", {Score: score}):
+                assert (await fresh.call("scorer", Score(x=8), answer=Scored)).y == 4.0
