@@ -32,6 +32,7 @@ from streamlease.spark.schema import (
     BATCH_NAMES,
     FrameColumns,
     check_given,
+    diff_fields,
     message_fields,
     plain_filter,
     spaces_of,
@@ -214,7 +215,7 @@ def batch_reader(schema: StructType, given: Mapping[str, str]) -> BatchReader:
     options = BatchOptions.parse(given)
     spaces = spaces_of(connection(options.redis), options.filter)
     fields = message_fields(headers=options.include_headers)
-    check_given(schema, StructType([*fields, *typed_fields(spaces)]))
+    check_given(schema, StructType([*fields, *typed_fields(spaces), *diff_fields(spaces)]))
     return BatchReader(options, FrameColumns.of(schema, spaces), tuple(spaces))
 
 

@@ -52,6 +52,8 @@ BATCH_NAMES = (
 )
 
 
+DIFF = "diff"
+
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 _COLUMNS = [
@@ -71,6 +73,11 @@ def message_fields(*, headers: bool = True, cut: bool = False) -> list[StructFie
     """The columns of every message: those of the contract, with or without ``headers`` and ``cut``."""
     columns = [column for column in _COLUMNS if headers or column.name != "headers"]
     return [*columns, StructField("cut", StringType())] if cut else columns
+
+
+def diff_fields(spaces: Sequence[Space]) -> list[StructField]:
+    """The column ``diff``, of collections only. It is there for who names it: a contract has the others."""
+    return [StructField(DIFF, LongType())] if spaces and all(one.collection for one in spaces) else []
 
 
 def plain_filter(subscribe: str) -> str:
@@ -106,7 +113,8 @@ def readable(options: Mapping[str, str]) -> StructType:
         cut=read.flag("includeCut", given.get("includecut", "false")),
     )
     names = read.words("columns", given.get("columns", ""))
-    return select([*fields, *typed_fields(spaces_of(connection(read.redis_url(given)), filter))], names)
+    spaces = spaces_of(connection(read.redis_url(given)), filter)
+    return select([*fields, *typed_fields(spaces), *(diff_fields(spaces) if DIFF in names else [])], names)
 
 
 def stream_columns(options: SourceOptions, schema: StructType | None = None) -> FrameColumns:
@@ -123,7 +131,7 @@ def stream_columns(options: SourceOptions, schema: StructType | None = None) -> 
     if schema is None:
         return FrameColumns.of(select(fields, options.columns), ())
     spaces = spaces_of(connection(options.redis), options.subscription.filter)
-    check_given(schema, StructType([*fields, *typed_fields(spaces)]))
+    check_given(schema, StructType([*fields, *typed_fields(spaces), *diff_fields(spaces)]))
     return FrameColumns.of(schema, spaces)
 
 
@@ -214,9 +222,11 @@ class FrameColumns:
     arrow: pa.Schema
     typed: Mapping[str, Schema]
     """By space: the typed columns that are wanted of it. A space without a schema is not in here."""
+    with_diff: bool = False
+    """Whether the column ``diff`` is that of collections, and none of a schema."""
 
     @classmethod
-    def of(cls, schema: StructType, spaces: Iterable[Space]) -> FrameColumns:
+    def of(cls, schema: StructType, spaces: Sequence[Space]) -> FrameColumns:
         """The columns `schema` out of these spaces."""
         arrow = to_arrow_schema(schema, timezone="UTC")
         wanted = [name for name in arrow.names if name not in RESERVED]
@@ -226,12 +236,13 @@ class FrameColumns:
             if newest is not None:
                 columns = (newest.named(name) for name in wanted)
                 typed[space.name] = Schema(columns=tuple(one for one in columns if one is not None))
-        return cls(arrow, typed)
+        return cls(arrow, typed, DIFF in wanted and bool(diff_fields(spaces)))
 
     @property
     def fixed(self) -> frozenset[str]:
         """The columns that every message has, of those that are wanted."""
-        return frozenset(name for name in self.arrow.names if name in RESERVED)
+        fixed = frozenset(name for name in self.arrow.names if name in RESERVED)
+        return fixed | {DIFF} if self.with_diff else fixed
 
     def wanted(self, space: str) -> Schema | None:
         """What to ask a range reader of a stream of `space` for."""

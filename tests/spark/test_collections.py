@@ -12,21 +12,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StringType
 
 from streamlease.agent.client import Client
 from streamlease.agent.loop import LoopThread
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
+from streamlease.spark.batch_read import batch_reader
 from streamlease.spark.collections import content
 from streamlease.spark.collections.change_stream import ChangeStream, change_stream
 from streamlease.spark.collections.collection_options import columns_of
 from streamlease.spark.collections.item_table import item_table
+from streamlease.spark.options import SourceOptions
+from streamlease.spark.schema import readable, stream_columns
+from streamlease.spark.source import StreamReader
 from streamlease.streams.collections.points import newest_point
 from streamlease.streams.collections.snapshots import make_snapshot, newest_snapshots
 from streamlease.streams.epochs.epoch_publisher import EpochPublisher
 from streamlease.streams.log.keys import snapshot_entries
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.epochs.playing import kept
+from tests.spark.durable import Durable
 from tests.spark.refusals import one_line
 
 SPACE = "prices"
@@ -334,6 +340,36 @@ def test_a_space_that_was_made_anew(make_shop: MakeShop, make_reading: MakeReadi
     one_line(told.value)
 
 
+@pytest.mark.parametrize("read", [False, True], ids=["it has not read what is lost", "it has read it"])
+def test_a_failover_that_loses_changes(
+    durable: Durable, make_reading: MakeReading, read: bool, request: pytest.FixtureRequest
+) -> None:
+    shop = Shop(durable.world.url)
+    request.addfinalizer(shop.close)
+    shop.change(30)
+    reading = make_reading(shop, maxOffsetsPerTrigger="8")
+    assert reading.trigger()
+    shop.change(12)
+    before, kept_ones = durable.snapshot(), dict(shop.sums)
+    shop.change(40)
+    while read and reading.trigger():
+        pass
+    durable.lose(before)
+    shop.sums = Counter(kept_ones)
+    if read:
+        with pytest.raises(
+            InvalidOption, match="where the query was: its space was made anew, or Redis lost"
+        ):
+            reading.trigger()
+        reading = make_reading(shop)
+    else:
+        reading.restart()
+    shop.change(5)
+    while reading.trigger():
+        pass
+    assert reading.multiset(reading.rows()) == shop.there() == shop.table()
+
+
 # ---------------------------------------------------------------- tables
 
 
@@ -464,6 +500,58 @@ def test_a_micro_batch_has_so_many_epochs_at_most(make_shop: MakeShop, make_read
     assert found == [[1, 2], [3], [4, 5, 6], [7]], "those that completed together stay together"
     assert {len(rows) % 4 for rows in reading.sink.values()} == {0}
     shop.thread.call(publisher.close())
+
+
+# ---------------------------------------------------------------- changes as messages
+
+
+def test_a_batch_and_a_group_read_the_diffs_of_changes_if_they_name_them(make_shop: MakeShop) -> None:
+    shop = make_shop(streams=2)
+    shop.change(60)
+    given = {"redis": shop.url, "subscribe": "prices/#", "columns": "topic,key,payload,diff"}
+    batch = batch_reader(readable(given), given)
+    worker = pickle.loads(pickle.dumps(batch))
+    rows = [row for part in batch.partitions() for one in worker.read(part) for row in one.to_pylist()]
+    assert len(rows) == 60
+    assert Reading.multiset(rows) == shop.there()
+    shared = given | {"subscribe": "$shared/g/prices/#", "startingOffsets": "earliest"}
+    options = SourceOptions.parse(shared)
+    stream = StreamReader(options, stream_columns(options, readable(shared)))
+    try:
+        start, found = stream.initialOffset(), []
+        while len(found) < 60:
+            end = stream.latestOffset(start, stream.getDefaultReadLimit())
+            worker = pickle.loads(pickle.dumps(stream))
+            for part in stream.partitions(start, end):
+                found += [row for one in worker.read(part) for row in one.to_pylist()]
+            start = end
+        assert Reading.multiset(found) == shop.there()
+    finally:
+        stream.stop()
+
+
+def test_only_collections_have_diffs_and_nobody_has_them_unasked(make_shop: MakeShop) -> None:
+    shop = make_shop(streams=1)
+    shop.thread.call(shop.client.create_space("plain", ["plain/#"], streams=1))
+    assert "diff" not in readable({"redis": shop.url, "subscribe": "prices/#"}).names
+    for subscribe in ("plain/#", "#"):
+        with pytest.raises(InvalidOption, match="option 'columns' names 'diff'") as refused:
+            readable({"redis": shop.url, "subscribe": subscribe, "columns": "topic,diff"})
+        one_line(refused.value)
+    schema = {"columns": [{"name": "diff", "type": "string"}]}
+    shop.thread.call(shop.client.create_space("typed", ["typed/#"], streams=1, schema=schema))
+    given = {"redis": shop.url, "subscribe": "typed/#", "columns": "topic,diff"}
+    assert readable(given)["diff"].dataType == StringType()
+    shop.thread.call(publish_typed(shop.client))
+    batch = batch_reader(readable(given), given)
+    assert [row for part in batch.partitions() for one in batch.read(part) for row in one.to_pylist()] == [
+        {"topic": "typed/a", "diff": "x"}
+    ]
+
+
+async def publish_typed(client: Client) -> None:
+    async with client.publisher() as publisher:
+        await publisher.send_batch("typed/a", pa.record_batch({"diff": ["x"]}))
 
 
 # ---------------------------------------------------------------- what is refused
