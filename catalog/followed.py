@@ -20,9 +20,11 @@ import contextlib
 import json
 import zlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from streamlease.catalog.group_sources import LeaderSource, LeaseSource
 from streamlease.catalog.item_sources import ItemChange, Source, differences, home_source, no_cursor
@@ -43,13 +45,22 @@ AGAIN_SECONDS = 0.5
 LONGEST_CURSOR = 1 << 20
 
 
-class CatalogChange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CatalogChange:
     """An item that came (``diff`` 1) or went (-1)."""
 
     item: CatalogItem
     diff: int
-    at: str | None
-    """A cursor behind it; None: the change before the next one with a cursor belongs to the same act."""
+    _cursor: Callable[[], str] | None = field(repr=False, compare=False)
+
+    @property
+    def at(self) -> str | None:
+        """A cursor behind it; None: it and the next one are parts of the same change."""
+        return None if self._cursor is None else self._cursor()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Item, diff, cursor."""
+        return iter((self.item, self.diff, self.at))
 
 
 class Catalog:
@@ -144,11 +155,7 @@ class Catalog:
     @property
     def at(self) -> str:
         """A cursor behind all that was read, to go on there."""
-        return self._cursor(self._source.at)
-
-    def _cursor(self, point: Any) -> str:
-        text = json.dumps([self._collection, point], separators=(",", ":")).encode()
-        return base64.urlsafe_b64encode(zlib.compress(text)).rstrip(b"=").decode()
+        return _encoded(self._collection, self._source.at)
 
     async def _news(self) -> list[ItemChange]:
         try:
@@ -161,14 +168,17 @@ class Catalog:
     def _take(self, changes: list[ItemChange]) -> None:
         for number, (key, former, item, point) in enumerate(changes, 1):
             before = former if self._start is not None and key not in self._known else self._known.get(key)
-            at = self.at if number == len(changes) else None if point is None else self._cursor(point)
+            behind = self._source.at if number == len(changes) else point
+            at = None if behind is None else partial(_encoded, self._collection, behind)
             if item is not None:
                 self._known[key] = item
             else:
                 self._known.pop(key, None)
-            if before is not None and before != item:
+            if before is item or before == item:
+                continue
+            if before is not None:
                 self._due.append(CatalogChange(before, -1, None if item is not None else at))
-            if item is not None and before != item:
+            if item is not None:
                 self._due.append(CatalogChange(item, 1, at))
 
     def _failed(self, name: str, error: StreamleaseError) -> None:
@@ -182,6 +192,11 @@ def _source(redis: AsyncRedis, collection: str) -> Source:
     if collection == "leases":
         return LeaseSource(redis)
     return home_source(redis, collection)
+
+
+def _encoded(collection: str, point: Any) -> str:
+    text = json.dumps([collection, point], separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(zlib.compress(text)).rstrip(b"=").decode()
 
 
 def _decoded(collection: str, cursor: str) -> Any:

@@ -29,6 +29,9 @@ LEASE_SECONDS = 15.0
 """After so much silence what a process made is gone."""
 
 BEAT_SECONDS = 5.0
+GATHER_SECONDS = 0.01
+"""How long what is put right behind a write waits for more: each write wakes all followers."""
+
 MOST_TOGETHER = 500
 """Rows written in one act."""
 
@@ -110,9 +113,10 @@ class OwnRows:
 
     async def _run(self) -> None:
         failures, known = 0, False
+        clock = asyncio.get_running_loop().time
         while True:
             self._changed.clear()
-            wanted = self._wanted
+            wanted, began = self._wanted, clock()
             try:
                 known = await self._write(known)
                 failures = 0
@@ -120,12 +124,14 @@ class OwnRows:
                 failures = min(failures + 1, 6)
                 await asyncio.sleep(0.05 * 2**failures * random.uniform(0.5, 1.0))
                 continue
-            if not self._due:
+            if known and not self._due:
                 self._written = wanted
                 async with self._settled:
                     self._settled.notify_all()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), self._beat)
+            if self._due:
+                await asyncio.sleep(max(0.0, began + GATHER_SECONDS - clock()))
 
     async def _write(self, known: bool) -> bool:
         """Renew the lease and write what is due; all of it if the lease was over. Whether it stands."""

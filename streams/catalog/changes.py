@@ -17,6 +17,7 @@ from streamlease.streams.redis.scripts import load_script
 BEGINNING = "0-0"
 """The point before the first change."""
 
+FIELDS = [b"c", b"k", b"o", b"n", b"i"]
 PAGE = 1000
 """Changes read at once."""
 
@@ -86,11 +87,13 @@ async def changes_behind(redis: AsyncRedis, home: Home, at: str) -> list[RowChan
 
 
 def _change(home: Home, entry_id: bytes, fields: Sequence[bytes]) -> tuple[RowChange, int]:
-    values = dict(zip(fields[::2], fields[1::2], strict=False))
     try:
-        change = RowChange(entry_id.decode(), *(_text(values[name]) for name in (b"c", b"k", b"o", b"n")))
-        return change, int(values[b"i"])
-    except (KeyError, ValueError):
+        names, (collection, key, former, row, number) = fields[::2], fields[1::2]
+        if names != FIELDS:
+            raise ValueError("these are not the fields of a change")
+        texts = (entry_id.decode(), collection.decode(), _text(key), _text(former), _text(row))
+        return RowChange(*texts), int(number)
+    except ValueError:
         raise Unsupported(
             f"the change {entry_id.decode('ascii', 'replace')} in {home.changes} is damaged: remove it "
             f"(XDEL), and followers begin anew"

@@ -64,14 +64,14 @@ async def test_spaces_are_listed_and_followed(client: Client) -> None:
 async def test_hosts_are_followed_until_they_leave_or_are_silent(client: Client) -> None:
     async with client.catalog("hosts") as found:
         await hosts.beat(client.redis, HostInfo(host="h1", name="n", pid=7))
-        assert (await anext(found))[:2] == (HostItem(host="h1", name="n", pid=7), 1)
+        assert [*await anext(found)][:2] == [HostItem(host="h1", name="n", pid=7), 1]
         await hosts.beat(client.redis, HostInfo(host="h1", name="n", pid=7))
         await hosts.beat(client.redis, HostInfo(host="h2"))
-        assert (await anext(found))[:2] == (HostItem(host="h2"), 1), (
+        assert [*await anext(found)][:2] == [HostItem(host="h2"), 1], (
             "a beat that says nothing new is no change"
         )
         await hosts.leave(client.redis, "h1")
-        assert (await anext(found))[1] == -1
+        assert (await anext(found)).diff == -1
         assert set(found.items) == {HostItem(host="h2")}
 
 

@@ -2,8 +2,10 @@
 -- KEYS none  ARGV none
 -- Replies: none; `tell` takes the log of the home, its channel, the collection, the key, and the row before and
 -- after as JSON, each empty where there is none. Call it behind a first write: it needs memory, but little.
+-- All that one act tells of a collection is published once: who hears of it sees all of it.
 
 local CHANGES_KEPT = 10000
+local published = {}
 
 local function tell(changes, told, collection, key, former, row)
   if former == row then
@@ -20,5 +22,8 @@ local function tell(changes, told, collection, key, former, row)
   end
   redis.call('XADD', changes, 'MAXLEN', '~', CHANGES_KEPT, '*', 'c', collection, 'k', key, 'o', former, 'n', row,
     'i', string.format('%.0f', number))
-  redis.call('PUBLISH', told, collection)
+  if not published[collection] then
+    published[collection] = true
+    redis.call('PUBLISH', told, collection)
+  end
 end
