@@ -6,6 +6,7 @@ error on that way is a problem document, whatever came in. Nothing is kept betwe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from streamlease.gateway.channels.channel_handlers import CHANNELS, ChannelHandl
 from streamlease.gateway.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.rates import GatewayLimits
-from streamlease.gateway.core.refusals import NotFound, WrongMethod
+from streamlease.gateway.core.refusals import GatewayEnds, NotFound, WrongMethod
 from streamlease.gateway.event_streams import EventHandler
 from streamlease.gateway.feeds import Feeds
 from streamlease.gateway.http_calls import Callers, ClientGone, HttpCall
@@ -35,7 +36,7 @@ from streamlease.gateway.since_reading import SinceReading
 from streamlease.gateway.traces import RequestTraces
 from streamlease.gateway.webhooks.subscription_handlers import BELOW, SUBSCRIPTIONS, SubscriptionHandlers
 from streamlease.gateway.webhooks.webhook_service import WebhookSettings, webhook_service
-from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.errors import Indefinite, StreamleaseError
 from streamlease.registry.shared_secrets import secret_of
 from streamlease.streams.tasks import task_failed
 
@@ -153,6 +154,10 @@ class GatewayApp:
             await self._handler(call)(call)
         except ClientGone:
             return
+        except asyncio.CancelledError:
+            if call.status:
+                raise
+            await answer_problem(call, _ends(call))
         except StreamleaseError as error:
             if limit := refusing_limit(error):
                 COUNTS.refused[limit] += 1
@@ -191,3 +196,10 @@ class GatewayApp:
                     break
         self._callers.admit(call)
         return found
+
+
+def _ends(call: HttpCall) -> StreamleaseError:
+    """What a request is told that is under way when the gateway ends."""
+    if call.scope["method"] in ("GET", "HEAD"):
+        return GatewayEnds("this gateway ends: ask again, or another one")
+    return Indefinite("this gateway ended before it was done, as far as it knows: look whether it was")

@@ -12,6 +12,7 @@ from streamlease.gateway.core.cursors import InvalidCursor
 from streamlease.gateway.core.rates import TooMuch
 from streamlease.gateway.core.refusals import (
     BodyTooLarge,
+    GatewayEnds,
     NotAcceptable,
     NotFound,
     OtherHost,
@@ -94,6 +95,7 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     StoreUnavailable: (503, "store-unavailable"),
     StoreRefused: (503, "store-refused"),
     ComingBack: (503, "coming-back"),
+    GatewayEnds: (503, "gateway-ends"),
     ServedElsewhere: (503, "served-elsewhere"),
     TaskFailed: (503, "task-failed"),
     NotDurable: (504, "not-durable"),

@@ -17,6 +17,12 @@ class BodyTooLarge(StreamleaseError):
     """The body of a request is larger than this gateway takes."""
 
 
+class GatewayEnds(StreamleaseError):
+    """The gateway ends while a request waits: another one goes on."""
+
+    retriable = True
+
+
 class WrongMethod(StreamleaseError):
     """The address knows other methods."""
 

@@ -42,6 +42,11 @@ class PassedAnswer(NamedTuple):
     """By name in lower case."""
     body: bytes
 
+    @property
+    def ends(self) -> bool:
+        """Whether the other gateway ends, and somebody else has to answer."""
+        return self.status == 503 and b"gateway-ends" in self.body
+
 
 _Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -220,10 +220,10 @@ class MemberHandlers:
                         "this gateway does not serve the member: ask the one that its record names"
                     )
                 passed = await self._pass_on(call, record, body, gone, once=once)
-                if passed is not None:
-                    if passed.status != 421:
-                        return _passed_back(passed)
+                if passed is not None and passed.status == 421:
                     continue
+                if passed is not None and not passed.ends:
+                    return _passed_back(passed)
                 try:
                     served = await self._members.take_over(member, record, call.client, self._address(call))
                 except ServedElsewhere:

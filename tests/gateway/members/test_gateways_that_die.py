@@ -152,3 +152,18 @@ async def came_again(member: Member, stopped: Started, other: Started) -> None:
     member.send_to([stopped[1], other[1]])
     for _ in range(4):
         assert not (await member.fetch(wait=0))["messages"]
+
+
+async def test_who_waits_at_a_gateway_that_ends_is_told(client: Client, start: Start) -> None:
+    await client.create_space("s", ["a/#"], streams=1)
+    (ending, first), (_, second) = await start(), await start()
+    member = await Member([first], "g").join("a/#", session_timeout=TIMEOUT)
+    path = f"{member.base}/{member.id}/messages?wait=50"
+    passed_on = asyncio.ensure_future(second.get(path))
+    since = asyncio.ensure_future(first.get("/v1/messages", filter="a/#", wait=50))
+    await asyncio.wait({passed_on, since}, timeout=1)
+    await end(ending)
+    told = await since
+    assert (told.status, told.json()["type"].rpartition("/")[2]) == (503, "gateway-ends")
+    await publish(client, 0, 1)
+    assert len((await passed_on).json()["messages"]) == 1  # it went on where the session did
