@@ -29,12 +29,14 @@ class Member:
 
     async def ask(self, method: str, path: str, body: Any = None) -> Answer:
         sent = b"" if body is None else json.dumps(body).encode()
-        for _ in range(len(self.gateways)):
+        failed = []
+        for _ in range(2 * len(self.gateways)):  # more than one may be killed meanwhile
+            gateway = next(self._turns)
             try:
-                return await next(self._turns).request(method, path, sent)
-            except (OSError, asyncio.IncompleteReadError):  # a load balancer tries the next one then
-                continue
-        raise AssertionError("no gateway answers")
+                return await gateway.request(method, path, sent)
+            except (OSError, asyncio.IncompleteReadError) as error:  # a load balancer tries the next one then
+                failed.append((gateway.port, error))
+        raise AssertionError(f"no gateway answers: {failed}")
 
     async def join(self, filter: str, **more: Any) -> Member:
         answer = await self.ask("POST", self.base, {"filter": filter, "start": "earliest", **more})

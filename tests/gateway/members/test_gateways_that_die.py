@@ -52,11 +52,12 @@ class Beside:
 
     def __init__(self) -> None:
         self.got: list[tuple[str, int]] = []
-        self.streams: list[str] = []
+        self.streams: Callable[[], list[str]] = list
 
     @asynccontextmanager
     async def consuming(self, client: Client) -> AsyncIterator[None]:
         async with client.subscribe(str(SHARED), start="earliest", name="beside") as batches:
+            self.streams = lambda: batches.streams
             task = asyncio.ensure_future(self._consume(batches))
             try:
                 yield
@@ -167,3 +168,42 @@ async def test_who_waits_at_a_gateway_that_ends_is_told(client: Client, start: S
     assert (told.status, told.json()["type"].rpartition("/")[2]) == (503, "gateway-ends")
     await publish(client, 0, 1)
     assert len((await passed_on).json()["messages"]) == 1  # it went on where the session did
+
+
+async def test_gateways_are_killed_again_and_again_at_work(client: Client, start: Start) -> None:
+    await client.create_space("s", ["a/#"], streams=8)
+    beside, count = Beside(), 1500
+    async with beside.consuming(client):
+        await asyncio.wait_for(has(beside.streams), 20)
+        gateways = [await start() for _ in range(3)]
+        members = [Member([http for _, http in gateways], "g") for _ in range(2)]
+        for member in members:
+            await member.join("a/#", session_timeout=TIMEOUT)
+        await asyncio.wait_for(has(lambda: len(beside.streams()) < 4), 20)
+        known = len(await journal(client))
+        publishing = asyncio.ensure_future(publish(client, 0, count))
+
+        def missing() -> int:
+            return count - sum(len({*one.got}) for one in (beside, *members))
+
+        async def work(member: Member) -> None:
+            while missing():
+                await member.done(await member.fetch(max=20, wait=1))
+
+        working = [asyncio.ensure_future(work(member)) for member in members]
+        for turn in range(4):
+            reached = count * (turn + 1) // 6
+            await asyncio.wait_for(has(lambda reached=reached: count - missing() >= reached), 30)
+            await kill(gateways[turn % 3][0])
+            gateways[turn % 3] = await start()
+            for member in members:
+                member.send_to([http for _, http in gateways])
+        await asyncio.wait_for(asyncio.gather(publishing, *working), 60)
+        got = [*beside.got, *members[0].got, *members[1].got]
+        assert len({*got}) == len(got) == count
+        assert not [one for one in (await journal(client))[known:] if one["type"] == "released"]
+
+
+async def has(condition: Callable[[], Any]) -> None:
+    while not condition():  # noqa: ASYNC110 (any condition)
+        await asyncio.sleep(0.02)
