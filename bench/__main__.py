@@ -20,7 +20,9 @@ USUAL = ("publish", "consume", "latency", "memory")
 """What runs if no subject is named."""
 
 _ROOM = Path(__file__).parent
-_SHARED = {"__init__", "__main__", "by_hand", "counting", "frame", "messages", "sources", "sparks"}
+_SHARED = {
+    "__init__", "__main__", "by_hand", "counting", "frame", "messages", "mqtt_plain", "sources", "sparks",
+}  # fmt: skip
 
 
 def subjects() -> dict[str, str]:
