@@ -53,7 +53,7 @@ class Channels:
         self, feeds: Feeds, reading: SinceReading, cursors: CursorCodec, limits: ChannelLimits | None = None
     ) -> None:
         self._limits = limits or ChannelLimits()
-        self._feeds = feeds
+        self.feeds = feeds
         self._reading = reading
         self._cursors = cursors
         self.live = LiveKeys(feeds, cursors)
@@ -188,10 +188,10 @@ class Channels:
                 found[one.filter, since] = self._cursors.text(since)
                 continue
             try:
-                known = await self._feeds.known()
+                known = await self.feeds.known()
                 spaces = tuple(sorted(space.name for space in known.for_filter(one.filter)))
                 if (spaces, since) not in by_spaces:
-                    await self._feeds.follow(spaces)
+                    await self.feeds.follow(spaces)
                     place = await self._reading.place(one.filter, since)
                     by_spaces[spaces, since] = self._cursors.text(place)
                 found[one.filter, since] = by_spaces[spaces, since]

@@ -1,7 +1,7 @@
 """Keys catch up: from their cursors to the end of what is known, and live from there on.
 
-Keys with the same cursor catch up together: one reading of the log, or of what the feeds still have, for all
-of them. So a client that comes with ten thousand keys from another gateway costs one reading, not ten
+Keys catch up together: one reading of the log, or of what the feeds still have, from the lowest of their
+cursors. So a client that comes with ten thousand keys from another gateway costs ten readings, not ten
 thousand. What a key has no room for stays in the log until its client has taken what waits.
 """
 
@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from streamlease.gateway.channels.catching_up_group import CatchingUpGroup
 from streamlease.gateway.channels.channel import Channel
-from streamlease.gateway.channels.core.client_mailbox import ChannelKey, KeyState
+from streamlease.gateway.channels.core.client_mailbox import ChannelKey
 from streamlease.gateway.channels.live_keys import LiveKey, LiveKeys, places_of
-from streamlease.gateway.channels.routed_messages import CursorLine, routed
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
-from streamlease.gateway.core.interests import Interests
 from streamlease.gateway.problems import problem
 from streamlease.protocol.errors import StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from streamlease.gateway.feeds import Feed, Feeds
     from streamlease.gateway.since_reading import SinceReading
     from streamlease.streams.spaces.spaces import Known
@@ -34,6 +31,8 @@ REACH_SECONDS = 5.0
 """So long a feed may take to know what a cursor knows; afterwards the log is asked whether that is there."""
 
 LOOK_SECONDS = 0.01
+TOGETHER = 1000
+"""So many keys catch up at once: the memory of their cursors is bounded."""
 
 _logger = logging.getLogger(__name__)
 
@@ -49,75 +48,95 @@ class CatchingUp:
 
     async def run(self, channel: Channel) -> None:
         """Until all keys of a channel are live, or have no room."""
-        while keys := channel.ready_behind():
+        while keys := channel.ready_behind()[:TOGETHER]:
             try:
                 known = await self._feeds.known()
-                for (cursor, spaces), some in self._groups(channel, keys, known).items():
-                    await self._together(channel, _Group(channel, spaces, self._cursors.parse(cursor), some))
+                for (spaces, _), some in self._groups(channel, keys, known).items():
+                    await self._together(channel, spaces, some)
             except (StoreUnavailable, StoreRefused) as error:
                 channel.trouble = error
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 channel.trouble = None
+            channel.wake()
 
     def _groups(
         self, channel: Channel, keys: Sequence[ChannelKey], known: Known
-    ) -> dict[tuple[str, tuple[str, ...]], list[ChannelKey]]:
-        groups: dict[tuple[str, tuple[str, ...]], list[ChannelKey]] = {}
+    ) -> dict[tuple[tuple[str, ...], frozenset[tuple[StreamId, bool]]], dict[ChannelKey, Cursor]]:
+        """The keys of the same spaces whose cursors name the same streams, each with its cursor."""
+        groups: dict[tuple[tuple[str, ...], frozenset[tuple[StreamId, bool]]], dict[ChannelKey, Cursor]] = {}
         spaces: dict[str, tuple[str, ...]] = {}
+        cursors: dict[str, tuple[Cursor, frozenset[tuple[StreamId, bool]]]] = {}
         for key in keys:
-            assert key.state is KeyState.CATCHING_UP
             assert key.cursor is not None
             try:
                 if key.filter not in spaces:
                     spaces[key.filter] = tuple(sorted(space.name for space in known.for_filter(key.filter)))
-                groups.setdefault((key.cursor, spaces[key.filter]), []).append(key)
+                if key.cursor not in cursors:
+                    cursor = self._cursors.parse(key.cursor)
+                    named = frozenset((stream, ended) for stream, (_, ended) in cursor.places.items())
+                    cursors[key.cursor] = cursor, named
+                cursor, named = cursors[key.cursor]
+                groups.setdefault((spaces[key.filter], named), {})[key] = cursor
             except StreamleaseError as error:
                 _fail(channel, key, error)
         return groups
 
-    async def _together(self, channel: Channel, group: _Group) -> None:
-        loop = asyncio.get_running_loop()
+    async def _together(
+        self, channel: Channel, spaces: tuple[str, ...], keys: Mapping[ChannelKey, Cursor]
+    ) -> None:
+        group = CatchingUpGroup(channel, spaces, keys, self._cursors)
         try:
-            asked = loop.time()
-            while group.go_on():
-                feeds = await self._feeds.follow(group.spaces)
-                cursor = group.cursor
-                if all(one.follows and one.recent.covers(cursor, one.space) for one in feeds):
-                    if all(_reached(one, cursor) for one in feeds):
-                        self._join(group, feeds)
-                        break
-                    if loop.time() - asked < REACH_SECONDS:
-                        await asyncio.sleep(LOOK_SECONDS)
-                        continue
-                await self._read(group)
-                asked = loop.time()
+            await self._catch_up(group)
         except (StoreUnavailable, StoreRefused):
             raise
         except StreamleaseError as error:
-            for key in group.keys:
-                _fail(channel, key, error)
+            group.keep()
+            left = {key: keys[key] for key in group.remaining()}
+            if len(set(left.values())) > 1:  # it may be the error of some
+                halves = [*left.items()]
+                middle = len(halves) // 2
+                for half in (halves[:middle], halves[middle:]):
+                    now = {key: self._cursors.parse(key.cursor or "") for key, _ in half}
+                    await self._together(channel, spaces, now)
+            else:
+                for key in left:
+                    _fail(channel, key, error)
         finally:
-            group.keep(self._cursors)
-        channel.wake()
+            group.keep()
 
-    def _join(self, group: _Group, feeds: Sequence[Feed]) -> None:
-        """Take what the feeds have behind the cursor, and be live: without a pause between both."""
-        before = group.cursor
+    async def _catch_up(self, group: CatchingUpGroup) -> None:
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        while group.go_on():
+            feeds = await self._feeds.follow(group.spaces)
+            low = group.low
+            if all(one.follows and one.recent.covers(low, one.space) for one in feeds):
+                if all(_reached(one, group.high) for one in feeds):
+                    self._join(group, feeds)
+                    return
+                if loop.time() - asked < REACH_SECONDS:
+                    await asyncio.sleep(LOOK_SECONDS)
+                    continue
+            await self._read(group)
+            asked = loop.time()
+
+    def _join(self, group: CatchingUpGroup, feeds: Sequence[Feed]) -> None:
+        """Take what the feeds have behind the cursors, and be live: without a pause between both."""
+        low = group.low
         for feed in feeds:
-            for piece in feed.recent.after(before):
-                start = before.next_of(piece.stream)
-                group.take(piece.stream, piece.end, piece.data.rows_from(start), self._cursors)
+            for piece in feed.recent.after(low):
+                group.take(piece.stream, piece.end, piece.data.rows_from(low.next_of(piece.stream)))
         group.at(places_of(feeds))
         for key in group.remaining():
             self._live.join(LiveKey(group.channel, key), group.spaces)
 
-    async def _read(self, group: _Group) -> None:
-        """Take what the log has behind the cursor."""
-        async with self._reading.scan(group.spaces, group.keys[0].filter, group.cursor) as reading:
+    async def _read(self, group: CatchingUpGroup) -> None:
+        """Take what the log has behind the cursors."""
+        async with self._reading.scan(group.spaces, group.filter, group.low) as reading:
             group.at({StreamId.parse(name): (next, False) for name, next in reading.positions.items()})
             async for batch in reading:
-                group.take(batch.stream, batch.end, batch.data, self._cursors)
+                group.take(batch.stream, batch.end, batch.data)
                 group.channel.wake()
                 if not group.go_on():
                     return
@@ -128,72 +147,6 @@ class CatchingUp:
                     for name, next in reading.positions.items()
                 }
             )
-
-
-class _Group:
-    """Keys that have the same cursor, on their way."""
-
-    def __init__(
-        self, channel: Channel, spaces: tuple[str, ...], cursor: Cursor, keys: Sequence[ChannelKey]
-    ) -> None:
-        self.channel = channel
-        self.spaces = spaces
-        self.keys = [*keys]
-        self._places = dict(cursor.places)
-        self._interests: Interests[ChannelKey] = Interests()
-        for key in keys:
-            self._interests.add(key.filter, key)
-
-    @property
-    def cursor(self) -> Cursor:
-        """They have everything up to here."""
-        return Cursor(self._places)
-
-    def remaining(self) -> Iterator[ChannelKey]:
-        """Those that are on their way still."""
-        for key in [*self.keys]:
-            if key.state is KeyState.CATCHING_UP:
-                yield key
-
-    def go_on(self) -> bool:
-        """Whether anybody is; those who left are forgotten."""
-        if any(key.state is not KeyState.CATCHING_UP for key in self.keys):
-            for key in self.keys:
-                if key.state is not KeyState.CATCHING_UP:
-                    self._interests.remove(key.filter, key)
-            self.keys = [*self.remaining()]
-        return bool(self.keys) and not self.channel.is_closed
-
-    def at(self, places: Mapping[StreamId, tuple[int, bool]]) -> None:
-        """They have everything up to here, too."""
-        self._places.update(places)
-
-    def take(self, stream: StreamId, end: int, data: pa.RecordBatch, cursors: CursorCodec) -> None:
-        """The next messages of a stream; whoever has no room for one stays where he is."""
-        line = CursorLine(cursors, self._places, stream)
-        full: dict[ChannelKey, None] = {}
-        mailbox = self.channel.mailbox
-        for message, whom in routed(data, self._interests):
-            for key in whom:
-                if key in full or key.state is not KeyState.CATCHING_UP:
-                    continue
-                if mailbox.has_room(key):
-                    mailbox.put(key, message.body, line.text(message.offset + 1))
-                else:
-                    full[key] = None
-                    key.cursor = line.text(message.offset)
-        for key in full:
-            self._interests.remove(key.filter, key)
-        if full:
-            self.keys = [key for key in self.keys if key not in full]
-        self.at({stream: (end, False)})
-
-    def keep(self, cursors: CursorCodec) -> None:
-        """Each key keeps how far it came."""
-        text = None
-        for key in self.remaining():
-            text = text or cursors.text(self.cursor)
-            key.cursor = text
 
 
 def _reached(feed: Feed, cursor: Cursor) -> bool:

@@ -12,6 +12,7 @@ from streamlease.gateway.channels.all_channels import Channels
 from streamlease.gateway.channels.channel import Channel
 from streamlease.gateway.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.core.bearer import EVERYTHING
+from streamlease.gateway.feeds import Feeds
 from streamlease.gateway.http_app import GatewayApp
 from tests.gateway.channels.channel_client import HandClient
 from tests.gateway.conftest import Client, running
@@ -28,6 +29,10 @@ class Desk(NamedTuple):
     @property
     def channels(self) -> Channels:
         return self.app.channels.channels
+
+    @property
+    def feeds(self) -> Feeds:
+        return self.channels.feeds
 
     def hand(self, name: str = "hand") -> HandClient:
         return HandClient(self.http, name)
