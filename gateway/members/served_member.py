@@ -214,7 +214,7 @@ class ServedMember:
         Raises:
             ServedElsewhere: another gateway serves the member: what is known here may be old.
         """
-        now = {str(p.stream): HandedPlace(p.held.lease_epoch, p.end) for p in self._handed}
+        now = {str(p.stream): HandedPlace(p.held.lease_epoch, p.end) for p in self._handed.newest()}
         for stream, place in self._former.places.items():
             if stream not in now or place.end > now[stream].end:
                 now[stream] = place
@@ -242,6 +242,7 @@ class ServedMember:
             Indefinite, NotDurable: it was done, or it was not.
         """
         self._check_over()
+        self._tidy()
         ends = {stream: await self._ending(stream, next) for stream, next in offsets.items()}
         waits = [piece.commit(end) for piece, end in filter(None, ends.values())]
         for outcome in await asyncio.gather(*waits, return_exceptions=True):
@@ -257,7 +258,6 @@ class ServedMember:
 
     async def _ending(self, stream: StreamId, next: int) -> tuple[Batch, int] | None:
         """The piece to commit, and up to where; None: all that is committed already."""
-        self._tidy()
         held = self._reader.book.streams.get(str(stream))
         if held is not None and next <= held.acknowledged:
             return None

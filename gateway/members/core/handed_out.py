@@ -7,7 +7,10 @@ by a cursor that it has it.
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
 from streamlease.protocol.ids import StreamId
@@ -37,11 +40,15 @@ class HandedOut(Generic[P]):
 
     def __init__(self, most_messages: int, most_bytes: int) -> None:
         self._most = most_messages, most_bytes
-        self._pieces: list[P] = []
+        self._streams: dict[StreamId, list[tuple[int, P]]] = {}
+        """Of each stream its pieces, in order, each with its number among all; never an empty list."""
+        self._count = 0
         self.messages = self.bytes = 0
 
     def __iter__(self) -> Iterator[P]:
-        return iter(self._pieces)
+        """In the order in which they were handed out."""
+        for _, piece in heapq.merge(*self._streams.values(), key=itemgetter(0)):
+            yield piece
 
     @property
     def has_room(self) -> bool:
@@ -50,27 +57,43 @@ class HandedOut(Generic[P]):
 
     def put(self, piece: P) -> None:
         """It is handed out, behind all others of its stream."""
-        self._pieces.append(piece)
+        self._count += 1
+        self._streams.setdefault(piece.stream, []).append((self._count, piece))
         self.messages += len(piece)
         self.bytes += piece.size
 
     def keep(self, wanted: Callable[[P], bool]) -> None:
         """Forget the others: they are committed, or come again, or are somebody else's."""
-        kept = [piece for piece in self._pieces if wanted(piece)]
-        if len(kept) < len(self._pieces):
-            self._pieces = kept
-            self.messages = sum(map(len, kept))
-            self.bytes = sum(piece.size for piece in kept)
+        for stream, some in [*self._streams.items()]:
+            kept = [one for one in some if wanted(one[1])]
+            if len(kept) == len(some):
+                continue
+            self.messages -= sum(len(piece) for _, piece in some) - sum(len(piece) for _, piece in kept)
+            self.bytes -= sum(piece.size for _, piece in some) - sum(piece.size for _, piece in kept)
+            if kept:
+                self._streams[stream] = kept
+            else:
+                del self._streams[stream]
+
+    def newest(self) -> Iterator[P]:
+        """Of each stream the last piece."""
+        return (some[-1][1] for some in self._streams.values())
 
     def end_of(self, stream: StreamId) -> int | None:
         """Up to where a stream is handed out; None: nothing of it is."""
-        return max((piece.end for piece in self._pieces if piece.stream == stream), default=None)
+        some = self._streams.get(stream)
+        return some[-1][1].end if some else None
 
     def ending(self, stream: StreamId, next: int) -> P | None:
         """The piece with which all below `next` is done; `next` lies in it, or in a gap behind it."""
-        found = [piece for piece in self._pieces if piece.stream == stream and piece.start < next]
-        return max(found, key=lambda piece: piece.start, default=None)
+        some = self._streams.get(stream, [])
+        return some[place - 1][1] if (place := bisect_left(some, next, key=_start)) else None
 
     def holding(self, stream: StreamId, offset: int) -> P | None:
         """The piece with that offset."""
-        return next((p for p in self._pieces if p.stream == stream and p.start <= offset < p.end), None)
+        piece = self.ending(stream, offset + 1)
+        return piece if piece is not None and offset < piece.end else None
+
+
+def _start(one: tuple[int, HandedPiece]) -> int:
+    return one[1].start

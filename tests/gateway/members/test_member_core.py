@@ -89,6 +89,7 @@ def test_it_counts_what_it_has(some: list[tuple[bool, int, int]]) -> None:
         handed.put(Some(ONE if first else TWO, 0, messages, size))
         assert handed.has_room == (handed.messages < 100 and handed.bytes < 1000)
     handed.keep(lambda piece: piece.stream == TWO)
+    assert [piece.stream for piece in handed] == [TWO for first, _, _ in some if not first]
     assert handed.messages == sum(len(piece) for piece in handed)
     assert handed.bytes == sum(piece.size for piece in handed)
     assert {piece.stream for piece in handed} <= {TWO}
