@@ -313,7 +313,7 @@ class Client:
     def _services(self) -> ClientServices:
         from streamlease.services.client_services import ClientServices
 
-        return ClientServices(self.redis)
+        return ClientServices(self.redis, self._shown.process)
 
     def serve(self, service: str, handlers: Handlers, **options: Unpack[ServeOptions]) -> Serving:
         """Serve a name with typed handlers, ``{Request: handler}``, as a context manager; as of `Serving`."""

@@ -27,6 +27,11 @@ class Shown:
         self._topics: set[str] = set()
         self._count = 0
 
+    @property
+    def process(self) -> str:
+        """What the client is called there; empty: it shows nothing."""
+        return "" if self._rows is None else self._rows.process
+
     async def close(self) -> None:
         """The client ends: all its rows leave."""
         if self._rows is not None:

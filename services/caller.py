@@ -45,7 +45,7 @@ from streamlease.services.core.shapes import Shape, difference, shape_of
 from streamlease.services.directory import LOOK_SECONDS, Directory
 from streamlease.services.handlers import check_model
 from streamlease.services.outbox import Outbox
-from streamlease.services.registration import SeenRow
+from streamlease.services.registration import ServiceRow
 from streamlease.streams.tasks import Supervisor
 
 A = TypeVar("A", bound=BaseModel)
@@ -148,17 +148,17 @@ class Caller:
                 judged = await self._judge(asked, row)
                 if not judged:  # its types are gone, and so is the row
                     self._directory.doubt(asked.service)
-                    passed.add(row.row.address)
+                    passed.add(row.server)
                     continue
             if not judged.startswith("="):
                 mismatch = judged
-                passed.add(row.row.address)
+                passed.add(row.server)
                 continue
             give_up = give_up or self._loop.time() + seconds
-            outcome = await self.asking.ask(asked, row.row.address, judged[1:], give_up, seconds)
+            outcome = await self.asking.ask(asked, row.server, judged[1:], give_up, seconds)
             if isinstance(outcome, AnswerFrame | FailureFrame):
                 return outcome
-            passed.add(row.row.address)
+            passed.add(row.server)
             if outcome is None or outcome.reason == REFUSED_LEAVING:
                 self._directory.doubt(asked.service)
             elif outcome.reason == REFUSED_BUSY:
@@ -168,8 +168,8 @@ class Caller:
             else:
                 raise indefinite(asked.service, outcome.why)
 
-    def _next(self, service: str, rows: list[SeenRow], passed: set[str]) -> SeenRow | None:
-        left = [one for one in rows if one.row.address not in passed] if passed else rows
+    def _next(self, service: str, rows: list[ServiceRow], passed: set[str]) -> ServiceRow | None:
+        left = [one for one in rows if one.server not in passed] if passed else rows
         if not left:
             return None
         turns = self._rotations.get(service)
@@ -177,7 +177,7 @@ class Caller:
             if len(self._rotations) >= MOST_AGREEMENTS:
                 self._rotations.clear()
             turns = self._rotations[service] = Rotation(self._sender)
-        return left[turns.next([one.row.address for one in left])]
+        return left[turns.next([one.server for one in left])]
 
     async def _wait_for(self, service: str, until: float, wait: float) -> None:
         left = until - self._loop.time()
@@ -191,7 +191,7 @@ class Caller:
         await self._directory.news(min(left, LOOK_SECONDS))
         self._directory.doubt(service)
 
-    async def _judge(self, asked: Asked, seen: SeenRow) -> str:
+    async def _judge(self, asked: Asked, seen: ServiceRow) -> str:
         """``=`` and the fingerprint with which the request agrees; or what does not; empty: nobody knows."""
         types = await self._directory.types(seen.digest)
         if types is None:

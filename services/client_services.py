@@ -35,10 +35,15 @@ class CallOptions(TypedDict, total=False):
 
 
 class ClientServices:
-    """Belongs to one event loop."""
+    """Belongs to one event loop.
 
-    def __init__(self, redis: AsyncRedis) -> None:
+    Args:
+        process: name of the client in the catalog.
+    """
+
+    def __init__(self, redis: AsyncRedis, process: str = "") -> None:
         self._redis = redis
+        self._process = process
         self._endpoint: Endpoint | None = None
         self._starting = asyncio.Lock()
 
@@ -85,7 +90,7 @@ class ClientServices:
                 ended, self._endpoint = self._endpoint, None
                 await ended.close()
             if self._endpoint is None:
-                endpoint = Endpoint(self._redis, LEASE_MS)
+                endpoint = Endpoint(self._redis, LEASE_MS, self._process)
                 await endpoint.start()
                 self._endpoint = endpoint
             return self._endpoint

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.services import keys, registration
 from streamlease.services.handlers import ServiceTypes
-from streamlease.services.registration import Seen, SeenRow
+from streamlease.services.registration import Seen, ServiceRow
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.channels import ChannelLine
 from streamlease.streams.tasks import Supervisor
@@ -41,7 +41,7 @@ class Directory:
         self._redis = redis
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._rows: dict[str, list[SeenRow]] = {}
+        self._rows: dict[str, list[ServiceRow]] = {}
         """Of each name that was asked for, sorted by address."""
         self._stale: set[str] = set()
         """Names that are to be looked at again, until that is done."""
@@ -66,7 +66,7 @@ class Directory:
         """Redis said this time in answer to a question that was asked at `began`."""
         self._ahead = redis_ms - (began + self._loop.time()) / 2 * 1000
 
-    async def rows(self, name: str) -> list[SeenRow]:
+    async def rows(self, name: str) -> list[ServiceRow]:
         """Who takes requests for that name now.
 
         Raises:
@@ -79,7 +79,7 @@ class Directory:
                     await self._look()
         return self._rows[name]
 
-    def known(self, name: str) -> list[SeenRow] | None:
+    def known(self, name: str) -> list[ServiceRow] | None:
         """The same, if no look is needed."""
         return self._rows[name] if self._holds(name) else None
 
@@ -140,12 +140,12 @@ class Directory:
         self.set_clock(seen.at, began)
         self._seen_at = began
         self.until = seen.until
-        by_name: dict[str, list[SeenRow]] = {name: [] for name in names}
+        by_name: dict[str, list[ServiceRow]] = {name: [] for name in names}
         for one in seen.rows:
-            if one.row.address in seen.until and not one.row.leaving and one.row.name in by_name:
-                by_name[one.row.name].append(one)
+            if one.server in seen.until and not one.leaving and one.service in by_name:
+                by_name[one.service].append(one)
         for name, rows in by_name.items():
-            rows.sort(key=lambda one: one.row.address)
+            rows.sort(key=lambda one: one.server)
             if name in self._rows:
                 self._rows[name] = rows
         return seen

@@ -85,12 +85,14 @@ class Endpoint:
 
     Args:
         lease_ms: how long it counts after its last sign of life.
+        process: name of the process in the catalog; one of its own if it is empty.
     """
 
-    def __init__(self, redis: AsyncRedis, lease_ms: int) -> None:
+    def __init__(self, redis: AsyncRedis, lease_ms: int, process: str = "") -> None:
         self._redis = redis
         self._loop = asyncio.get_running_loop()
         self.id = random_token()
+        self._process = process or self.id
         self.error: StreamleaseError | None = None
         """Why it is over, unless it was closed."""
         self._tasks = Supervisor(f"services {self.id}", self._ended)
@@ -154,12 +156,13 @@ class Endpoint:
         """
         types = ServiceTypes.of({name: handler.shapes for name, handler in handlers.items()})
         row = ServiceRow(
-            name=service,
-            address="",
-            requests=tuple(sorted(handlers)),
+            service=service,
+            server="",
+            digest=types.digest,
+            types=tuple(sorted((name, one.shapes.request.fingerprint) for name, one in handlers.items())),
+            process=self._process,
             host=socket.gethostname(),
             pid=os.getpid(),
-            since=self._directory.redis_ms() if self._lives.holds else 0,
         )
         async with self._changing:
             if service in self._bindings:

@@ -2,7 +2,7 @@
 
 ::
 
-    sl:{catalog}:services         hash    "NAME ADDRESS" -> DIGEST JSON: who serves what
+    sl:{catalog}:rows:services    hash    ADDRESS/NAME -> JSON: who serves what (`streams/catalog/keys.py`)
     sl:{catalog}:services:alive   zset    ADDRESS -> until when its lease is (ms of the Redis clock)
     sl:{catalog}:services:types   hash    DIGEST -> JSON: the types of the handlers of a service
     sl:{catalog}:services:news    channel the names of services of which something has changed
@@ -14,7 +14,9 @@ ADDRESS is ``ENDPOINT.LIFE``.
 
 from __future__ import annotations
 
-SERVICES = "sl:{catalog}:services"
+from streamlease.streams.catalog.keys import rows
+
+SERVICES = rows("services")
 ALIVE = "sl:{catalog}:services:alive"
 TYPES = "sl:{catalog}:services:types"
 NEWS = "sl:{catalog}:services:news"

@@ -94,7 +94,7 @@ class Lives:
         """
         began = self._loop.time()
         rows = [
-            ServedRow(one.row.model_copy(update={"address": self.address}), one.types)
+            ServedRow(one.row.model_copy(update={"server": self.address}), one.types)
             for one in self.served.values()
         ]
         held = await registration.hold(self._redis, self.address, self.lease_ms, rows, renew=renew)

@@ -1,4 +1,4 @@
-"""Who serves what, as it stands in Redis: one script for all of it (``lua/services.lua``).
+"""Who serves what, as it stands in the catalog: one script for all of it (``lua/services.lua``).
 
 A process holds one lease for all that it serves. The acts of a process that serves change its rows and its
 lease together; every act, of anybody, forgets those whose lease has passed; whoever waits for a service hears
@@ -15,28 +15,31 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from streamlease.protocol.errors import InvalidInput, ServiceConflict
 from streamlease.services import keys
 from streamlease.services.handlers import ServiceTypes
+from streamlease.streams.catalog.keys import CATALOG, OWNED, PROCESSES
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 
 _SERVICES = load_script("streamlease.services", "services")
-_KEYS = [keys.SERVICES, keys.ALIVE, keys.TYPES]
+_KEYS = [keys.SERVICES, keys.ALIVE, keys.TYPES, CATALOG.changes, PROCESSES, OWNED]
 
 
 class ServiceRow(BaseModel):
-    """One service of one process, as it is shown."""
+    """One service of one process, as it stands in the catalog."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    name: str
-    address: str
-    requests: tuple[str, ...] = ()
-    """The names of what it takes."""
+    service: str
+    server: str
+    """Its address."""
+    digest: str
+    """Of its types."""
+    types: tuple[tuple[str, str], ...] = ()
+    """The requests that it takes: name and fingerprint."""
     leaving: bool = False
     """It takes nothing more, and answers what it has."""
+    process: str = ""
     host: str = ""
     pid: int = 0
-    since: int = 0
-    """When it began, in milliseconds of the clock of Redis; 0: just now."""
 
 
 class ServedRow(NamedTuple):
@@ -44,18 +47,6 @@ class ServedRow(NamedTuple):
 
     row: ServiceRow
     types: ServiceTypes
-
-    @property
-    def value(self) -> str:
-        """As it stands in Redis."""
-        return f"{self.types.digest} {self.row.model_dump_json()}"
-
-
-class SeenRow(NamedTuple):
-    """A row, and the digest of its types."""
-
-    row: ServiceRow
-    digest: str
 
 
 class Seen(NamedTuple):
@@ -65,7 +56,7 @@ class Seen(NamedTuple):
     """In milliseconds of the clock of Redis."""
     until: dict[str, int]
     """Of each address the end of its lease."""
-    rows: list[SeenRow]
+    rows: list[ServiceRow]
 
 
 class LeaseGone(NamedTuple):
@@ -90,14 +81,14 @@ async def hold(
         StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
     """
     rows = [*served]
-    judged: dict[str, set[str]] = {one.row.name: set() for one in rows}
+    judged: dict[str, set[str]] = {one.row.service: set() for one in rows}
     told = not renew
     while True:
-        words: list[str | int] = [keys.NEWS, "hold", address, lease_ms, int(renew)]
+        words: list[str | int] = [keys.NEWS, CATALOG.told, "hold", address, lease_ms, int(renew)]
         for one in rows:
-            agreed = f",{','.join(sorted(judged[one.row.name]))},"
+            agreed = f",{','.join(sorted(judged[one.row.service]))},"
             types = one.types.text if told else ""
-            words += [one.row.name, one.value, one.types.digest, types, agreed]
+            words += [one.row.service, one.row.model_dump_json(), one.types.digest, types, agreed]
         word, at, *rest = await _SERVICES.run(redis, _KEYS, words)
         if word == b"held":
             return int(at)
@@ -107,7 +98,7 @@ async def hold(
             told = True
             continue
         name, digest, text = rest[0].decode(), rest[1].decode(), rest[2]
-        _judge(next(one for one in rows if one.row.name == name), text)
+        _judge(next(one for one in rows if one.row.service == name), text)
         judged[name].add(digest)
 
 
@@ -124,7 +115,7 @@ def _judge(one: ServedRow, text: bytes) -> None:
     found = one.types.difference(theirs)
     if found is not None:
         raise ServiceConflict(
-            f"service '{one.row.name}' is served with other types: {found}; "
+            f"service '{one.row.service}' is served with other types: {found}; "
             f"use another name, or the same types"
         )
 
@@ -135,7 +126,7 @@ async def leave(redis: AsyncRedis, address: str) -> None:
     Raises:
         StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
     """
-    await _SERVICES.run(redis, _KEYS, [keys.NEWS, "leave", address])
+    await _SERVICES.run(redis, _KEYS, [keys.NEWS, CATALOG.told, "leave", address])
 
 
 async def look(redis: AsyncRedis, names: Iterable[str] = ()) -> Seen:
@@ -144,7 +135,7 @@ async def look(redis: AsyncRedis, names: Iterable[str] = ()) -> Seen:
     Raises:
         StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
     """
-    _, at, alive, rows = await _SERVICES.run(redis, _KEYS, [keys.NEWS, "look", *names])
+    _, at, alive, rows = await _SERVICES.run(redis, _KEYS, [keys.NEWS, CATALOG.told, "look", *names])
     until = {address.decode(): int(float(end)) for address, end in _pairs(alive)}
     seen = [found for _, value in _pairs(rows) if (found := _parsed(value)) is not None]
     return Seen(int(at), until, seen)
@@ -154,11 +145,10 @@ def _pairs(flat: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def _parsed(value: bytes) -> SeenRow | None:
-    digest, _, text = value.partition(b" ")
+def _parsed(value: bytes) -> ServiceRow | None:
     try:
-        return SeenRow(ServiceRow.model_validate_json(text), digest.decode())
-    except (ValidationError, ValueError):
+        return ServiceRow.model_validate_json(value)
+    except ValidationError:
         return None
 
 

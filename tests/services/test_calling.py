@@ -457,9 +457,9 @@ async def test_what_strangers_write_is_counted_and_harms_nobody(pair: tuple[Clie
                 "R 1 x",
                 "",
             ),
-            ("HSET", keys.SERVICES, "scorer stranger.1", "nodigest {", "scorer two.2", "", "one", "x y"),
+            ("HSET", keys.SERVICES, "stranger.1/scorer", '"digest":"none"', "two.2/scorer", "", "one", "x y"),
             ("ZADD", keys.ALIVE, 2**50, "stranger.1"),
-            ("HSET", keys.TYPES, "nodigest", "{"),
+            ("HSET", keys.TYPES, "none", "{"),
         ]
         await ask(server.redis, strange)
         await until(lambda: endpoint.damaged >= 3 and other.damaged >= 2)
