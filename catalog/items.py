@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from streamlease.protocol.errors import InvalidInput, Unsupported
 from streamlease.streams.spaces.definitions import parse_definition
@@ -123,6 +123,12 @@ ITEMS: dict[str, type[CatalogItem]] = {
     "leases": LeaseItem,
 }
 """By the name of the collection."""
+
+
+COUNTED: dict[type[CatalogItem], type[CatalogItem]] = {
+    kind: create_model(f"Counted{kind.__name__}", __base__=kind, count=int) for kind in ITEMS.values()
+}
+"""Each kind of item with its count, which is 1: an item of the catalog is one thing."""
 
 
 def check_collection(name: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from streamlease.gateway.catalog.catalog_handlers import CATALOG, CatalogHandlers
 from streamlease.gateway.channels.all_channels import Channels
 from streamlease.gateway.channels.channel_handlers import CHANNELS, ChannelHandlers
 from streamlease.gateway.channels.core.channel_limits import ChannelLimits
@@ -100,6 +101,7 @@ class GatewayApp:
             TOPICS: {"POST": publishing.publish},
             BELOW: {"GET": subscriptions.show, "DELETE": subscriptions.delete},
             GROUPS: dict.fromkeys(METHODS, members.member),
+            CATALOG: {"GET": CatalogHandlers(client, self._callers.polls).catalog},
         }
         """By what the address begins with."""
         self._between: dict[tuple[str, str], dict[str, Handler]] = {

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from pydantic_core import to_json
 
+from streamlease.gateway.catalog.described_catalog import CATALOG_MODELS, catalog_paths
 from streamlease.gateway.channels.core.channel_answers import CHANNEL_MODELS, channel_paths
 from streamlease.gateway.core.accepting import ARROW, EVENTS, JSON, NDJSON
 from streamlease.gateway.core.answer_models import ProblemDocument, ShownMessage
@@ -66,6 +67,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     ShownWebhook,
     ShownWebhooks,
     WebhookDelivered,
+    *CATALOG_MODELS,
     *CHANNEL_MODELS,
     *MEMBER_MODELS,
 )
@@ -106,6 +108,7 @@ def description() -> dict[str, Any]:
                         "get": _subscription("subscription", "How one stands."),
                         "delete": _subscription("unsubscribe", "End one."),
                     },
+                    **catalog_paths(_problems()),
                     **channel_paths(_problems()),
                     **member_paths(_messages()["responses"]["200"], _problems()),
                 }

@@ -29,6 +29,7 @@ from streamlease.gateway.members.core.member_refusals import (
     UnknownMember,
 )
 from streamlease.protocol.errors import (
+    CatalogTruncated,
     Fenced,
     GroupConflict,
     HistoryTruncated,
@@ -84,6 +85,7 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     NotCommitted: (409, "not-committed"),
     HistoryTruncated: (410, "history-truncated"),
     TruncatedSince: (410, "history-truncated"),
+    CatalogTruncated: (410, "catalog-truncated"),
     BodyTooLarge: (413, "body-too-large"),
     WrongType: (415, "wrong-type"),
     MessageTooLarge: (413, "message-too-large"),

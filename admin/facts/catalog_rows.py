@@ -6,15 +6,10 @@ import functools
 import operator
 from typing import Any
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from streamlease.admin.facts.rows import FactRow
-from streamlease.catalog.items import ITEMS, CatalogItem
-
-COUNTED: dict[type[CatalogItem], type[CatalogItem]] = {
-    kind: create_model(f"Counted{kind.__name__}", __base__=kind, count=int) for kind in ITEMS.values()
-}
-"""Each kind of item with its count, which is 1: an item of the catalog is one thing."""
+from streamlease.catalog.items import COUNTED, ITEMS
 
 _AnyItem: Any = functools.reduce(operator.or_, ITEMS.values())
 _AnyCounted: Any = functools.reduce(operator.or_, COUNTED.values())

@@ -59,14 +59,13 @@ def catalog(
 
 async def _print(name: str, follow: bool, start: str | None, client: Client, printer: Printer) -> None:
     from streamlease.admin.facts import catalog_rows
+    from streamlease.catalog.items import COUNTED
 
     async with client.catalog(name, start=start) as found:
         items = sorted(found.items, key=_in_order)
         if not follow:
             if printer.as_json:
-                counted = [
-                    catalog_rows.COUNTED[type(one)](**{**one.model_dump(), "count": 1}) for one in items
-                ]
+                counted = [COUNTED[type(one)](**{**one.model_dump(), "count": 1}) for one in items]
                 document(catalog_rows.CatalogShown(items=counted, at=found.at))
             else:
                 titles = [*_kind(name).model_fields]
