@@ -44,7 +44,7 @@ def measure(frame: Frame) -> Iterator[Table]:
     yield table
 
 
-class _Connection:
+class Connection:
     """A kept connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,7 +52,7 @@ class _Connection:
         self._writer = writer
 
     @classmethod
-    async def open(cls, port: int) -> _Connection:
+    async def open(cls, port: int) -> Connection:
         return cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 20))
 
     def send(self, request: bytes) -> None:
@@ -81,7 +81,7 @@ class _Connection:
         self._writer.close()
 
 
-def _request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
+def request_bytes(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1", f"content-length: {len(body)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
@@ -100,6 +100,8 @@ async def _gateway(url: str) -> AsyncIterator[tuple[int, psutil.Process]]:
 
 
 async def _all(url: str) -> list[tuple[str, str, str, str]]:
+    from bench.channels import channel_rows
+
     async with connect(url) as client:
         await client.create_space("bench", ["bench/#"], streams=4)
     rows: list[tuple[str, str, str, str]] = []
@@ -119,18 +121,21 @@ async def _all(url: str) -> list[tuple[str, str, str, str]]:
         rows.append(await _fan_out(port, process, "event streams"))
     async with _gateway(url) as (port, process):
         rows.append(await _memory(port, process))
+    async with _gateway(url) as (port, process):
+        rows += await channel_rows(url, port, process)
     return rows
 
 
 async def _timed(process: psutil.Process, work: Callable[[], Awaitable[int]]) -> tuple[float, float]:
     """How much `work` did in a second, and the share of a processor that the gateway took for it."""
-    before, began = _computed(process), time.perf_counter()
+    before, began = computed(process), time.perf_counter()
     done = await work()
     seconds = time.perf_counter() - began
-    return done / seconds, (_computed(process) - before) / seconds
+    return done / seconds, (computed(process) - before) / seconds
 
 
-def _computed(process: psutil.Process) -> float:
+def computed(process: psutil.Process) -> float:
+    """Processor time of a process, in seconds."""
     times = process.cpu_times()
     return times.user + times.system
 
@@ -140,7 +145,7 @@ async def _repeated(port: int, connections: int, request: bytes) -> int:
 
     async def one() -> None:
         nonlocal done
-        connection = await _Connection.open(port)
+        connection = await Connection.open(port)
         while time.perf_counter() < ends:
             await connection.ask(request)
             done += 1
@@ -151,7 +156,7 @@ async def _repeated(port: int, connections: int, request: bytes) -> int:
 
 
 async def _singles(port: int, process: psutil.Process) -> tuple[str, str, str, str]:
-    request = _request("POST", "/v1/topics/bench/1", PAYLOAD)
+    request = request_bytes("POST", "/v1/topics/bench/1", PAYLOAD)
     await _repeated(port, 1, request)
     rate, share = await _timed(process, lambda: _repeated(port, CONNECTIONS, request))
     return f"single publishes, {CONNECTIONS} connections", f"{rate:,.0f}/s", f"{share:.0%}", "8,000/s"
@@ -160,15 +165,15 @@ async def _singles(port: int, process: psutil.Process) -> tuple[str, str, str, s
 async def _batches(
     port: int, process: psutil.Process, name: str, kind: str, body: bytes
 ) -> tuple[str, str, str, str]:
-    request = _request("POST", "/v1/topics/bench/1", body, f"content-type: {kind}")
+    request = request_bytes("POST", "/v1/topics/bench/1", body, f"content-type: {kind}")
     rate, share = await _timed(process, lambda: _repeated(port, BATCH_CONNECTIONS, request))
     return f"messages of 100 bytes in {name}", f"{rate * BATCH:,.0f}/s", f"{share:.0%}", "300,000/s"
 
 
 async def _latency(url: str, port: int, process: psutil.Process) -> tuple[str, str, str, str]:
-    request, direct, over = _request("POST", "/v1/topics/bench/1", PAYLOAD), [], []
-    connection = await _Connection.open(port)
-    before = _computed(process)
+    request, direct, over = request_bytes("POST", "/v1/topics/bench/1", PAYLOAD), [], []
+    connection = await Connection.open(port)
+    before = computed(process)
     async with connect(url) as client, client.publisher() as publisher:
         for _ in range(ALONE):
             began = time.perf_counter()
@@ -179,16 +184,16 @@ async def _latency(url: str, port: int, process: psutil.Process) -> tuple[str, s
             over.append(time.perf_counter() - middle)
     connection.close()
     added = 1000 * (percentile(over, 50) - percentile(direct, 50))
-    share = (_computed(process) - before) / sum(over)
+    share = (computed(process) - before) / sum(over)
     return "added latency of a single publish, p50", f"{added:.2f} ms", f"{share:.0%}", "3 ms"
 
 
 async def _members(url: str, port: int, process: psutil.Process) -> list[tuple[str, str, str, str]]:
     await gateway_members.fill(url, PAYLOAD)
-    connection, rows = await _Connection.open(port), []
+    connection, rows = await Connection.open(port), []
 
     async def ask(method: str, path: str, body: bytes, form: str) -> tuple[bytes, bytes]:
-        connection.send(_request(method, path, body, f"accept: {form}"))
+        connection.send(request_bytes(method, path, body, f"accept: {form}"))
         return await connection.whole()
 
     for form in gateway_members.FORMS:
@@ -200,27 +205,27 @@ async def _members(url: str, port: int, process: psutil.Process) -> list[tuple[s
 
 
 async def _fan_out(port: int, process: psutil.Process, how: str) -> tuple[str, str, str, str]:
-    publisher = await _Connection.open(port)
-    publish = _request("POST", "/v1/topics/bench/fan", PAYLOAD)
+    publisher = await Connection.open(port)
+    publish = request_bytes("POST", "/v1/topics/bench/fan", PAYLOAD)
     polls = how == "long polls"
-    clients = [await _Connection.open(port) for _ in range(WAITING)]
-    next = json.loads(await publisher.ask(_request("GET", "/v1/messages?filter=bench/fan")))["next"]
+    clients = [await Connection.open(port) for _ in range(WAITING)]
+    next = json.loads(await publisher.ask(request_bytes("GET", "/v1/messages?filter=bench/fan")))["next"]
     if not polls:
         for one in clients:
-            one.send(_request("GET", f"/v1/events?filter=bench/fan&since={next}"))
+            one.send(request_bytes("GET", f"/v1/events?filter=bench/fan&since={next}"))
         for one in clients:
             await one.line()
     taken: list[float] = []
-    before, began_all = _computed(process), time.perf_counter()
+    before, began_all = computed(process), time.perf_counter()
     for _ in range(MESSAGES):
         if polls:
             for one in clients:
-                one.send(_request("GET", f"/v1/messages?filter=bench/fan&since={next}&wait=30"))
+                one.send(request_bytes("GET", f"/v1/messages?filter=bench/fan&since={next}&wait=30"))
             await asyncio.sleep(1.0)
         began = time.perf_counter()
         publisher.send(publish)
 
-        async def heard(one: _Connection, began: float = began) -> bytes:
+        async def heard(one: Connection, began: float = began) -> bytes:
             if polls:
                 answer = await one.answer()
             else:
@@ -233,7 +238,7 @@ async def _fan_out(port: int, process: psutil.Process, how: str) -> tuple[str, s
         await publisher.answer()
         if polls:
             next = json.loads(answers[0])["next"]
-    share = (_computed(process) - before) / (time.perf_counter() - began_all)
+    share = (computed(process) - before) / (time.perf_counter() - began_all)
     for one in [publisher, *clients]:
         one.close()
     p50, p99 = 1000 * percentile(taken, 50), 1000 * percentile(taken, 99)
@@ -246,18 +251,18 @@ async def _fan_out(port: int, process: psutil.Process, how: str) -> tuple[str, s
 
 
 async def _memory(port: int, process: psutil.Process) -> tuple[str, str, str, str]:
-    asking = await _Connection.open(port)
-    next = json.loads(await asking.ask(_request("GET", "/v1/messages?filter=bench/%23")))["next"]
-    request = _request("GET", f"/v1/messages?filter=bench/none&since={next}&wait=60")
+    asking = await Connection.open(port)
+    next = json.loads(await asking.ask(request_bytes("GET", "/v1/messages?filter=bench/%23")))["next"]
+    request = request_bytes("GET", f"/v1/messages?filter=bench/none&since={next}&wait=60")
     before = process.memory_info().rss
     count = min(OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
-    opened = [await _Connection.open(port) for _ in range(count)]
+    opened = [await Connection.open(port) for _ in range(count)]
     for one in opened:
         one.send(request)
     for one in opened[:: count // 20]:
         await asyncio.sleep(0.1)
         del one
-    await asking.ask(_request("GET", "/healthz"))
+    await asking.ask(request_bytes("GET", "/healthz"))
     mib = process.memory_info().rss / 2**20
     for one in opened:
         one.close()

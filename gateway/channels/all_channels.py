@@ -176,6 +176,7 @@ class Channels:
         found: dict[tuple[str, Point], str | StreamleaseError] = {}
         by_spaces: dict[tuple[tuple[str, ...], Point], str] = {}
         touched: set[str] = set()
+        known = await self._reading.known_for(one.filter for one in commands if isinstance(one, SubscribeKey))
         for one in commands:
             goes_on = one.key not in touched and isinstance(one, SubscribeKey) and _goes_on(channel, one)
             touched.add(one.key)
@@ -188,7 +189,6 @@ class Channels:
                 found[one.filter, since] = self._cursors.text(since)
                 continue
             try:
-                known = await self.feeds.known()
                 spaces = tuple(sorted(space.name for space in known.for_filter(one.filter)))
                 if (spaces, since) not in by_spaces:
                     await self.feeds.follow(spaces)

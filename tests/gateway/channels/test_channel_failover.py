@@ -56,13 +56,13 @@ async def test_gateways_are_killed_while_messages_come(
             begun = [channel.subscribe(key, f"a/{key[1:]}", policy=policy, limit=5000) for key in found]
             begun.append(channel.subscribe("quiet", "a/quiet", policy=policy))
             await asyncio.gather(*begun)
-            publishing = asyncio.ensure_future(publish())
-            while not quiet or any(len(some) < MESSAGES for some in found.values()):
-                async with asyncio.timeout(30):
-                    event = await anext(channel)
-                assert isinstance(event, ChannelMessage), event
-                found.get(event.key, quiet).append(event.message["payload"])
-            await publishing
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(publish())
+                while not quiet or any(len(some) < MESSAGES for some in found.values()):
+                    async with asyncio.timeout(30):
+                        event = await anext(channel)
+                    assert isinstance(event, ChannelMessage), event
+                    found.get(event.key, quiet).append(event.message["payload"])
     assert quiet == ["after all"]
     for key, some in found.items():
         assert some == [str(number) for number in range(MESSAGES)], key
