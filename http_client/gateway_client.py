@@ -65,7 +65,7 @@ class GatewayClient:
         timestamp: datetime | None = None,
         idempotency_key: str | None = None,
         repeat: bool = True,
-        seconds: float = 60.0,
+        seconds: float = 120.0,
     ) -> PublishResult:
         """Publish one message; it is as durable as its space asks when this returns.
 
@@ -76,7 +76,8 @@ class GatewayClient:
                 another process, adds nothing. Without one it gets a random name.
             repeat: try again if no answer comes, under the same name, so nothing is published twice. Without
                 it a message costs Redis less, and an answer that does not come is `Indefinite` at once.
-            seconds: after which to stop trying.
+            seconds: after which to stop trying. If a gateway dies while it publishes under a name, that name
+                is free for another one after a minute.
 
         Raises:
             InvalidInput, InvalidTopic, UnknownSpace, SchemaMismatch, MessageTooLarge, GatewayRefused: the
@@ -94,7 +95,7 @@ class GatewayClient:
         *,
         idempotency_key: str | None = None,
         repeat: bool = True,
-        seconds: float = 60.0,
+        seconds: float = 120.0,
     ) -> PublishResult:
         """Publish messages, all of them or none; see `publish`.
 

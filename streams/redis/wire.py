@@ -95,7 +95,10 @@ async def _send(connection: Any, packed: list[bytes]) -> None:
     """
     writer: asyncio.StreamWriter | None = connection._writer
     if writer is None or writer.is_closing():
-        await connection.send_packed_command(packed, check_health=False)
+        try:
+            await connection.send_packed_command(packed, check_health=False)
+        except RuntimeError as error:  # of uvloop, about a connection that is closed
+            raise RedisConnectionError(str(error)) from error
         return
     writer.writelines(packed)
     if writer.transport.get_write_buffer_size():

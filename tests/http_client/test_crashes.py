@@ -11,6 +11,7 @@ import pytest
 
 import streamlease
 from streamlease import http
+from streamlease.agent import blocking
 from tests.http_client.faulty_proxy import Faults, between
 from tests.http_client.gateway_process import GatewayProcess
 from tests.http_client.test_following import MODES, QUICK, check, publish, take, truth
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture
 def server(make_redis_server: Any) -> RedisServer:
     made: RedisServer = make_redis_server(persistent=True)
+    with blocking.connect(made.url) as client:
+        client.create_space("s", ["a/#"], streams=3)
     return made
 
 
@@ -43,7 +46,6 @@ async def test_a_gateway_is_killed_and_started_again(
         http.connect(proxy.url) as service,
         service.follow("a/wanted/+", "earliest", quiet=QUICK, wait=2.0, **MODES[mode]) as pages,
     ):
-        await client.create_space("s", ["a/#"], streams=3)
         found: list[tuple[str, int]] = []
         for turn in range(3):
             taking = asyncio.ensure_future(take(pages, 40))
@@ -65,7 +67,6 @@ async def test_redis_is_killed_and_started_again(
         http.connect(process.url) as service,
         service.follow("a/wanted/+", "earliest", quiet=QUICK, wait=2.0, **MODES[mode]) as pages,
     ):
-        await client.create_space("s", ["a/#"], streams=3)
         found: list[tuple[str, int]] = []
         for turn in range(2):
             taking = asyncio.ensure_future(take(pages, 40))
@@ -85,7 +86,6 @@ async def test_a_message_is_published_once_though_its_gateway_is_killed(
         between(process.port, Faults(no_answer=0.3, cut=0.1), seed=3) as proxy,
         http.connect(proxy.url) as service,
     ):
-        await client.create_space("s", ["a/#"], streams=3)
 
         async def some(first: int) -> list[tuple[str, int, str]]:
             placed = []

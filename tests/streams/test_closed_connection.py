@@ -1,0 +1,30 @@
+"""A connection that was closed while nobody looked, also on the event loop of a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import uvloop
+from redis.asyncio import Connection
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from streamlease.streams.redis.wire import _send
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_what_is_sent_on_it_fails_as_a_connection_does(run: object, real_redis_url: str) -> None:
+    """uvloop raises an error of its own; asyncio lets one write, and fails when the answer is read."""
+    port = int(real_redis_url.rpartition(":")[2].partition("/")[0])
+
+    async def closed() -> None:
+        connection = Connection(host="127.0.0.1", port=port)
+        await connection.connect()
+        connection._writer.transport.abort()
+        await asyncio.sleep(0)
+        with pytest.raises(RedisConnectionError):
+            await _send(connection, [b"*1\r\n$4\r\nPING\r\n"])
+            await connection.read_response()
+        await connection.disconnect(nowait=True)
+
+    run(closed())  # type: ignore[operator]
