@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
@@ -31,6 +30,7 @@ from streamlease.gateway.channels.core.channel_commands import (
 from streamlease.gateway.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.channels.core.client_mailbox import ChannelKey
 from streamlease.gateway.channels.live_keys import LiveKey, LiveKeys
+from streamlease.gateway.channels.metrics import CHANNEL_COUNTS, DEAD, DROPPED
 from streamlease.gateway.core.bearer import ClientRights, NotAllowed
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.questions import Point
@@ -63,7 +63,6 @@ class Channels:
         self._id = secrets.token_hex(8)
         self._begun = 0
         self._tasks = Supervisor("channels", self._failed)
-        self.counts: Counter[str] = Counter()
 
     async def __aenter__(self) -> Channels:
         self._tasks.start("looking for dead clients", self._look(), endless=True)
@@ -104,6 +103,7 @@ class Channels:
             gateway = f"{self._id}-{self._begun}"
             channel = Channel(name, rights.name, gateway, rights, self._limits, self._start)
             self._channels[rights.name, name] = channel
+            CHANNEL_COUNTS.mailboxes.add(channel.mailbox)
         elif channel.rights is not rights:
             channel.rights = rights
             self._check_rights(channel)
@@ -120,14 +120,15 @@ class Channels:
             self._leave(channel, key)
         if channel.catching_up is not None:
             channel.catching_up.cancel()
-        self.counts["dropped"] += channel.mailbox.dropped
+        CHANNEL_COUNTS.mailboxes.discard(channel.mailbox)
+        CHANNEL_COUNTS.totals[DROPPED] += channel.mailbox.dropped
         channel.wake()
 
     def forget_dead(self, now: float) -> None:
         """Forget the clients that are dead at `now`, by the clock of the event loop."""
         for channel in [*self._channels.values()]:
             if not channel.is_open and now - channel.last_seen > self._limits.idle_seconds:
-                self.counts["dead"] += 1
+                CHANNEL_COUNTS.totals[DEAD] += 1
                 self.close(channel)
 
     # ------------------------------------------------------------ commands

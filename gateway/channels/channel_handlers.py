@@ -12,6 +12,7 @@ from streamlease.gateway.channels.all_channels import Channels
 from streamlease.gateway.channels.channel import Channel
 from streamlease.gateway.channels.core.channel_commands import parse_commands, parse_poll
 from streamlease.gateway.channels.core.client_mailbox import ChannelKey, SentEntry
+from streamlease.gateway.channels.metrics import CHANNEL_COUNTS, FAILED, SENT
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.rates import OpenPolls
 from streamlease.gateway.http_calls import HttpCall
@@ -81,6 +82,8 @@ class ChannelHandlers:
         if newest and channel.trouble is not None and not channel.mailbox.has_news:
             raise channel.trouble
         sent = channel.mailbox.take() if newest else []
+        CHANNEL_COUNTS.totals[SENT] += len(sent)
+        CHANNEL_COUNTS.totals[FAILED] += sum(one.is_failure for one in sent)
         channel.go_on()
         await call.answer(200, self._answer(channel, sent, newest), JSON)
 

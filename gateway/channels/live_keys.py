@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamlease.gateway.channels.channel import Channel
 from streamlease.gateway.channels.core.client_mailbox import ChannelKey, KeyEvent, KeyState
+from streamlease.gateway.channels.metrics import CHANNEL_COUNTS, FELL_BACK
 from streamlease.gateway.channels.routed_messages import CursorLine, routed
 from streamlease.gateway.core.cursors import Cursor, CursorCodec, Places
 from streamlease.gateway.core.interests import Interests
@@ -135,6 +136,7 @@ class LiveKeys:
     def _fall_back(self, live: LiveKey, cursor: str) -> None:
         self.leave(live)
         live.key.step(KeyEvent.FELL_BACK, cursor)
+        CHANNEL_COUNTS.totals[FELL_BACK] += 1
         live.channel.fell_back(live.key)
 
 

@@ -58,3 +58,28 @@ async def test_from_earliest_everything_comes_in_order(client: Client, gateway: 
     hand = HandClient(gateway)
     await hand.subscribe("k", "a/#", since="earliest", limit=100)
     assert payloads(await hand.until(2500)) == [str(number) for number in range(2500)]
+
+
+async def test_what_channels_count(client: Client, gateway: HttpClient) -> None:
+    await client.create_space("s", ["a/#"], streams=1)
+    before = await counted(gateway)
+    hand = HandClient(gateway)
+    await hand.commands(
+        {"subscribe": "k", "filter": "a/#", "policy": "lossy", "limit": 2},
+        {"subscribe": "critical", "filter": "a/#", "limit": 2},
+        {"subscribe": "none", "filter": "nowhere/#"},
+    )
+    async with client.publisher() as publisher:
+        await publisher.send_many("a/1", [b"%d" % number for number in range(10)])
+    found = await hand.until(1 + 1 + 2 + 10)
+    assert sum("dropped" in one for one in found) == 1
+    after = await counted(gateway)
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+    assert grown["dropped_total"] == 8 and grown["failed_total"] == 1 and grown["fell_back_total"] >= 1
+    assert grown["sent_total"] >= 14 and grown["open"] == 1 and grown["keys"] == 2
+
+
+async def counted(http: HttpClient) -> dict[str, float]:
+    lines = (await http.get("/metrics")).body.decode().splitlines()
+    mine = [line.partition("streamlease_channels_")[2].split() for line in lines if line[:1] != "#"]
+    return {one[0]: float(one[1]) for one in mine if one}
