@@ -50,7 +50,7 @@ def catalog_paths(problems: dict[str, Any]) -> dict[str, Any]:
                 "responses": {
                     "200": {
                         "description": "All items.",
-                        "content": {JSON: listing, EVENTS: {"schema": {"type": "string"}}},
+                        "content": {JSON: listing, EVENTS: {"schema": {}}},
                     },
                     **problems,
                 },

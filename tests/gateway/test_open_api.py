@@ -93,6 +93,8 @@ schema = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/v1/events")  # 
 def test_whatever_is_sent_gets_an_answer_that_is_described(case: schemathesis.Case, gateway_url: str) -> None:
     if case.path.endswith("/messages"):
         case.query = {**(case.query or {}), "wait": "0"}
+    if "/catalog/" in case.path and (case.query or {}).get("follow") in ("", "true"):
+        case.query = {**case.query, "follow": "false"}  # the other one has no end
     if case.path.endswith("/poll") and isinstance(case.body, dict) and case.body.get("wait") != "":
         case.body = {**case.body, "wait": 0}
     if "{member}" in case.path and seed_of(case) % 3:
