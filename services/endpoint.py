@@ -65,6 +65,9 @@ LEASE_MS = 6000
 ANSWERS_MS = 60_000
 """How long a stream of answers outlives its reader."""
 
+KEEP_SECONDS = 5.0
+"""How often the life of the stream of answers is prolonged, where no lease is renewed."""
+
 BLOCK_MS = 2000
 READ_ENTRIES = 64
 TRIM_ENTRIES = 32
@@ -213,7 +216,7 @@ class Endpoint:
                     for fields in await self._lives.end():
                         self._take_requests(fields)
                     await self._outbox.empty()
-        except (TimeoutError, *_UNANSWERED) as error:
+        except (TimeoutError, StreamleaseError) as error:
             _logger.warning("service %s ends, and Redis does not know: %s", service, error)
         finally:
             self._bindings.pop(service, None)
@@ -225,14 +228,14 @@ class Endpoint:
             async with self._changing:
                 if self._lives.holds:
                     await self._lives.hold(renew=True)
-        except _UNANSWERED as error:
+        except StreamleaseError as error:
             _logger.warning("services %s: %s", self.id, error)
 
     async def _renew_all(self) -> None:
         while True:
             try:
                 async with asyncio.timeout(
-                    (self._lives.lease_ms if self._lives.holds else ANSWERS_MS) / 3000
+                    self._lives.lease_ms / 3000 if self._lives.holds else KEEP_SECONDS
                 ):
                     await self._renew_now.wait()
             except TimeoutError:
@@ -240,7 +243,7 @@ class Endpoint:
             self._renew_now.clear()
             try:
                 await self._renew()
-            except (*_UNANSWERED,) as error:
+            except _UNANSWERED as error:
                 _logger.warning("services %s: %s", self.id, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._renew_now.set()
@@ -249,15 +252,18 @@ class Endpoint:
                 _logger.error("services %s: %s", self.id, error)
 
     async def _renew(self) -> None:
-        prolong: list[Command] = [("PEXPIRE", self._answers.key, ANSWERS_MS)]
         async with self._changing:
-            if self._lives.holds:
-                prolong.append(("PEXPIRE", self._lives.requests.key, self._lives.lease_ms))
-            has, *stands = await ask(self._redis, prolong)
+            requests = self._lives.requests
+            prolong: list[Command] = [
+                ("PEXPIRE", self._answers.key, ANSWERS_MS),
+                ("PEXPIRE", requests.key, self._lives.lease_ms),
+                *self._trims(1),
+            ]
+            has, stands, *_ = await ask(self._redis, prolong)
             if not has:
                 self._answers.last = NOTHING_READ
                 await make_stream(self._redis, self._answers.key, self.id, ANSWERS_MS)
-            if stands and await self._lives.renew(stands=bool(stands[0])):
+            if self._lives.holds and await self._lives.renew(stands=bool(stands)):
                 _logger.warning("services %s: the lease had passed, and another life has begun", self.id)
         now = self._directory.redis_ms()
         for binding in self._bindings.values():
@@ -269,19 +275,30 @@ class Endpoint:
     async def _receive(self) -> None:
         while True:
             try:
-                await self._read()
-            except _UNANSWERED as error:
+                try:
+                    await self._read()
+                except StoreRefused as error:
+                    if "WRONGTYPE" not in str(error):
+                        raise
+                    await self._make_anew(error)
+            except StreamleaseError as error:
                 _logger.warning("services %s: %s", self.id, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._renew_now.set()
 
+    async def _make_anew(self, error: StoreRefused) -> None:
+        """A stranger has written something else under these names."""
+        _logger.error("services %s: its streams are spoilt, and made anew: %s", self.id, error)
+        async with self._changing:
+            await ask(self._redis, [("DEL", self._answers.key, self._lives.requests.key)])
+            self._answers.last = NOTHING_READ
+            await make_stream(self._redis, self._answers.key, self.id, ANSWERS_MS)
+            if self._lives.holds:
+                await self._lives.begin()
+
     async def _read(self) -> None:
         requests, answers = self._lives.requests, self._answers
-        commands: list[Command] = []
-        for stream in (requests, answers):
-            if stream.read >= TRIM_ENTRIES:
-                stream.read = 0
-                commands.append(("XTRIM", stream.key, "MINID", _behind(stream.last)))
+        commands = self._trims(TRIM_ENTRIES)
         commands.append(
             (
                 "XREAD", "COUNT", READ_ENTRIES, "BLOCK", BLOCK_MS, "STREAMS",
@@ -301,6 +318,13 @@ class Endpoint:
                     self._take_answers(fields)
                 elif stream is self._lives.requests:
                     self._take_requests(fields)
+
+    def _trims(self, least: int) -> list[Command]:
+        """What removes entries that were read, if there are so many."""
+        read = [stream for stream in (self._lives.requests, self._answers) if stream.read >= least]
+        for stream in read:
+            stream.read = 0
+        return [("XTRIM", stream.key, "MINID", _behind(stream.last)) for stream in read]
 
     def _take_answers(self, fields: list[bytes]) -> None:
         for frame in self._parsed(fields).frames:

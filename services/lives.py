@@ -136,5 +136,6 @@ async def make_stream(redis: AsyncRedis, key: str, sender: str, ms: int) -> None
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    await ask_always(redis, [("XADD", key, "*", "f", sender, "n", 0), ("PEXPIRE", key, ms)])
-    await ask(redis, [("PEXPIRE", key, ms)])  # without memory it was made a moment later
+    _, lasts = await ask_always(redis, [("XADD", key, "*", "f", sender, "n", 0), ("PEXPIRE", key, ms)])
+    if not lasts:  # it was made a moment later, because Redis is out of memory
+        await ask(redis, [("PEXPIRE", key, ms)])
