@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
 
 import streamlease
 from streamlease.services import keys
 from streamlease.services.core.frames import cancel_head, request_head
 from streamlease.services.core.shapes import shape_of
+from streamlease.services.outbox import Outbox
 from streamlease.streams.redis.connection import Command, ask
 from tests.services.load import until
 from tests.services.models import Score, Scored, Scorer
@@ -62,3 +68,33 @@ async def test_a_cancellation_before_its_request_or_of_nothing_does_nothing(redi
         await ask(server.redis, [cancel, _entry(key, 2, 2)])
         await until(lambda: scorer.ran[2])
         assert (await server.call("scorer", Score(x=4), answer=Scored)).y == 2.0
+
+
+async def test_what_is_sent_again_because_no_reply_came_runs_once(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each entry is appended, nobody hears of it, and it is appended again."""
+    told = Outbox._answered
+    again = 0
+
+    def deaf(self: Outbox, entries: Sequence[Any], replies: list[Any] | None) -> None:
+        nonlocal again
+        again += 1
+        told(self, entries, None)
+
+    monkeypatch.setattr(Outbox, "_answered", deaf)
+    scorer = Scorer()
+    async with (
+        streamlease.connect(redis_url) as server,
+        streamlease.connect(redis_url) as caller,
+        server.serve("scorer", {Score: scorer.score}),
+    ):
+        for first in range(0, 100, 10):
+            calls = (
+                caller.call("scorer", Score(x=x), answer=Scored, wait=5) for x in range(first, first + 10)
+            )
+            assert [answer.y for answer in await asyncio.gather(*calls)] == [
+                x / 2 for x in range(first, first + 10)
+            ]
+    assert again > 1
+    assert scorer.ran == dict.fromkeys(range(100), 1)
