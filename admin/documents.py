@@ -45,7 +45,12 @@ from streamlease.admin.answers import (
     Undrained,
     Unstopped,
 )
-from streamlease.admin.facts.catalog_rows import CatalogItemChanged, CatalogShown, CatalogSnapshotEnded
+from streamlease.admin.facts.catalog_rows import (
+    CatalogItemChanged,
+    CatalogShown,
+    CatalogSnapshotEnded,
+    TopicsShown,
+)
 from streamlease.admin.facts.epochs import SpaceEpochs
 from streamlease.admin.facts.group import Group
 from streamlease.admin.facts.groups import GroupList
@@ -91,6 +96,7 @@ DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
     "space list": (SpaceList,),
     "space seal": (SpaceRow,),
     "space show": (SpaceShown,),
+    "space topics": (TopicsShown,),
     "status": (StatusFacts,),
 }
 """Command -> the documents that it may print, beside `Error`."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from streamlease.agent.subscribing import Joining, Subscription
     from streamlease.agent.subscription import SharedReader
     from streamlease.catalog.followed import Catalog
+    from streamlease.catalog.items import PublicationItem
     from streamlease.protocol.acts import Act
     from streamlease.services.client_services import CallOptions, ClientServices, Handlers, ServeOptions
     from streamlease.services.service import Serving
@@ -286,9 +287,7 @@ class Client:
         Args:
             since: the last offset that is known already, of each stream or by stream; or a datetime: what was
                 appended after it; None: all that is left.
-            max_batch: most messages in one batch.
-            schema: as of `listen`.
-            epochs: as of `listen`; ``atomic`` ends at the newest boundary. What is raised: as there.
+            max_batch, schema, epochs: as of `listen`; ``atomic`` ends at the newest boundary.
         """
         from streamlease.agent.plain_ways import after, read_plain
 
@@ -302,8 +301,7 @@ class Client:
             start: `positions` of another one, to go on there; None: with all that is there.
 
         Raises:
-            InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated, or that a space is no
-            collection (InvalidOption): when entered.
+            InvalidTopic, InvalidOption: at once; when entered, as of `Collection`.
         """
         from streamlease.agent.collections.collection import Collection
 
@@ -330,6 +328,12 @@ class Client:
         from streamlease.catalog.followed import Catalog
 
         return Catalog(self.redis, collection, start)
+
+    async def lookup(self, topic: str, *, wait: float = 0.0) -> PublicationItem:
+        """Somebody who publishes to `topic`; TopicNotFound if nobody comes in `wait` seconds."""
+        from streamlease.catalog.lookup import lookup
+
+        return await lookup(self.redis, topic, wait)
 
     async def command(
         self,

@@ -14,7 +14,7 @@ from streamlease.catalog.items import CatalogItem, item_of
 from streamlease.protocol.errors import CatalogTruncated, InvalidInput
 from streamlease.registry.keys import HOSTS_INFO
 from streamlease.streams.catalog.changes import PAGE, ChangesGone, changes_behind, list_rows
-from streamlease.streams.catalog.keys import CATALOG, HOSTS, SPACES, Home, rows
+from streamlease.streams.catalog.keys import CATALOG, HOSTS, SPACES, TOPICS, Home, rows
 from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.bells import Bells
@@ -133,6 +133,8 @@ def home_source(redis: AsyncRedis, collection: str) -> HomeSource:
     """The source of a collection that has a log of its changes."""
     if collection == "spaces":
         return HomeSource(redis, collection, SPACES, SPACE_DEFINITIONS)
+    if collection == "topics":
+        return HomeSource(redis, collection, SPACES, TOPICS)
     if collection == "hosts":
         return HomeSource(redis, collection, HOSTS, HOSTS_INFO)
     return HomeSource(redis, collection, CATALOG, rows(collection), of_processes=True)

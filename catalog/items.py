@@ -31,6 +31,13 @@ class SpaceItem(CatalogItem):
     ended: bool
 
 
+class TopicItem(CatalogItem):
+    """A topic that somebody published to since its space was made; 10,000 of each space."""
+
+    space: str
+    topic: str
+
+
 class HostItem(CatalogItem):
     """A leader host that is alive."""
 
@@ -113,6 +120,7 @@ class ExecutorItem(MadeItem):
 
 ITEMS: dict[str, type[CatalogItem]] = {
     "spaces": SpaceItem,
+    "topics": TopicItem,
     "publications": PublicationItem,
     "subscriptions": SubscriptionItem,
     "executors": ExecutorItem,

@@ -23,6 +23,7 @@ from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailab
 from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, rows
 from streamlease.streams.redis.connection import Argument, AsyncRedis
 from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.spaces.published_topics import note_topics
 from streamlease.streams.tasks import Supervisor
 
 LEASE_SECONDS = 15.0
@@ -57,6 +58,8 @@ class OwnRows:
         self._rows: dict[tuple[str, str], str] = {}
         self._due: dict[tuple[str, str], str] = {}
         """What changed and was not written yet; empty text: it is to be removed."""
+        self._topics: dict[tuple[str, str], None] = {}
+        """Topics to be noted, with their spaces first."""
         self._changed = asyncio.Event()
         self._written = 0
         self._wanted = 0
@@ -75,6 +78,11 @@ class OwnRows:
         if self._rows.get((collection, key)) != text:
             self._rows[collection, key] = text
             self._change(collection, key, text)
+
+    def note_topic(self, space: str, topic: str) -> None:
+        """Have a topic of a space known, also when the process has gone."""
+        self._topics[space, topic] = None
+        self._wake()
 
     def remove(self, collection: str, key: str) -> None:
         """Have a row not there any more."""
@@ -100,12 +108,17 @@ class OwnRows:
         if started:
             with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
                 await self._run_script([], ttl=0.0)
+                await self._note()
         self._rows.clear()
         self._due.clear()
+        self._topics.clear()
 
     def _change(self, collection: str, key: str, text: str) -> None:
         self._due.pop((collection, key), None)  # what changes last is written last
         self._due[collection, key] = text
+        self._wake()
+
+    def _wake(self) -> None:
         self._wanted += 1
         self._changed.set()
         if not self._tasks and self._defect is None:
@@ -119,6 +132,7 @@ class OwnRows:
             wanted, began = self._wanted, clock()
             try:
                 known = await self._write(known)
+                await self._note()
                 failures = 0
             except (StoreUnavailable, StoreRefused, Indefinite):
                 failures = min(failures + 1, 6)
@@ -148,6 +162,12 @@ class OwnRows:
             if self._due.get(one) == text:
                 del self._due[one]
         return True
+
+    async def _note(self) -> None:
+        while some := [*self._topics][:MOST_TOGETHER]:
+            await note_topics(self._redis, some)
+            for one in some:
+                self._topics.pop(one, None)
 
     async def _run_script(self, changes: list[str], *, ttl: float, anew: bool = False) -> bool:
         names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE)]

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamlease.catalog.own_rows import OwnRows
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.published_topics import MOST_TOPICS
 
 MOST_SHOWN = 1000
 """Publications of one client in the catalog; more topics are published to all the same."""
@@ -38,10 +39,13 @@ class Shown:
             await self._rows.close()
 
     def publication(self, topic: str, space: str) -> None:
-        """The client publishes to `topic`, until it is closed."""
-        if self._rows is not None and topic not in self._topics and len(self._topics) < MOST_SHOWN:
-            self._topics.add(topic)
+        """The client publishes to `topic`, until it is closed; the topic is known from then on."""
+        if self._rows is None or topic in self._topics or len(self._topics) >= MOST_TOPICS:
+            return
+        if len(self._topics) < MOST_SHOWN:
             self._rows.put("publications", topic, {"topic": topic, "space": space})
+        self._topics.add(topic)
+        self._rows.note_topic(space, topic)
 
     def subscription(self, filter: str, group: str | None = None) -> Removal:
         """The client reads `filter`, as a member of a group or for itself."""

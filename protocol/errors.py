@@ -90,6 +90,12 @@ class SpaceConflict(StreamleaseError):
     """A space of that name exists with another definition, or its topics overlap another space's."""
 
 
+class TopicNotFound(StreamleaseError):
+    """Nobody publishes to the topic."""
+
+    retriable = True
+
+
 class UnknownGroup(StreamleaseError):
     """Nobody ever declared that shared subscription."""
 

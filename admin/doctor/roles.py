@@ -75,7 +75,7 @@ _WRITE = frozenset(
     {
         "del", "expire", "hdel", "hincrby", "hset", "incr", "incrby", "persist", "pexpire", "publish", "sadd",
         "set", "srem", "unlink", "wait", "waitaof", "xadd", "xdel", "xtrim", "zadd",
-        "zrangebylex", "zrem",
+        "zlexcount", "zrem",
     }
 )  # fmt: skip
 _SURVEY = frozenset({"scan", "llen"})

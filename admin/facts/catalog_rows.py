@@ -21,6 +21,15 @@ class CatalogShown(FactRow):
     """A cursor, to go on there with ``--follow --from``."""
 
 
+class TopicsShown(FactRow):
+    """The topics of a space that anybody has published to."""
+
+    space: str
+    topics: list[str]
+    truncated: bool
+    """There may be more."""
+
+
 class CatalogItemChanged(FactRow):
     """With ``--follow``: first each item, behind the snapshot each change."""
 

@@ -26,7 +26,7 @@ def catalog(
         str,
         typer.Argument(
             metavar="NAME",
-            help="spaces, hosts, leaders, leases, borrowers, publications, subscriptions, services, "
+            help="spaces, topics, hosts, leaders, leases, borrowers, publications, subscriptions, services, "
             "executors.",
         ),
     ],

@@ -11,7 +11,7 @@ from streamlease.admin.acting import Yes, confirm
 from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.completing import SpaceName
 from streamlease.admin.facts.fact_tables import LISTED_SPACES
-from streamlease.admin.output import document, line, printable
+from streamlease.admin.output import document, line, note, printable, table
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces import schema_option, space_alter, space_view
 from streamlease.admin.spaces.compaction_option import CompactAfter, parse_compact_after
@@ -29,6 +29,7 @@ from streamlease.admin.watching import Watch, view
 
 if TYPE_CHECKING:
     from streamlease.admin.facts.spaces import SpaceList
+    from streamlease.agent.client import Client
     from streamlease.streams.spaces.definitions import ShardHash
 
 app = typer.Typer(
@@ -127,6 +128,25 @@ def show(name: SpaceName, watch: Watch = None, redis: RedisUrl = None, as_json: 
     from streamlease.admin.facts import spaces
 
     return view(redis, partial(spaces.look_into, name=name), space_view.draw, as_json=as_json, watch=watch)
+
+
+@app.command()
+def topics(name: SpaceName, redis: RedisUrl = None, as_json: AsJson = False) -> None:
+    """List the topics that anybody has published to, since the space was made: 10,000 at most."""
+    from streamlease.admin.facts.catalog_rows import TopicsShown
+    from streamlease.streams.spaces.published_topics import KnownTopics, known_topics
+
+    async def work(client: Client) -> KnownTopics:
+        space = await client.spaces.get(name)
+        return await known_topics(client.redis, space.name)
+
+    found = with_client(redis, work)
+    if as_json:
+        document(TopicsShown(space=name, topics=found.topics, truncated=found.truncated))
+        return
+    table(("topic",), [(topic,) for topic in found.topics], f"nobody has published to space {name}")
+    if found.truncated:
+        note(f"there may be more: {len(found.topics):,} topics of a space are kept")
 
 
 app.command("alter")(space_alter.alter)

@@ -6,6 +6,11 @@ A *home* is a hash tag under which facts of some collections stand. Beside them 
                                       i how many changes there were ever
     sl:{TAG}:told             channel each change publishes the name of its collection here
 
+besides, of topics::
+
+    sl:{spaces}:topics        hash    SPACE/TOPIC -> row as JSON
+    sl:{spaces}:topics:order  zset    the same names, all with score 0
+
 and, of what processes have made, in the home `{catalog}`::
 
     sl:{catalog}:rows:NAME    hash    PROCESS/KEY -> row as JSON
@@ -17,6 +22,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+TOPICS = "sl:{spaces}:topics"
+TOPICS_ORDER = "sl:{spaces}:topics:order"
 PROCESSES = "sl:{catalog}:processes"
 OWNED = "sl:{catalog}:owned"
 

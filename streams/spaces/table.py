@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
 from streamlease.streams import clock
-from streamlease.streams.catalog.keys import SPACES
+from streamlease.streams.catalog.keys import SPACES, TOPICS, TOPICS_ORDER
 from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_NEWS, SPACE_VERSION
 from streamlease.streams.redis.connection import Command, Redis, ask
 from streamlease.streams.redis.damaged import number
@@ -120,7 +120,7 @@ class DefinitionTable:
         assert seen.version is not None
         reply: Any = await load_script("streamlease.streams.spaces", "define").run(
             self._redis,
-            [SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION, SPACES.changes],
+            [SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION, SPACES.changes, TOPICS, TOPICS_ORDER],
             [seen.version, name, text, generation, SPACE_NEWS, SPACES.told],
         )
         self._newest = None

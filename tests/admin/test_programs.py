@@ -21,6 +21,7 @@ CALLS = (
     ("space create", "other", "--topics", "other/#"),
     ("space list",),
     ("space show", "flights"),
+    ("space topics", "flights"),
     ("space alter", "flights", "--retention", "7d"),
     ("publish", "flights/a"),
     ("consume", "flights/#", "--from", "earliest", "--count", "1"),

@@ -11,10 +11,13 @@ from redis.exceptions import ResponseError
 import streamlease
 from streamlease.agent.client import Client
 from streamlease.catalog.own_rows import OwnRows
+from streamlease.protocol.errors import InvalidOption, InvalidTopic, TopicNotFound
 from streamlease.streams.catalog.changes import BEGINNING, changes_behind, list_rows
 from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, rows
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.spaces import published_topics as topics_module
+from streamlease.streams.spaces.published_topics import known_topics, note_topics
 from tests.catalog.waiting import eventually
 
 NAME = "services"
@@ -163,3 +166,52 @@ async def test_a_client_shows_what_it_publishes_to_and_reads_until_it_does_not(r
                 await is_shown({"a/1", "a/2"}, {"a/+", "a/#"}, {"$shared/g/a/#"})
             await is_shown({"a/1", "a/2"}, set(), set())
         await is_shown(set(), set(), set())
+
+
+async def test_topics_are_known_after_their_publishers_until_their_space_goes(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics_module, "MOST_TOPICS", 4)
+    async with streamlease.connect(redis_url) as looker:
+        await looker.create_space("a", ["a/#"], streams=2)
+        await looker.create_space("b", ["b/#"])
+        async with looker.catalog("topics") as followed:
+            async with streamlease.connect(redis_url) as client, client.publisher() as pub:
+                for topic in ("a/1", "a/2", "a/1", "b/ü", "a/3"):
+                    await pub.send(topic, b"x")
+            found = {(await anext(followed)).item.model_dump()["topic"] for _ in range(4)}
+            assert found == {"a/1", "a/2", "a/3", "b/ü"}
+            assert await known_topics(looker.redis, "a") == (["a/1", "a/2", "a/3"], False)
+            async with streamlease.connect(redis_url) as client, client.publisher() as pub:
+                for topic in ("a/2", "a/4", "a/5", "a/6"):
+                    await pub.send(topic, b"x")
+            assert await known_topics(looker.redis, "a") == (["a/1", "a/2", "a/3", "a/4"], True)
+            await looker.spaces.delete("a")
+            assert await known_topics(looker.redis, "a") == ([], False)
+            assert await known_topics(looker.redis, "b") == (["b/ü"], False)
+            while len(followed.items) != 1:
+                await anext(followed)
+        await note_topics(looker.redis, [("gone", "gone/1")])
+        assert await known_topics(looker.redis, "gone") == ([], False)
+
+
+async def test_a_publication_is_looked_up_and_waited_for(redis_url: str) -> None:
+    async with streamlease.connect(redis_url) as looker:
+        await looker.create_space("a", ["a/#"])
+        with pytest.raises(TopicNotFound, match="nobody publishes to 'a/1': start its publisher"):
+            await looker.lookup("a/1")
+        with pytest.raises(TopicNotFound, match=r"nobody came in 0\.05 s"):
+            await looker.lookup("a/1", wait=0.05)
+        waiting = asyncio.create_task(looker.lookup("a/1", wait=20))
+        async with streamlease.connect(redis_url) as client, client.publisher() as pub:
+            await pub.send("a/2", b"x")
+            await pub.send("a/1", b"x")
+            found = await waiting
+            assert (found.topic, found.space, found.pid) == ("a/1", "a", os.getpid())
+            assert await looker.lookup("a/1") == found
+        for wrong in ("", "a/+", "a/#"):
+            with pytest.raises(InvalidTopic):
+                await looker.lookup(wrong)
+        for wait in (-1, float("nan"), float("inf")):
+            with pytest.raises(InvalidOption, match="wait is"):
+                await looker.lookup("a/1", wait=wait)

@@ -1,6 +1,7 @@
 -- Write or remove the definition of one space, if no definition changed since the caller looked.
 --
 -- KEYS  1 definitions (hash)  2 generations (hash)  3 version (string)  4 changes of the catalog (stream)
+--       5 topics (hash)  6 their order (zset)
 -- ARGV  1 version that the caller saw, 0 if there was none
 --       2 name of the space
 --       3 definition as JSON; empty to remove the space
@@ -11,6 +12,7 @@
 --   {'written', new version}
 --   {'changed', version}        somebody else was faster: look again
 -- include: streamlease.streams.catalog/tell
+-- include: streamlease.streams.spaces/forget_topics
 
 local version = redis.call('GET', KEYS[3]) or '0'
 if version ~= ARGV[1] then
@@ -22,6 +24,7 @@ if ARGV[3] ~= '' then
   redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 else
   redis.call('HDEL', KEYS[1], ARGV[2])
+  forget_topics(KEYS[5], KEYS[6], KEYS[4], ARGV[6], ARGV[2])
 end
 redis.call('HSET', KEYS[2], ARGV[2], ARGV[4])
 redis.call('PUBLISH', ARGV[5], ARGV[2])
