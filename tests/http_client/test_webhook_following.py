@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.gateway.conftest import Client, running
 from tests.gateway.http_client import HttpClient
 from tests.http_client.callback_server import CallbackServer, callbacks
 from tests.http_client.faulty_proxy import Faults, between
+from tests.http_client.other_programs import EXAMPLES, NODE, SECONDS, started
 from tests.http_client.test_following import QUICK, check, publish, take, truth
 
 MODES: dict[str, dict[str, Any]] = {"callbacks only": {"pull": False}, "both": {}}
@@ -89,3 +91,23 @@ async def test_callbacks_for_an_old_subscription_are_refused(
                 while await state() != "suspended":
                     pass
             assert pages.counts.rejected
+
+
+async def test_the_receiver_in_typescript_takes_what_a_gateway_delivers(
+    client: Client, hooks: HttpClient, tmp_path: Path
+) -> None:
+    async with started(tmp_path, NODE, EXAMPLES / "gateway.mts", "receive", "0", "secret", "20") as process:
+        assert process.stderr is not None
+        said = (await asyncio.wait_for(process.stderr.readline(), SECONDS)).decode()
+        wanted = {
+            "filter": "a/wanted/+",
+            "callback": said.split()[-1],
+            "secret": "secret",
+            "since": "earliest",
+        }
+        assert (await hooks.post("/v1/subscriptions", json.dumps(wanted))).status == 201
+        await publish(client, 0, 30)
+        out, error = await asyncio.wait_for(process.communicate(), SECONDS)
+        assert process.returncode == 0, error.decode()
+    found = [json.loads(line) for line in out.splitlines()]
+    check([(message["stream"], message["offset"]) for message in found], await truth(client))
