@@ -18,6 +18,7 @@ Row = tuple[str, str, str, str]
 KEYS, BATCH = 10_000, 1000
 CLIENTS, MESSAGES = 1000, 10
 IDLE = 5000
+SLOW, SLOW_MESSAGES, QUIET_SECONDS = 10, 30_000, 0.05
 MIB = 2**20
 
 
@@ -32,7 +33,9 @@ def _subscriptions(keys: range, filter: str) -> list[dict[str, Any]]:
 async def channel_rows(url: str, port: int, process: psutil.Process) -> list[Row]:
     """Of a gateway that has had no channels yet."""
     idle = await _idle(port, process)
-    return [idle, *await _keys(url, port, process), await _fan_out(port, process)]
+    keys = await _keys(url, port, process)
+    fan_out = await _fan_out(port, process)
+    return [idle, *keys, fan_out, await _slow(url, port, process)]
 
 
 async def _idle(port: int, process: psutil.Process) -> Row:
@@ -44,6 +47,33 @@ async def _idle(port: int, process: psutil.Process) -> Row:
     added = process.memory_info().rss - before
     asking.close()
     return "memory of a channel with one key", f"{added / IDLE / 1024:.1f} KiB", "", ""
+
+
+async def _slow(url: str, port: int, process: psutil.Process) -> Row:
+    """Clients that take nothing, of far more than a mailbox holds."""
+    async with connect(url) as client, client.publisher() as publisher:
+        for _ in range(SLOW_MESSAGES // BATCH):
+            await publisher.send_many("bench/slow", [b"x" * 1000] * BATCH)
+    connection = await Connection.open(port)
+    subscription = {
+        "command": 1,
+        "subscribe": "k",
+        "filter": "bench/slow",
+        "since": "earliest",
+        "limit": 10_000,
+    }
+    before = process.memory_info().rss
+    for number in range(SLOW):
+        await connection.ask(_body(f"slow{number}/commands", [subscription]))
+    while True:  # until nothing grows any more
+        spent = computed(process)
+        await asyncio.sleep(1.0)
+        if computed(process) - spent < QUIET_SECONDS:
+            break
+    added = process.memory_info().rss - before
+    connection.close()
+    name = f"memory of a channel that takes nothing of {SLOW_MESSAGES:,} KB"
+    return name, f"{added / SLOW / MIB:.1f} MiB", "", ""
 
 
 async def _keys(url: str, port: int, process: psutil.Process) -> list[Row]:
