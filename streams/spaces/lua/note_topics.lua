@@ -9,9 +9,10 @@ for i = 3, #ARGV, 3 do
   local space, name = ARGV[i], ARGV[i] .. '/' .. ARGV[i + 1]
   if not room[space] then
     local count = redis.call('ZLEXCOUNT', KEYS[2], '[' .. space .. '/', '(' .. space .. '0')
-    room[space] = redis.call('HEXISTS', KEYS[4], space) * (tonumber(ARGV[2]) - count)
+    room[space] = redis.call('HGET', KEYS[4], space) and tonumber(ARGV[2]) - count or 0
   end
-  if room[space] > 0 and redis.call('HSETNX', KEYS[1], name, ARGV[i + 2]) == 1 then
+  if room[space] > 0 and not redis.call('HGET', KEYS[1], name) then
+    redis.call('HSET', KEYS[1], name, ARGV[i + 2])
     redis.call('ZADD', KEYS[2], 0, name)
     tell(KEYS[3], ARGV[1], 'topics', name, '', ARGV[i + 2])
     room[space] = room[space] - 1
