@@ -67,8 +67,8 @@ _CONNECTION = frozenset({"ping", "select", "info", "time", "command|info", "clus
 _LOOK = frozenset(
     {
         "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "sismember", "smembers",
-        "type", "xinfo|stream", "xlen", "xrange", "xread", "xrevrange", "zcard", "zrangebylex", "zrangebyscore",
-        "zscore", "evalsha", "script|load", "subscribe", "unsubscribe",
+        "type", "xinfo|stream", "xlen", "xrange", "xread", "xrevrange", "zcard",
+        "zrangebylex", "zrangebyscore", "zscore", "evalsha", "script|load", "subscribe", "unsubscribe",
     }
 )  # fmt: skip
 _WRITE = frozenset(
