@@ -31,7 +31,7 @@ from streamlease.gateway.message_handlers import MessageHandlers
 from streamlease.gateway.metrics import COUNTS
 from streamlease.gateway.open_api import answer_description
 from streamlease.gateway.probe_handlers import ProbeHandlers
-from streamlease.gateway.problems import answer_problem, refusing_limit
+from streamlease.gateway.problems import answer_problem, refusal, refusing_limit
 from streamlease.gateway.publishing import TOPICS, PublishHandler
 from streamlease.gateway.since_reading import SinceReading
 from streamlease.gateway.traces import RequestTraces
@@ -131,24 +131,31 @@ class GatewayApp:
                 yield
         self._members.close()
 
+    def refused(self, error: StreamleaseError) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+        """Status, body and headers of the answer to what is no request: there is nobody to be looked for."""
+        return refusal(error)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the life of the application."""
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
         elif scope["type"] == "http":
-            call, began = HttpCall(scope, receive, send), perf_counter()
+            call, began = HttpCall(scope), perf_counter()
             try:
-                await self._traced(call)
+                if self._traces is None:
+                    await self._answer(call)
+                else:
+                    await self._traced(call, self._traces)
             finally:
                 COUNTS.answered(call, perf_counter() - began)
         else:
             await send({"type": "websocket.close", "code": 1003})
 
-    async def _traced(self, call: HttpCall) -> None:
-        if self._traces is None or call.scope["path"] in self._open:
+    async def _traced(self, call: HttpCall, traces: RequestTraces) -> None:
+        if call.scope["path"] in self._open:
             await self._answer(call)
         else:
-            with self._traces.request(call):
+            with traces.request(call):
                 await self._answer(call)
 
     async def _answer(self, call: HttpCall) -> None:
@@ -169,7 +176,8 @@ class GatewayApp:
             await answer_problem(call, task_failed("gateway", "a request", error))
 
     def _handler(self, call: HttpCall) -> Handler:
-        path, method = call.scope["path"], call.scope["method"]
+        # As it was written: what is escaped is part of a name, not of the way to it.
+        path, method = call.scope["raw_path"].decode("ascii"), call.scope["method"]
         found = self._open.get(path)
         if found is not None:
             call.route = path
@@ -189,9 +197,10 @@ class GatewayApp:
         if found is not None:
             call.route = path
         else:
-            begin = next((begin for begin in self._below if path.startswith(begin)), None)
-            if begin is not None:
-                found, call.route = self._below[begin], f"{begin}*"
+            for begin, ways in self._below.items():
+                if path.startswith(begin):
+                    found, call.route = ways, f"{begin}*"
+                    break
             for (first, last), handlers in self._between.items() if found is None else ():
                 if path.startswith(first) and path.endswith(last):
                     found, call.route = handlers, f"{first}*{last}"

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import lru_cache
+from time import monotonic
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Scope
 
 from streamlease.gateway.core.bearer import EVERYTHING, ClientRights
 from streamlease.gateway.core.rates import GatewayLimits, OpenPolls, Rates
 from streamlease.gateway.core.refusals import BodyTooLarge, OtherHost
+from streamlease.gateway.http1.exchange import ClientGone, HttpExchange, header_lines
 from streamlease.gateway.token_file import TokenFile
 from streamlease.protocol.addresses import is_allowed
 from streamlease.protocol.errors import InvalidInput
 
 MOST_PARAMETERS = 64
 
-
-class ClientGone(Exception):
-    """The client does not wait for the answer any more."""
+__all__ = ["Callers", "ClientGone", "HttpCall"]
 
 
 class HttpCall:
-    """A request.
+    """A request, as ``gateway.http1`` reads it.
 
     Args:
         rights: what its client may do.
@@ -36,10 +36,9 @@ class HttpCall:
     """
 
     __slots__ = (
-        "_headers",
-        "_send",
+        "_exchange",
         "client",
-        "receive",
+        "headers",
         "received_bytes",
         "rights",
         "route",
@@ -49,10 +48,8 @@ class HttpCall:
         "waits",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.scope = scope
-        self.receive = receive
-        self._send = send
         self.rights: ClientRights = EVERYTHING
         self.client = ""
         self.route = "other"
@@ -60,14 +57,9 @@ class HttpCall:
         self.waits = False
         self.received_bytes = 0
         self.sent_bytes = 0
-        self._headers: dict[bytes, bytes] | None = None
-
-    @property
-    def headers(self) -> Mapping[bytes, bytes]:
+        self._exchange: HttpExchange = scope["extensions"]["exchange"]
+        self.headers = self._exchange.headers
         """By name in lower case; of several with one name the last."""
-        if self._headers is None:
-            self._headers = dict(self.scope["headers"])
-        return self._headers
 
     def header(self, name: bytes) -> str | None:
         """A header as text."""
@@ -101,8 +93,8 @@ class HttpCall:
 
     def raw_below(self, prefix: str) -> bytes:
         """What stands behind `prefix` in the path, as it came."""
-        raw: bytes = self.scope.get("raw_path") or self.scope["path"].encode()
-        return raw.partition(b"?")[0][len(prefix) :]
+        raw: bytes = self.scope["raw_path"]
+        return raw[len(prefix) :]
 
     def below(self, prefix: str) -> str:
         """What stands behind `prefix` in the path, without escapes.
@@ -121,64 +113,47 @@ class HttpCall:
 
         Raises:
             BodyTooLarge: it is longer than `most` bytes.
-            Gone: it did not come whole.
+            ClientGone: it did not come whole.
         """
         told = self.headers.get(b"content-length")
         if told is not None and told.isdigit() and int(told) > most:
             raise _too_large(most)
-        message = await self.receive()
-        if message["type"] == "http.request" and not message.get("more_body"):
-            whole: bytes = message.get("body", b"")
-            self.received_bytes = len(whole)
-            if len(whole) > most:
-                raise _too_large(most)
-            return whole
-        parts, size = [], 0
-        while True:
-            if message["type"] != "http.request":
-                raise ClientGone
-            part = message.get("body", b"")
+        parts, size, more = [], 0, True
+        while more:
+            part, more = await self._exchange.part()
             size += len(part)
             self.received_bytes = size
             if size > most:
                 raise _too_large(most)
             parts.append(part)
-            if not message.get("more_body"):
-                return b"".join(parts)
-            message = await self.receive()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @asynccontextmanager
     async def leaving(self) -> AsyncIterator[asyncio.Future[None]]:
-        """A future that is done when the client has gone."""
-        task = asyncio.get_running_loop().create_task(self._gone())
-        try:
-            yield task
-        finally:
-            task.cancel()
-
-    async def _gone(self) -> None:
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+        """A future that is done when nobody waits for the answer any more."""
+        yield self._exchange.gone()
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer."""
+        """Send a part of an answer that comes in parts; see ASGI."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
         else:
             self.sent_bytes += len(message.get("body", b""))
-        await self._send(message)
+        await self._exchange.send(message)
 
     async def answer(self, status: int, body: bytes, type: bytes, *more: tuple[bytes, bytes]) -> None:
         """Send a whole answer."""
-        headers = [
-            (b"content-type", type),
-            (b"content-length", b"%d" % len(body)),
-            (b"cache-control", b"no-store"),
-            (b"x-content-type-options", b"nosniff"),
-            *more,
-        ]
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
+        self.status, self.sent_bytes = status, len(body)
+        lines = _usual_lines(type)
+        self._exchange.answer(status, lines + header_lines(more) if more else lines, body)
+        await self._exchange.drained()
+
+
+@lru_cache(maxsize=64)
+def _usual_lines(type: bytes) -> bytes:
+    return header_lines(
+        [(b"content-type", type), (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+    )
 
 
 class Callers:
@@ -201,7 +176,7 @@ class Callers:
             OtherHost: a page of another host makes it.
             TooMuch: it is one too many.
         """
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         if self._tokens is not None:
             call.rights = self._tokens.rights(call.header(b"authorization"), now)
             call.client = f"token {call.rights.name}"
@@ -213,23 +188,23 @@ class Callers:
 
     def _check_local(self, call: HttpCall) -> None:
         """Without tokens, no foreign page may have a browser ask for what its user may see."""
-        host = call.header(b"host")
+        host = call.headers.get(b"host")
         if not _is_local(host):
             raise OtherHost(
-                f"the request's Host is {ascii(host)[:80]}: without a file of tokens only localhost and "
-                f"addresses are answered"
+                f"the request's Host is {ascii(call.header(b'host'))[:80]}: without a file of tokens only "
+                f"localhost and addresses are answered"
             )
-        origin = call.header(b"origin")
-        if origin is not None and origin.partition("://")[2] != host:
+        origin = call.headers.get(b"origin")
+        if origin is not None and origin.partition(b"://")[2] != host:
             raise OtherHost(
-                f"a page of {ascii(origin)[:80]} makes the request: without a file of tokens no page of "
-                f"another host may"
+                f"a page of {ascii(call.header(b'origin'))[:80]} makes the request: without a file of tokens "
+                f"no page of another host may"
             )
 
 
 @lru_cache(maxsize=256)
-def _is_local(host: str | None) -> bool:
-    return is_allowed(host, frozenset())
+def _is_local(host: bytes | None) -> bool:
+    return is_allowed(None if host is None else host.decode("latin-1"), frozenset())
 
 
 def _too_large(most: int) -> BodyTooLarge:

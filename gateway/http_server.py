@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from streamlease.agent.client import connect
+from streamlease.gateway.http1.http_connection import HttpConnection
 from streamlease.gateway.members.gateway_lines import certificate_digest
 from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.entries.decoding import prepare
@@ -29,6 +30,9 @@ LAST_SECONDS = 2
 
 IDLE_SECONDS = 75
 """How long a connection without a request is kept: longer than load balancers do."""
+
+TICKS_PER_SWEEP = 10
+"""So often, in tenths of a second, clients that take too long are looked for."""
 
 
 class HttpServer(uvicorn.Server):
@@ -60,6 +64,15 @@ class HttpServer(uvicorn.Server):
         if self.started:
             self._begun()
 
+    async def on_tick(self, counter: int) -> bool:
+        """See uvicorn, which comes here ten times a second."""
+        if counter % TICKS_PER_SWEEP == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in [*self.server_state.connections]:
+                if isinstance(connection, HttpConnection):
+                    connection.sweep(now)
+        return await super().on_tick(counter)
+
     def end(self) -> None:
         """Answer what is open, and end."""
         self.should_exit = True
@@ -76,7 +89,8 @@ def gateway_config(app: GatewayApp, **options: Any) -> uvicorn.Config:
         server_header=False,
         lifespan="on",
         ws="none",
-        http="httptools",
+        http=HttpConnection,
+        proxy_headers=False,
         **options,
     )
 

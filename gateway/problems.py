@@ -13,9 +13,14 @@ from streamlease.gateway.core.rates import TooMuch
 from streamlease.gateway.core.refusals import (
     BodyTooLarge,
     GatewayEnds,
+    HeadTooLarge,
+    MalformedRequest,
     NotAcceptable,
     NotFound,
+    OtherCoding,
     OtherHost,
+    OtherVersion,
+    TooSlow,
     TruncatedSince,
     WrongMethod,
     WrongType,
@@ -67,6 +72,7 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     InvalidOption: (400, "invalid-option"),
     InvalidTopic: (400, "invalid-topic"),
     InvalidCursor: (400, "invalid-cursor"),
+    MalformedRequest: (400, "malformed-request"),
     NotAuthenticated: (401, "not-authenticated"),
     NotAllowed: (403, "not-allowed"),
     OtherHost: (403, "other-host"),
@@ -77,6 +83,7 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     MemberGone: (404, "unknown-member"),
     WrongMethod: (405, "wrong-method"),
     NotAcceptable: (406, "not-acceptable"),
+    TooSlow: (408, "too-slow"),
     StreamSealed: (409, "stream-sealed"),
     Fenced: (409, "fenced"),
     GroupConflict: (409, "group-conflict"),
@@ -93,6 +100,8 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     Misdirected: (421, "misdirected"),
     TooMuch: (429, "too-much"),
     SlotFull: (429, "too-much"),
+    HeadTooLarge: (431, "head-too-large"),
+    OtherCoding: (501, "other-coding"),
     Unsupported: (501, "unsupported"),
     StoreUnavailable: (503, "store-unavailable"),
     StoreRefused: (503, "store-refused"),
@@ -100,6 +109,7 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     GatewayEnds: (503, "gateway-ends"),
     ServedElsewhere: (503, "served-elsewhere"),
     TaskFailed: (503, "task-failed"),
+    OtherVersion: (505, "other-version"),
     NotDurable: (504, "not-durable"),
     Indefinite: (504, "indefinite"),
     StreamleaseError: (503, "refused"),
@@ -125,8 +135,14 @@ def problem(error: StreamleaseError) -> dict[str, Any]:
 
 async def answer_problem(call: HttpCall, error: StreamleaseError) -> None:
     """Answer a request that failed; if the answer has begun already, end the connection."""
+    status, body, headers = refusal(error)
+    await call.answer(status, body, MEDIA_TYPE, *headers[1:])
+
+
+def refusal(error: StreamleaseError) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+    """Status, body and headers of an answer about `error`; the first header is the content type."""
     document = problem(error)
-    headers: list[tuple[bytes, bytes]] = []
+    headers = [(b"content-type", MEDIA_TYPE)]
     if isinstance(error, NotAuthenticated):
         headers.append((b"www-authenticate", b'Bearer realm="streamlease"'))
     elif isinstance(error, WrongMethod):
@@ -135,7 +151,7 @@ async def answer_problem(call: HttpCall, error: StreamleaseError) -> None:
         headers.append((b"retry-after", b"%d" % max(1, round(error.seconds))))
     elif document["status"] == 503:
         headers.append((b"retry-after", b"%d" % RETRY_SECONDS))
-    await call.answer(document["status"], to_json(document), MEDIA_TYPE, *headers)
+    return document["status"], to_json(document), headers
 
 
 def refusing_limit(error: StreamleaseError) -> str:

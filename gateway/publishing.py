@@ -11,7 +11,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 from urllib.parse import unquote
 
-from streamlease.gateway.core.bodies import MessageColumns, MessageTable, Parsed, SingleMessage, parse_body
+from streamlease.gateway.core.accepting import media_type
+from streamlease.gateway.core.bodies import (
+    STRUCTURED,
+    MessageColumns,
+    MessageTable,
+    Parsed,
+    SingleMessage,
+    parse_body,
+)
 from streamlease.gateway.core.refusals import BodyTooLarge
 from streamlease.gateway.http_calls import HttpCall
 from streamlease.gateway.trace_context import context_headers, with_context
@@ -25,6 +33,9 @@ if TYPE_CHECKING:
     from streamlease.streams.publish.publisher import PlacedRange, Publisher
 
 TOPICS = "/v1/topics/"
+NOT_PLAIN = frozenset((b"streamlease-key", b"idempotency-key", b"ce-specversion", b"traceparent"))
+"""Headers that say more of a message than its payload does."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,8 +52,7 @@ class PublishedMessages(NamedTuple):
     @property
     def json(self) -> bytes:
         """As the client gets it."""
-        where = (self.stream.encode(), self.offset, _shown_time(self.timestamp))
-        last = b'{"stream":"%b","offset":%d,"timestamp":"%b"}' % where
+        last = _shown_place(self.stream, self.offset, self.timestamp)
         return last if self.messages is None else b'{"messages":%d,"last":%b}' % (self.messages, last)
 
 
@@ -75,17 +85,22 @@ class PublishHandler:
 
     async def publish(self, call: HttpCall) -> None:
         """``POST /v1/topics/{topic}``."""
-        topic = check_topic(call.below(TOPICS))
+        topic = _topic(call.below(TOPICS))
         call.rights.check_publish(topic)
         body = await call.body(self._body_bytes)
-        parsed = parse_body(call.header, _attributes(call), body, int(self._clock() * 1_000_000))
-        if self._carrying and (context := context_headers(call.header)):
-            parsed = with_context(parsed, context)
-        key = call.header(b"idempotency-key")
-        if key is None:
-            answer = (await self._write(self._publisher, topic, parsed)).json
+        headers, now = call.headers, int(self._clock() * 1_000_000)
+        if _is_plain(headers.get(b"content-type")) and headers.keys().isdisjoint(NOT_PLAIN):
+            stream, offset = await self._publisher.send(topic, body, timestamp=now)
+            answer = _shown_place(stream, offset, now)
         else:
-            answer = await self._once(call, key, topic, body, parsed)
+            parsed = parse_body(call.header, _attributes(call), body, now)
+            if self._carrying and (context := context_headers(call.header)):
+                parsed = with_context(parsed, context)
+            key = call.header(b"idempotency-key")
+            if key is None:
+                answer = (await self._write(self._publisher, topic, parsed)).json
+            else:
+                answer = await self._once(call, key, topic, body, parsed)
         await call.answer(201, answer, b"application/json")
 
     async def _once(self, call: HttpCall, key: str, topic: str, body: bytes, parsed: Parsed) -> bytes:
@@ -138,6 +153,26 @@ class PublishHandler:
             wanted = space.stream_for(topic, key.encode() if isinstance(key, str) else key)
             stream = wanted if wanted in ends else stream
         return str(stream), ends[stream]
+
+
+@lru_cache(maxsize=1024)
+def _topic(text: str) -> str:
+    return check_topic(text)
+
+
+def _shown_place(stream: StreamId | str, offset: int, timestamp: int) -> bytes:
+    return b'%b%d,"timestamp":"%b"}' % (_shown_stream(stream), offset, _shown_time(timestamp))
+
+
+@lru_cache(maxsize=1024)
+def _shown_stream(stream: StreamId | str) -> bytes:
+    return b'{"stream":"%b","offset":' % str(stream).encode()
+
+
+@lru_cache(maxsize=256)
+def _is_plain(content_type: bytes | None) -> bool:
+    """Whether a body of that type is one payload, as it is."""
+    return media_type(None if content_type is None else content_type.decode("latin-1")) not in STRUCTURED
 
 
 def _shown_time(timestamp: int) -> bytes:

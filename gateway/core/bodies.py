@@ -32,6 +32,9 @@ from streamlease.protocol.errors import InvalidInput, MessageTooLarge
 
 EVENT = "application/cloudevents+json"
 EVENTS_BATCH = "application/cloudevents-batch+json"
+STRUCTURED = frozenset((NDJSON, ARROW, EVENT, EVENTS_BATCH))
+"""Types of bodies that say themselves what is in them; any other body is one payload."""
+
 MOST_MESSAGES = 65_536
 """Of one body: so many are checked, and handed over, as one."""
 

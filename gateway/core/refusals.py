@@ -45,3 +45,23 @@ class TruncatedSince(StreamleaseError):
     def __init__(self, why: str, oldest: str) -> None:
         super().__init__(why)
         self.oldest = oldest
+
+
+class MalformedRequest(StreamleaseError):
+    """A request is no HTTP, or could be read in two ways."""
+
+
+class HeadTooLarge(StreamleaseError):
+    """Request line and headers are larger than this gateway takes."""
+
+
+class OtherVersion(StreamleaseError):
+    """A request is of a version of HTTP that is not spoken here."""
+
+
+class OtherCoding(StreamleaseError):
+    """A body is coded in a way that is not known here."""
+
+
+class TooSlow(StreamleaseError):
+    """A request did not come whole in time."""
