@@ -22,7 +22,7 @@ from streamlease.gateway.core.bodies import (
 )
 from streamlease.gateway.core.refusals import BodyTooLarge
 from streamlease.gateway.http_calls import HttpCall
-from streamlease.gateway.trace_context import context_headers, with_context
+from streamlease.gateway.traces import context_headers, with_context
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.plain_values import iso
 from streamlease.protocol.topics import check_topic

@@ -149,7 +149,8 @@ def test_who_may_ask_and_what_may_be_asked() -> None:
     rendered = render(VALUES)
     own = VALUES["networkPolicy"]
     gateway, bridge = policy(rendered, "gateway"), policy(rendered, "mqtt-bridge")
-    *others, test = gateway["ingress"][0]["from"]
+    *others, itself, test = gateway["ingress"][0]["from"]
+    assert itself["podSelector"] == gateway["podSelector"]
     assert others == [*own["gatewayFrom"], *own["from"]]
     assert (
         test["podSelector"]["matchLabels"].items()
@@ -160,10 +161,22 @@ def test_who_may_ask_and_what_may_be_asked() -> None:
         name: [port["port"] for rule in spec["egress"] for port in rule["ports"]]
         for name, spec in (("gateway", gateway), ("bridge", bridge))
     }
-    assert ports == {"gateway": [53, 53, 6379], "bridge": [53, 53, 6379, 18883]}
+    assert ports == {"gateway": [53, 53, 6379, 443, "http"], "bridge": [53, 53, 6379, 18883]}
     assert policy(render(SMALL), "gateway")["ingress"][0]["from"][0] == {"podSelector": {}}
     open_to_all = with_redis(gateway=GATEWAY, networkPolicy={"gatewayFrom": []})
     assert "from" not in policy(render(open_to_all), "gateway")["ingress"][0]
+
+
+def test_where_callbacks_may_be() -> None:
+    name = "STREAMLEASE_GATEWAY_ALLOW_PRIVATE_CALLBACKS"
+    assert name not in variables(render(VALUES), "gateway")
+    inside = {**GATEWAY, "allowPrivateCallbacks": True}
+    limits = {"restrictEgress": True, "callbackPorts": []}
+    rendered = render(with_redis(gateway=inside, networkPolicy=limits))
+    assert variables(rendered, "gateway")[name] == "true"
+    redis, itself = policy(rendered, "gateway")["egress"][1:]
+    assert [port["port"] for port in redis["ports"]] == [6379]
+    assert itself["to"] == [{"podSelector": policy(rendered, "gateway")["podSelector"]}]
 
 
 @pytest.mark.parametrize(
