@@ -145,7 +145,8 @@ class Keeper:
             bounds = await read_bounds(self._redis, self.space, fold.boundary)
             if not bounds:
                 raise self._hole(f"boundary {fold.boundary + 1}")
-            for bound in bounds:
+            # One that is newer was recorded since, by a call that comes late: it is the pending one.
+            for bound in [one for one in bounds if one.number <= stored.boundary]:
                 ahead = await self._fold_upto(bound.upto, ahead)
                 fold.take_completed(bound.number)
         if stored.pending is not None:

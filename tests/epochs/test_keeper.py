@@ -205,6 +205,38 @@ async def test_the_next_keeper_goes_on_wherever_one_ends(
     assert sum(one.rows for bound in found for one in bound.moved) == 3
 
 
+async def test_a_record_that_comes_late_is_the_pending_boundary(
+    redis: AsyncRedis, crash: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reply was lost, so its keeper begins again; the call is done while that reads what there is."""
+    a = await entered(redis)
+    keeper = await keeper_of(redis)
+    await a.advance(((1,),), [await stage(redis, 0, (0,), ["x"])])
+    assert await keeper.turn()
+    await a.advance(((2,),), [await stage(redis, 0, (1,), ["y"])])
+    crash["before"] = "record"
+    with pytest.raises(Crash):
+        await keeper.turn()
+    again, late = make_keeper(redis, 1), keeper.turn
+
+    async def read_after_the_late_call(*args: Any) -> Any:
+        nonlocal late
+        if late is not None:
+            done, late = late, None
+            assert await done()
+        return await read_bounds(*args)
+
+    monkeypatch.setattr(keeping, "read_bounds", read_after_the_late_call)
+    await again.begin()
+    assert late is None
+    assert await again.turn()
+    assert not await again.turn()
+    await a.advance(((3,),), [await stage(redis, 0, (2,), ["z"])])
+    assert await again.turn()
+    assert [one.number for one in await boundaries(redis)] == [1, 2, 3]
+    assert await contents(redis, 0) == ["x", "y", "z"]
+
+
 async def test_a_large_epoch_is_moved_in_several_calls(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
