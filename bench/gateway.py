@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from bench import gateway_members
 from bench.frame import Frame, Table, percentile
+from bench.webhooks import SUBSCRIPTIONS, deliveries
 from streamlease.agent.client import connect
 
 COMMAND = Path(sys.executable).with_name("streamlease")
@@ -87,8 +88,8 @@ def request_bytes(method: str, path: str, body: bytes = b"", *headers: str) -> b
 
 
 @asynccontextmanager
-async def _gateway(url: str) -> AsyncIterator[tuple[int, psutil.Process]]:
-    words = (str(COMMAND), "--redis", url, "gateway", "--port", "0")
+async def _gateway(url: str, *options: str) -> AsyncIterator[tuple[int, psutil.Process]]:
+    words = (str(COMMAND), "--redis", url, "gateway", "--port", "0", *options)
     process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
     assert process.stdout is not None
     said = (await process.stdout.readline()).decode()
@@ -123,7 +124,22 @@ async def _all(url: str) -> list[tuple[str, str, str, str]]:
         rows.append(await _memory(port, process))
     async with _gateway(url) as (port, process):
         rows += await channel_rows(url, port, process)
+    async with _gateway(url, "--allow-private-callbacks") as (port, process):
+        rows.append(await _webhooks(url, port, process))
     return rows
+
+
+async def _webhooks(url: str, port: int, process: psutil.Process) -> tuple[str, str, str, str]:
+    connection = await Connection.open(port)
+
+    async def post(path: str, body: bytes) -> bytes:
+        return await connection.ask(request_bytes("POST", path, body))
+
+    async with connect(url) as client:
+        rate, share, each = await deliveries(client, post, lambda: computed(process))
+    connection.close()
+    name = f"webhooks, {SUBSCRIPTIONS} callbacks, one message in each delivery"
+    return name, f"{rate:,.0f}/s", f"{share:.0%}, {1e6 * each:.0f} us each", "2,000/s"
 
 
 async def _timed(process: psutil.Process, work: Callable[[], Awaitable[int]]) -> tuple[float, float]:

@@ -101,18 +101,39 @@ class WaitingClient:
 class _Chosen:
     """The messages of a piece, by filter: each is chosen once."""
 
-    __slots__ = ("_by_filter", "_whole")
+    __slots__ = ("_by_filter", "_indices", "_places", "_topics", "_whole")
 
     def __init__(self, whole: pa.RecordBatch) -> None:
         self._whole = whole
         self._by_filter: dict[str, pa.RecordBatch] = {}
+        topics = whole.column("topic")
+        if not pa.types.is_dictionary(topics.type):
+            topics = pc.dictionary_encode(topics)
+        self._topics: list[str] = topics.dictionary.to_pylist()
+        """Perhaps also such as no message has any more."""
+        self._indices = topics.indices
+        self._places: dict[str, list[int]] | None = None
 
     def rows(self, filter: str, start: int) -> pa.RecordBatch:
         """Those that `filter` matches, from the offset `start` on."""
         rows = self._by_filter.get(filter)
         if rows is None:
-            rows = self._by_filter[filter] = filter_batch(self._whole, filter)
+            rows = self._by_filter[filter] = self._chosen(filter)
         return _rows_from(rows, start)
+
+    def _chosen(self, filter: str) -> pa.RecordBatch:
+        if len(self._topics) == 1 or "+" in filter or "#" in filter:
+            return filter_batch(self._whole, filter)
+        # A topic, as each of a thousand clients may have its own: found without a look at all messages.
+        if self._places is None:
+            found: dict[str, list[int]] = {}
+            for place, index in enumerate(self._indices.to_pylist()):
+                found.setdefault(self._topics[index], []).append(place)
+            self._places = found
+        places = self._places.get(filter, [])
+        if places and places[-1] - places[0] + 1 > len(places):
+            return self._whole.take(pa.array(places))
+        return self._whole.slice(places[0] if places else 0, len(places))
 
     def rows_from(self, start: int) -> pa.RecordBatch:
         """All from the offset `start` on."""
@@ -120,8 +141,7 @@ class _Chosen:
 
     def topics(self) -> list[str]:
         """The topics of all messages, each once."""
-        found: list[str] = pc.unique(self._whole.column("topic")).to_pylist()
-        return found
+        return self._topics
 
 
 def _rows_from(rows: pa.RecordBatch, start: int) -> pa.RecordBatch:
@@ -200,6 +220,10 @@ class Feed:
             self.ended = ended
             self.version += 1
         self.recent.keep_only(positions)
+
+    def is_passed_by(self, cursor: Cursor) -> bool:
+        """Whether it has nothing behind `cursor`."""
+        return all(cursor.next_of(stream) >= end for stream, end in self.recent.ends.items())
 
     def places(self, before: int | None) -> dict[StreamId, tuple[int, bool]] | None:
         """See ``Recent.places``; and which streams end there."""

@@ -34,13 +34,15 @@ class PageTaking:
 
     def take(self, stream: StreamId, end: int, rows: pa.RecordBatch) -> bool:
         """The chosen messages of a stream up to the offset `end`; whether more may be taken."""
-        if self._batches and rows.num_rows and rows.schema != self._batches[0].schema:
+        if not rows.num_rows:
+            self.places[stream] = (end, False)
+            return True
+        if self._batches and rows.schema != self._batches[0].schema:
             return False  # one answer has one schema
         if rows.num_rows > self._left:
             rows = rows.slice(0, self._left)
             end = rows.column("offset")[-1].as_py() + 1
-        if rows.num_rows:
-            self._batches.append(rows)
+        self._batches.append(rows)
         self.places[stream] = (end, False)
         self._left -= rows.num_rows
         self._bytes_left -= rows.nbytes

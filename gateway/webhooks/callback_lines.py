@@ -36,7 +36,7 @@ MOST_ANSWER = 64 * 1024
 
 IDLE_SECONDS = 30.0
 MOST_IDLE = 1000
-MOST_IDLE_OF_HOST = 100
+MOST_IDLE_OF_HOST = 500
 RESOLVERS = 16
 """Threads that resolve names, of each pool."""
 

@@ -112,6 +112,7 @@ class WebhookDelivery:
         self._feeds: list[Feed] = []
         self._follower: Follower | None = None
         self._leaving = False
+        self._waiting = False
         self._posting = False
         self._task: asyncio.Task[None] | None = None
 
@@ -162,6 +163,7 @@ class WebhookDelivery:
                 except (Fenced, TruncatedSince, NotAllowed, InvalidInput):
                     raise
                 except StreamleaseError as error:
+                    self._unfollow()
                     _logger.info("webhook %s waits: %s", self.record.name.id, error)
                     await asyncio.sleep(AGAIN_SECONDS)
         except Fenced:
@@ -172,6 +174,8 @@ class WebhookDelivery:
             await self._give_up("not-allowed", str(error))
         except InvalidInput as error:
             await self._give_up("invalid-input", str(error))
+        finally:
+            self._unfollow()
 
     # ------------------------------------------------------------ one delivery
 
@@ -180,7 +184,7 @@ class WebhookDelivery:
         if pause > 0:
             await asyncio.sleep(pause / 1000)
         suspect = self.standing.state is WebhookState.FAILING
-        if not suspect and self._follower is None:
+        if not suspect:
             await self._something()
         async with self._means.turns.turn(suspect=suspect):
             page = await self._page(1 if suspect else MOST_MESSAGES)
@@ -190,46 +194,68 @@ class WebhookDelivery:
         self._position = page.next
         if suspect:  # what it failed at is gone: deleted with its space
             await self._settle(self.standing.taken(page.next_text, 0))
+        elif self._follower is None:
+            await asyncio.sleep(PAUSE_SECONDS)  # the feeds are not so far, or begin anew
 
     async def _something(self) -> None:
         """Wait until there may be something behind the position."""
-        while True:
-            feeds = self._feeds = await self._means.reading.feeds_of(self._definition.filter)
-            follower = Follower(self._definition.filter)
-            for feed in feeds:
-                feed.interests.add(follower.filter, follower)
+        follower = self._follower
+        if follower is not None:
+            self._waiting = True
             try:
-                page = self._means.feeds.page(feeds, follower.filter, self._position, MOST_MESSAGES)
-                if page is None or page.count:
-                    return
-                self._position, self._follower = page.next, follower
                 await follower.told()
-                self._position = follower.passed(feeds, self._position)
             finally:
-                self._follower = None
-                self._means.feeds.leave(feeds, follower)
-            page = self._means.feeds.page(feeds, follower.filter, self._position, MOST_MESSAGES)
-            if page is not None and page.count:
+                self._waiting = False
+            if not follower.unsure:
+                self._position = follower.passed(self._feeds, self._position)
                 return
+            self._unfollow()
+        self._feeds = await self._means.reading.feeds_of(self._definition.filter)
+        self._follower = follower = Follower(self._definition.filter)
+        for feed in self._feeds:
+            feed.interests.add(follower.filter, follower)
+
+    def _unfollow(self) -> None:
+        """Follow no longer, as it is not known any more what is behind the position."""
+        if self._follower is not None:
+            self._means.feeds.leave(self._feeds, self._follower)
+            self._follower = None
 
     async def _page(self, limit: int) -> MessagePage:
         means, filter = self._means, self._definition.filter
         means.check(self.record.name.owner, filter)
-        page = await means.reading.next_page(self._feeds, filter, self._position, limit)
+        page = self._live_page(limit)
+        if page is None:
+            self._unfollow()
+            page = await means.reading.next_page([], filter, self._position, limit)
         if page.bytes > MOST_BYTES and page.count > 1:
+            self._unfollow()
             fewer = max(1, page.count * MOST_BYTES // page.bytes)
             page = await means.reading.next_page(self._feeds, filter, self._position, fewer)
+        return page
+
+    def _live_page(self, limit: int) -> MessagePage | None:
+        """What the feeds have, if they have all that is behind the position."""
+        if self._follower is None:
+            return None
+        page = self._means.feeds.page(self._feeds, self._definition.filter, self._position, limit)
+        if page is not None and all(feed.is_passed_by(page.next) for feed in self._feeds):
+            self._follower.has_all()
         return page
 
     async def _deliver(self, page: MessagePage, *, suspect: bool) -> None:
         await self._slot.may_deliver()
         self._posting = True
+        taken = False
         try:
             standing = await self._posted(page, suspect=suspect)
-            if await self._settle(standing):
-                self._position = page.next if standing.position == page.next_text else self._position
+            taken = standing.state is WebhookState.ACTIVE
+            if await self._settle(standing) and taken:
+                self._position = page.next
         finally:
             self._posting = False
+            if not taken:
+                self._unfollow()
 
     async def _posted(self, page: MessagePage, *, suspect: bool) -> WebhookStanding:
         """How it stands after a page was sent."""
@@ -271,7 +297,7 @@ class WebhookDelivery:
 
     def looked(self) -> WebhookStanding | None:
         """How it stands, if what passed by meanwhile was not for it; None: that need not be written."""
-        if self._follower is None or self._follower.is_woken:
+        if not self._waiting or self._follower is None or self._follower.is_woken:
             return None
         position = self._means.cursors.text(self._follower.passed(self._feeds, self._position))
         standing = self.standing.looked(position)

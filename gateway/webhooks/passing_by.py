@@ -7,6 +7,7 @@ space cost nothing, and when a message comes for one of them, only that message 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from streamlease.gateway.core.cursors import Cursor
@@ -14,15 +15,21 @@ from streamlease.gateway.feeds import Feed, WaitingClient
 
 
 class Follower(WaitingClient):
-    """It had all there was when it began to wait."""
+    """Somebody who waits, from when he had all there was."""
 
-    __slots__ = ("_first", "_unsure")
+    __slots__ = ("_first", "unsure")
 
     def __init__(self, filter: str) -> None:
         super().__init__(filter)
         self._first: dict[Feed, int] = {}
         """The first piece of each feed that has something for it."""
-        self._unsure = False
+        self.wake()
+
+    def has_all(self) -> None:
+        """It has all there is now."""
+        self._first.clear()
+        self.unsure = False
+        self._woken = asyncio.get_running_loop().create_future()
 
     def found(self, feed: Feed, number: int) -> None:
         """See ``WaitingClient``."""
@@ -32,7 +39,7 @@ class Follower(WaitingClient):
 
     def wake(self) -> None:
         """Something else happened: a feed began anew, spaces came or went."""
-        self._unsure = True
+        self.unsure = True
         super().wake()
 
     @property
@@ -46,7 +53,7 @@ class Follower(WaitingClient):
 
     def passed(self, feeds: Sequence[Feed], position: Cursor) -> Cursor:
         """The point up to which nothing behind `position` was for it."""
-        if self._unsure:
+        if self.unsure:
             return position
         spaces = {feed.space for feed in feeds}
         places = {stream: place for stream, place in position.places.items() if stream.space not in spaces}
