@@ -275,6 +275,7 @@ def test_a_client_serves_a_gateway_and_a_bridge(
                 assert answer.status == 201
         with urllib.request.urlopen(f"{url}v1/messages?filter=flights/a&since=earliest&wait=9") as answer:
             assert len(json.load(answer)["messages"]) == 1
+        serve_a_member(f"{url}v1/groups/g/members")
     finally:
         assert finish(gateway).code == 0
     broker, bridges = Broker(tmp_path / "broker").start(), Bridges(tmp_path, as_user(server, CLIENT))
@@ -292,6 +293,20 @@ def test_a_client_serves_a_gateway_and_a_bridge(
         bridges.end()
         broker.stop()
     assert refusals(server) == []
+
+
+def serve_a_member(url: str) -> None:
+    def asked(method: str, path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url + path, data, method=method)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.loads(answer.read() or b"null")
+
+    member = asked("POST", "", {"filter": "flights/a", "start": "earliest"})["member"]
+    (message,) = asked("GET", f"/{member}/messages?wait=9")["messages"]
+    done = {message["stream"]: message["offset"] + 1}
+    assert asked("POST", f"/{member}/commit", {"offsets": done}) == {"committed": done}
+    asked("DELETE", f"/{member}")
 
 
 async def test_an_observer_serves_the_page(server: RedisServer, admin: InProcess) -> None:
