@@ -22,19 +22,16 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
-
 from streamlease.agent.plain_ways import follow_space
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.interests import Interests
 from streamlease.gateway.core.recent import Recent
 from streamlease.gateway.metrics import COUNTS
-from streamlease.gateway.page_taking import PageTaking
-from streamlease.gateway.pages import MessagePage
+from streamlease.gateway.pages.chosen_rows import ChosenRows
+from streamlease.gateway.pages.message_page import MessagePage
+from streamlease.gateway.pages.page_taking import PageTaking
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.entries import kernels as pc
-from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
@@ -98,65 +95,13 @@ class WaitingClient:
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
 
-class _Chosen:
-    """The messages of a piece, by filter: each is chosen once."""
-
-    __slots__ = ("_by_filter", "_indices", "_places", "_topics", "_whole")
-
-    def __init__(self, whole: pa.RecordBatch) -> None:
-        self._whole = whole
-        self._by_filter: dict[str, pa.RecordBatch] = {}
-        topics = whole.column("topic")
-        if not pa.types.is_dictionary(topics.type):
-            topics = pc.dictionary_encode(topics)
-        self._topics: list[str] = topics.dictionary.to_pylist()
-        """Perhaps also such as no message has any more."""
-        self._indices = topics.indices
-        self._places: dict[str, list[int]] | None = None
-
-    def rows(self, filter: str, start: int) -> pa.RecordBatch:
-        """Those that `filter` matches, from the offset `start` on."""
-        rows = self._by_filter.get(filter)
-        if rows is None:
-            rows = self._by_filter[filter] = self._chosen(filter)
-        return _rows_from(rows, start)
-
-    def _chosen(self, filter: str) -> pa.RecordBatch:
-        if len(self._topics) == 1 or "+" in filter or "#" in filter:
-            return filter_batch(self._whole, filter)
-        # A topic, as each of a thousand clients may have its own: found without a look at all messages.
-        if self._places is None:
-            found: dict[str, list[int]] = {}
-            for place, index in enumerate(self._indices.to_pylist()):
-                found.setdefault(self._topics[index], []).append(place)
-            self._places = found
-        places = self._places.get(filter, [])
-        if places and places[-1] - places[0] + 1 > len(places):
-            return self._whole.take(pa.array(places))
-        return self._whole.slice(places[0] if places else 0, len(places))
-
-    def rows_from(self, start: int) -> pa.RecordBatch:
-        """All from the offset `start` on."""
-        return _rows_from(self._whole, start)
-
-    def topics(self) -> list[str]:
-        """The topics of all messages, each once."""
-        return self._topics
-
-
-def _rows_from(rows: pa.RecordBatch, start: int) -> pa.RecordBatch:
-    if not rows.num_rows or rows.column("offset")[0].as_py() >= start:
-        return rows
-    return rows.slice(pc.less(rows.column("offset"), start).true_count)
-
-
 class Feed:
     """The end of one space."""
 
     def __init__(self, client: Client, space: str, listeners: Sequence[FeedListener] = ()) -> None:
         self.space = space
         self._listeners = listeners
-        self.recent: Recent[_Chosen] = Recent()
+        self.recent: Recent[ChosenRows] = Recent()
         self.interests: Interests[WaitingClient] = Interests()
         self.ended: frozenset[tuple[StreamId, int]] = frozenset()
         """Streams that are sealed, and where they end."""
@@ -247,8 +192,8 @@ class Feed:
     def _take(self, batch: PlainBatch) -> None:
         for listener in self._listeners:
             listener.took(self, batch)
-        chosen = _Chosen(batch.data)
-        self.recent.put(batch.stream, batch.start, batch.end, chosen, batch.data.nbytes)
+        chosen = ChosenRows(batch.data)
+        self.recent.put(batch.stream, batch.start, batch.end, chosen, chosen.size)
         self.version += 1
         if len(self.interests):
             for waiting in self.interests.of(chosen.topics()):
@@ -351,8 +296,8 @@ class Feeds:
         taking = PageTaking(after, limit)
         for feed in feeds:
             for piece in feed.recent.after(after):
-                rows = piece.data.rows(filter, taking.next_of(piece.stream))
-                if not taking.take(piece.stream, piece.end, rows):
+                rows, messages = piece.data.rows(filter, taking.next_of(piece.stream))
+                if not taking.take(piece.stream, piece.end, rows, messages):
                     return taking.page(self._cursors)
         for feed in feeds:
             taking.end(feed.ended)

@@ -9,7 +9,7 @@ from streamlease.gateway.core.rates import OpenPolls
 from streamlease.gateway.core.refusals import NotAcceptable
 from streamlease.gateway.http_calls import HttpCall
 from streamlease.gateway.metrics import COUNTS
-from streamlease.gateway.pages import MessagePage
+from streamlease.gateway.pages.message_page import MessagePage
 from streamlease.gateway.since_reading import SinceReading
 
 FORMS = (JSON, NDJSON, ARROW)

@@ -19,8 +19,8 @@ from streamlease.gateway.core.questions import AskedMessages, Point
 from streamlease.gateway.core.refusals import TruncatedSince
 from streamlease.gateway.feeds import Feed, Feeds
 from streamlease.gateway.http_calls import ClientGone
-from streamlease.gateway.page_taking import PageTaking
-from streamlease.gateway.pages import MessagePage
+from streamlease.gateway.pages.message_page import MessagePage
+from streamlease.gateway.pages.page_taking import PageTaking
 from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId
 

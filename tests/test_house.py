@@ -186,6 +186,7 @@ STOREYS = [
     "gateway.channels.core",
     "gateway.webhooks.core",
     "gateway.members.core",
+    "gateway.pages",
     "gateway.http1",
     "gateway",
     "admin",

@@ -10,7 +10,7 @@ from pydantic_core import to_json
 
 from streamlease.gateway.core.cursors import Cursor, CursorCodec, Places
 from streamlease.gateway.core.interests import Interests
-from streamlease.gateway.pages import shown
+from streamlease.gateway.pages.message_page import shown
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries import kernels as pc
 from streamlease.streams.rows.shared_rows import Rows

@@ -42,7 +42,7 @@ from streamlease.gateway.members.members import GatewayMembers
 from streamlease.gateway.members.served_member import ServedMember
 from streamlease.gateway.message_handlers import FORMS, rendered
 from streamlease.gateway.metrics import COUNTS
-from streamlease.gateway.pages import MessagePage
+from streamlease.gateway.pages.message_page import MessagePage
 from streamlease.protocol.errors import Indefinite, StreamleaseError
 from streamlease.registry.members.member_records import MemberGone, MemberRecord, ServedElsewhere
 

@@ -21,8 +21,8 @@ from streamlease.gateway.members.coming_back import FormerPlaces
 from streamlease.gateway.members.core.handed_out import HandedOut
 from streamlease.gateway.members.core.member_refusals import NotCommitted, NotHandedOut, NotHeld
 from streamlease.gateway.members.core.member_requests import AskedToFetch, FailedMessage
-from streamlease.gateway.page_taking import PageTaking
-from streamlease.gateway.pages import MessagePage
+from streamlease.gateway.pages.message_page import MessagePage
+from streamlease.gateway.pages.page_taking import PageTaking
 from streamlease.protocol.errors import Fenced, InvalidInput, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import Verdict

@@ -25,7 +25,7 @@ from streamlease.gateway.core.bearer import NotAllowed
 from streamlease.gateway.core.cursors import Cursor, CursorCodec, InvalidCursor
 from streamlease.gateway.core.refusals import TruncatedSince
 from streamlease.gateway.feeds import Feed, Feeds
-from streamlease.gateway.pages import MessagePage
+from streamlease.gateway.pages.message_page import MessagePage
 from streamlease.gateway.since_reading import SinceReading
 from streamlease.gateway.webhooks import metrics
 from streamlease.gateway.webhooks.callback_lines import CallbackLines, NoAnswer

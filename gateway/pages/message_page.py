@@ -27,13 +27,20 @@ class MessagePage:
 
     Args:
         batches: never empty ones.
+        messages: of each batch the same as messages, or None if they are to be made.
         before: the cursor behind which they stand.
         next: the cursor behind them.
     """
 
     def __init__(
-        self, batches: Sequence[pa.RecordBatch], before: Cursor | None, next: Cursor, cursors: CursorCodec
+        self,
+        batches: Sequence[pa.RecordBatch],
+        messages: Sequence[Sequence[Message] | None],
+        before: Cursor | None,
+        next: Cursor,
+        cursors: CursorCodec,
     ) -> None:
+        self._at_hand = messages
         self._batches = batches
         self._before = before
         self.next = next
@@ -87,8 +94,8 @@ class MessagePage:
 
     @property
     def _messages(self) -> Iterator[Message]:
-        for batch in self._batches:
-            yield from Rows(batch).messages
+        for batch, at_hand in zip(self._batches, self._at_hand, strict=True):
+            yield from Rows(batch).messages if at_hand is None else at_hand
 
 
 def shown(message: Message) -> dict[str, Any]:

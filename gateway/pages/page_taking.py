@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
-from streamlease.gateway.pages import MessagePage
+from streamlease.gateway.pages.message_page import MessagePage
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.delivered import Message
 
 ANSWER_BYTES = 8 * 1024 * 1024
 """An answer ends with the batch that brings so much."""
@@ -25,6 +26,7 @@ class PageTaking:
         self._before = after
         self.places = {} if after is None else dict(after.places)
         self._batches: list[pa.RecordBatch] = []
+        self._messages: list[Sequence[Message] | None] = []
         self._left = limit
         self._bytes_left = ANSWER_BYTES
 
@@ -32,8 +34,14 @@ class PageTaking:
         """The offset that comes next of a stream."""
         return self.places.get(stream, (0, False))[0]
 
-    def take(self, stream: StreamId, end: int, rows: pa.RecordBatch) -> bool:
-        """The chosen messages of a stream up to the offset `end`; whether more may be taken."""
+    def take(
+        self, stream: StreamId, end: int, rows: pa.RecordBatch, messages: Sequence[Message] | None = None
+    ) -> bool:
+        """The chosen messages of a stream up to the offset `end`; whether more may be taken.
+
+        Args:
+            messages: the same as `rows`, if they are at hand.
+        """
         if not rows.num_rows:
             self.places[stream] = (end, False)
             return True
@@ -41,8 +49,10 @@ class PageTaking:
             return False  # one answer has one schema
         if rows.num_rows > self._left:
             rows = rows.slice(0, self._left)
+            messages = None if messages is None else messages[: self._left]
             end = rows.column("offset")[-1].as_py() + 1
         self._batches.append(rows)
+        self._messages.append(messages)
         self.places[stream] = (end, False)
         self._left -= rows.num_rows
         self._bytes_left -= rows.nbytes
@@ -56,4 +66,4 @@ class PageTaking:
 
     def page(self, cursors: CursorCodec) -> MessagePage:
         """What was taken."""
-        return MessagePage(self._batches, self._before, Cursor(self.places), cursors)
+        return MessagePage(self._batches, self._messages, self._before, Cursor(self.places), cursors)

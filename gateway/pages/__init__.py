@@ -1,0 +1,1 @@
+"""Pages: some messages behind a cursor, chosen, taken together and shown."""
