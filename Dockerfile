@@ -31,6 +31,7 @@ COPY services/ services/
 COPY testing/ testing/
 COPY spark/ spark/
 COPY admin/ admin/
+COPY examples/ examples/
 RUN /opt/streamlease/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
     && /opt/streamlease/bin/pip install --no-deps wheels/streamlease-*.whl \
     && /opt/streamlease/bin/pip check \

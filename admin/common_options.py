@@ -28,16 +28,9 @@ def chosen_url(url: str | None) -> str:
 
     Raises:
         InvalidOption: `url` is empty, or no text.
-        StoreUnavailable: the embedded Redis is there but does not answer.
     """
-    from streamlease.streams.redis.urls import URL_VARIABLE, redis_url
+    from streamlease.streams.redis.urls import redis_url
 
-    if url is None and not os.environ.get(URL_VARIABLE):
-        from streamlease.admin.redis.embedded import EmbeddedRedis
-
-        running = EmbeddedRedis().status()
-        if running is not None:
-            return running.url
     return redis_url(url)
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from streamlease.agent import client as asynchronous
 from streamlease.agent.blocking_groups import Batch, EpochGroupSubscription, EpochPart, Subscription, next_of
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from streamlease.registry.starts import Start
     from streamlease.streams.entries.schemas import SchemaLike
     from streamlease.streams.publish.publisher import Publisher as AsyncPublisher
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "Batch",
@@ -150,6 +152,15 @@ class EpochPublisher(ManagerBridge[AsyncEpochPublisher]):
     close = waiting(AsyncEpochPublisher.close)
 
 
+def _told_as(original: Callable[..., Any]) -> Callable[[F], F]:
+    """``wraps``, behind which type checkers still see a method."""
+
+    def same(method: F) -> F:
+        return wraps(original)(method)  # type: ignore[return-value]
+
+    return same
+
+
 class Client(ManagerBridge[asynchronous.Client]):
     """The blocking twin of ``streamlease.agent.client.Client``."""
 
@@ -179,7 +190,7 @@ class Client(ManagerBridge[asynchronous.Client]):
         finally:
             self._loop.stop()
 
-    @wraps(asynchronous.Client.publisher)
+    @_told_as(asynchronous.Client.publisher)
     def publisher(self, /, **options: Any) -> Publisher:
         async def make() -> AsyncPublisher:
             return self._inner.publisher(**options)

@@ -1,8 +1,8 @@
 """Two jobs in a chain: one picks late flights and writes them to topics, the other reads them there.
 
-Run: ``python -m examples.data URL``, then ``python -m examples.chained_jobs URL FOLDER``. The link between
-them is exact: the sink writes each micro-batch once, whatever is killed. The topics ``late/CARRIER`` are a
-space with a schema of its own.
+Run: ``python -m streamlease.examples.data URL``, then ``python -m streamlease.examples.chained_jobs URL
+FOLDER``. The link between them is exact: the sink writes each micro-batch once, whatever is killed. The
+topics ``late/CARRIER`` are a space with a schema of its own.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from examples.session import spark_session, stream
 from streamlease.agent import blocking
+from streamlease.examples.local_spark import spark_session, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

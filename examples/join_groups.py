@@ -1,8 +1,8 @@
 """Flights from JFK and from Newark to one place within the hour: two groups, joined as streams.
 
-Run: ``python -m examples.data URL``, then ``python -m examples.join_groups URL FOLDER``. Each side is a
-shared subscription of its own, with progress of its own; the watermarks tell Spark how long to remember a
-flight.
+Run: ``python -m streamlease.examples.data URL``, then ``python -m streamlease.examples.join_groups URL
+FOLDER``. Each side is a shared subscription of its own, with progress of its own; the watermarks tell Spark
+how long to remember a flight.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from examples.session import spark_session, stream
+from streamlease.examples.local_spark import spark_session, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,8 +1,8 @@
 """The latest flight of each aircraft in SQLite, by ``foreachBatch`` and an upsert.
 
-Run: ``python -m examples.data URL``, then ``python -m examples.upsert_sqlite URL FOLDER``. A micro-batch that
-Spark makes again has the same rows, and the upsert keeps the later flight, so writing it twice changes
-nothing: the table is exact whatever is killed.
+Run: ``python -m streamlease.examples.data URL``, then ``python -m streamlease.examples.upsert_sqlite URL
+FOLDER``. A micro-batch that Spark makes again has the same rows, and the upsert keeps the later flight, so
+writing it twice changes nothing: the table is exact whatever is killed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sqlite3
 import sys
 from typing import TYPE_CHECKING
 
-from examples.session import spark_session, stream
+from streamlease.examples.local_spark import spark_session, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,8 +1,8 @@
 """Mean departure delay per airport and six hours of event time, with a watermark.
 
-Run: ``python -m examples.data URL``, then ``python -m examples.windowed_delays URL FOLDER``. A window is
-written once, when no flight of it can come any more: two hours of event time after its end. The typed columns
-``origin`` and ``dep_delay`` are those of the space's schema; nothing is parsed.
+Run: ``python -m streamlease.examples.data URL``, then ``python -m streamlease.examples.windowed_delays URL
+FOLDER``. A window is written once, when no flight of it can come any more: two hours of event time after its
+end. The typed columns ``origin`` and ``dep_delay`` are those of the space's schema; nothing is parsed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from examples.session import spark_session, stream
+from streamlease.examples.local_spark import spark_session, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,6 +27,7 @@ ROOMS = (
     "testing",
     "spark",
     "admin",
+    "examples",
 )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from streamlease.protocol.errors import InvalidOption, InvalidTopic
 from streamlease.protocol.quantities import parse_duration, parse_size
 from streamlease.protocol.topics import check_filter
+from streamlease.streams.redis import local_server
 
 SPARK_S_OWN = frozenset({"path"})
 """Spark adds these of its own accord."""
@@ -49,14 +50,18 @@ def shown(text: str) -> str:
 
 
 def redis_url(given: Mapping[str, str]) -> str:
-    """Option ``redis``, or else the environment's ``STREAMLEASE_REDIS_URL``."""
-    url = given.get("redis") or os.environ.get("STREAMLEASE_REDIS_URL")
-    if not url:
+    """Option ``redis``, else the environment's ``STREAMLEASE_REDIS_URL``, else the Redis of this machine that
+    ``streamlease redis start`` runs.
+    """
+    if url := given.get("redis") or os.environ.get("STREAMLEASE_REDIS_URL"):
+        return local_server.with_login(url)
+    own = local_server.running()
+    if own is None:
         raise InvalidOption(
             "option 'redis' is missing: give the URL of the Redis, such as redis://HOST:6379, "
-            "or set STREAMLEASE_REDIS_URL"
+            "or set STREAMLEASE_REDIS_URL, or run 'streamlease redis start'"
         )
-    return url
+    return own.url
 
 
 MOST = 2**63 - 1

@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from streamlease.admin.redis.server_process import (
@@ -39,34 +39,28 @@ from streamlease.admin.redis.server_process import (
     ask_server,
     find_server,
     free_port,
-    is_server_process,
     port_is_taken,
     spawn,
     terminate,
     wait_until_ready,
 )
 from streamlease.protocol.errors import InvalidOption, StoreUnavailable
+from streamlease.streams.redis.local_server import (
+    STATE_FILE,
+    ServerState,
+    default_directory,
+    is_server_process,
+    read_state,
+)
 
-STATE_FILE = "server.json"
 LOG_FILE = "server.log"
 CONFIGURATION_FILE = "server.conf"
 PASSWORD_FILE = "password"
 LOCK_FILE = "server.lock"
 START_SECONDS = 20.0
+USUAL_PORT = 6379
+"""Where clients look that are told nothing else."""
 _PORT_ATTEMPTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class ServerState:
-    """What the state file remembers of a server. ``started``: seconds since 1970; ``url``: with password."""
-
-    pid: int
-    port: int
-    url: str
-    binary: str
-    source: str
-    persistent: bool
-    started: float
 
 
 class EmbeddedRedis:
@@ -89,18 +83,20 @@ class EmbeddedRedis:
             finally:
                 server.stop()
 
-    def start(self, port: int = 0, *, persistent: bool = True) -> str:
+    def start(self, port: int | None = 0, *, persistent: bool = True) -> str:
         """Start the server and return its URL once it answers; if it already runs, return its URL.
 
-        ``port`` 0 takes a free one. Raises ``InvalidOption`` (port, directory, or it already runs
-        otherwise), ``Unsupported`` (no server program), ``StoreUnavailable`` (it does not come up).
+        ``port`` None takes the usual one, or a free one if that is taken; 0 takes a free one.
+
+        Raises ``InvalidOption`` (port, directory, or it already runs otherwise), ``Unsupported`` (no server
+        program), ``StoreUnavailable`` (it does not come up).
         """
-        if not 0 <= port <= 65535:
+        if port is not None and not 0 <= port <= 65535:
             raise InvalidOption(f"port {port} is out of range: give 1 to 65535, or 0 for any free port")
         with self._locked():
             running = self.status()
             if running is not None:
-                if port not in (0, running.port) or persistent != running.persistent:
+                if port not in (None, 0, running.port) or persistent != running.persistent:
                     raise InvalidOption(
                         f"a {_way(running.persistent)} Redis already runs on port {running.port} in "
                         f"{self.directory}: stop it first, or use it as it is"
@@ -127,7 +123,7 @@ class EmbeddedRedis:
 
         Raises ``StoreUnavailable`` if its process is there but does not answer.
         """
-        state = self._read_state()
+        state = read_state(self.directory)
         if state is None or not is_server_process(state.pid, state.port):
             return None
         answer = ask_server(state.port, password=self._password(make=False))
@@ -138,7 +134,7 @@ class EmbeddedRedis:
             )
         return state if answer.pid == state.pid else None
 
-    def _start(self, server: ServerBinary, port: int, persistent: bool) -> str:
+    def _start(self, server: ServerBinary, port: int | None, persistent: bool) -> str:
         if port and port_is_taken(port):
             raise InvalidOption(
                 f"port {port} of {HOST} is taken or not permitted: give another one, or 0 for any free port"
@@ -146,7 +142,8 @@ class EmbeddedRedis:
         log = self.directory / LOG_FILE
         password = self._password()
         for attempts_left in reversed(range(_PORT_ATTEMPTS)):
-            chosen = port or free_port()
+            usual = port is None and not port_is_taken(USUAL_PORT)
+            chosen = USUAL_PORT if usual else port or free_port()
             self._configure(chosen, persistent, password)
             command = [str(server.path), str(self.directory / CONFIGURATION_FILE)]
             process = spawn(command, log=log, bound=not persistent)
@@ -198,15 +195,6 @@ class EmbeddedRedis:
         lines = (f'{name} "{_quoted(value)}"\n' for name, value in settings.items())
         self._write(CONFIGURATION_FILE, "".join(lines))
 
-    def _read_state(self) -> ServerState | None:
-        try:
-            fields = json.loads((self.directory / STATE_FILE).read_text())
-            state = ServerState(**fields)
-        except (OSError, ValueError, TypeError):
-            return None
-        whole = all(isinstance(value, int) for value in (state.pid, state.port))
-        return state if whole and state.pid > 0 and 0 < state.port <= 65535 else None
-
     def _write_state(self, state: ServerState) -> None:
         self._write(STATE_FILE, json.dumps(asdict(state), indent=1))
 
@@ -237,13 +225,6 @@ class EmbeddedRedis:
             yield
 
 
-def default_directory() -> Path:
-    """``$XDG_STATE_HOME/streamlease/redis``, by default below ``~/.local/state``."""
-    state_home = os.environ.get("XDG_STATE_HOME")
-    base = Path(state_home) if state_home else Path.home() / ".local" / "state"
-    return base / "streamlease" / "redis"
-
-
 def directory_of(configuration_file: str, pid: str, port: str) -> Path | None:
     """The directory of a server that was started here, from what it says of itself in INFO.
 
@@ -253,7 +234,7 @@ def directory_of(configuration_file: str, pid: str, port: str) -> Path | None:
     try:
         if Path(configuration_file).name != CONFIGURATION_FILE or not directory.is_absolute():
             return None
-        state = EmbeddedRedis(directory)._read_state()
+        state = read_state(directory)
     except ValueError:  # no path
         return None
     return directory if state is not None and (str(state.pid), str(state.port)) == (pid, port) else None

@@ -11,7 +11,8 @@ from streamlease.admin.common_options import AsJson
 from streamlease.admin.output import document, iso_microseconds, line
 
 if TYPE_CHECKING:
-    from streamlease.admin.redis.embedded import EmbeddedRedis, ServerState
+    from streamlease.admin.redis.embedded import EmbeddedRedis
+    from streamlease.streams.redis.local_server import ServerState
 
 app = typer.Typer(help="The embedded Redis of this machine.", no_args_is_help=True)
 
@@ -49,7 +50,7 @@ def _show(server: EmbeddedRedis, state: ServerState | None, as_json: bool) -> No
         way = "keeps its data" if state.persistent else "keeps nothing on disk"
         text = (
             f"{masked(state.url)} runs since {shown.started} as process {state.pid} and {way}\n"
-            f"in {directory}; other commands find it there"
+            f"in {directory}; what names no other Redis finds it there"
         )
     if as_json:
         document(shown)
@@ -59,17 +60,29 @@ def _show(server: EmbeddedRedis, state: ServerState | None, as_json: bool) -> No
 
 @app.command()
 def start(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 0,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port on 127.0.0.1; 0 picks a free one. Default: 6379, or a free one if that is taken.",
+            show_default=False,
+        ),
+    ] = None,
     directory: Directory = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the embedded Redis, or say where it is already running.
 
-    It outlives this command and keeps its data.
+    It outlives this command and keeps its data. Commands, programs and Spark jobs of the same user that name
+    no other Redis use it.
     """
+    from streamlease.admin.redis.embedded import USUAL_PORT
+
     server = _server(directory)
     server.start(port)
-    _show(server, server.status(), as_json)
+    state = server.status()
+    _show(server, state, as_json)
+    if port is None and state is not None and state.port != USUAL_PORT and not as_json:
+        line(f"port {USUAL_PORT} was taken when it was started")
 
 
 @app.command()

@@ -197,18 +197,6 @@ def last_line(log: Path) -> str:
     return lines[-1].strip() if lines else "it wrote nothing"
 
 
-def is_server_process(pid: int, port: int) -> bool:
-    """Whether that process exists and its command line, where servers show their port, names that port."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        if sys.platform == "linux":
-            return False
-        listed = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
-        words = listed.stdout.decode(errors="replace")
-    return "-server" in words and (f":{port}" in words or f"--port {port}" in words)
-
-
 def adopt(process: subprocess.Popen[bytes]) -> None:
     """Remember a server that this process started, and that somebody will `terminate`."""
     _children[process.pid] = process

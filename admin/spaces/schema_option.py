@@ -18,7 +18,8 @@ SchemaFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help='Typed columns: {"columns": [{"name", "type", "nullable"}]} as JSON, or an Arrow IPC file.',
+        help='Typed columns: {"columns": [{"name", "type", "nullable"}]} as JSON, an Arrow IPC file, or a '
+        "table whose columns they shall be (.csv, .jsonl or .parquet).",
     ),
 ]
 
@@ -28,10 +29,14 @@ def read(file: Path) -> Schema:
 
     Raises:
         InvalidOption: it cannot be read, or holds no schema.
+        InvalidInput: it is a table by its name, and has none of its columns.
     """
+    from streamlease.admin.spaces.inferred_schema import inferred, is_data
     from streamlease.streams.entries.schemas import Schema
 
     try:
+        if is_data(file):
+            return inferred(file)
         data = file.read_bytes()
     except OSError as error:
         raise InvalidOption(f"cannot read --schema {file}: {error.strerror}; give a file") from None

@@ -37,6 +37,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from streamlease.protocol.errors import InvalidOption
+from streamlease.streams.redis import local_server
 from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster
 from streamlease.streams.redis.cluster_slots import Address
 from streamlease.streams.redis.url_parts import UrlParts, take_apart
@@ -62,7 +63,10 @@ SENTINEL_SECONDS = 1.0
 
 
 def redis_url(url: str | None = None) -> str:
-    """`url`, or else that of the environment variable STREAMLEASE_REDIS_URL, or else the local default.
+    """`url`, or that of the environment variable STREAMLEASE_REDIS_URL, or the local default.
+
+    The default is the Redis that ``streamlease redis start`` runs for this user, else `DEFAULT_URL`. A URL
+    that names that Redis without a login gets its password (``local_server``).
 
     Raises:
         InvalidOption: `url` is empty, as where a variable is not set, and could be any Redis; or it has
@@ -72,14 +76,17 @@ def redis_url(url: str | None = None) -> str:
         raise InvalidOption(
             f"the URL of Redis is empty: give one, such as {DEFAULT_URL}, or leave it out for the default"
         )
-    found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    found = url or os.environ.get(URL_VARIABLE)
+    if not found:
+        own = local_server.running()
+        return DEFAULT_URL if own is None else own.url
     try:
         found.encode()
     except UnicodeEncodeError:
         raise InvalidOption(
             "the URL of Redis cannot be encoded as UTF-8 (lone surrogate): write such a character as %XX"
         ) from None
-    return found
+    return local_server.with_login(found)
 
 
 def connect(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> AsyncServer | AsyncCluster:

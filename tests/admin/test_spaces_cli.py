@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pytest
 import redis
+from pyarrow import parquet
 
 from tests.admin.command import Command
 
@@ -144,3 +147,51 @@ def test_a_space_with_a_schema_is_made_shown_and_altered(command: Command, tmp_p
         refused = command(*words)
         assert (refused.code, refused.err.count("\n")) == (code, 1)
         assert reason in refused.err
+
+
+def test_the_columns_of_a_space_may_be_those_of_a_table(command: Command, tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "country": ["de", None],
+            "count": pa.array([1, 2], pa.uint32()),
+            "sold": pa.array([0, 1], pa.timestamp("ms", "Europe/Berlin")),
+            "none": pa.nulls(2),
+        }
+    )
+    parquet.write_table(table, tmp_path / "t.parquet")
+    (tmp_path / "t.csv").write_text(
+        "country,amount,sold,at,none\nde,1.5,2026-01-02,10:30:00,\nfr,2,2026-01-03,,\n"
+    )
+    (tmp_path / "t.jsonl").write_text('{"country": "de", "tags": ["a"]}\n{"country": "fr", "n": 1}\n')
+    types = {}
+    for suffix in ("parquet", "csv", "jsonl"):
+        file = str(tmp_path / f"t.{suffix}")
+        made = command.ok("space", "create", suffix, "--topics", f"{suffix}/#", "--schema", file, "--json")
+        types[suffix] = {one["name"]: one["type"] for one in made.document["schema"]["columns"]}
+        said = command.ok("publish", f"{suffix}/x", "--file", file)
+        assert said.out.startswith("published 2 messages")
+    assert types == {
+        "parquet": {"country": "string", "count": "int64", "sold": "timestamp[us, UTC]", "none": "string"},
+        "csv": {"country": "string", "amount": "float64", "sold": "date", "at": "string", "none": "string"},
+        "jsonl": {"country": "string", "tags": "list<string>", "n": "int64"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("t.csv", b"", "has no columns to go by"),
+        ("t.csv", b"a,topic\n1,2\n", "column topic"),
+        ("t.csv", b"a,b\n1\n", "has no columns to go by"),
+        ("t.jsonl", b"[1]\n", "has no columns to go by"),
+        ("t.jsonl", b'{"a": ', "has no columns to go by"),
+        ("t.parquet", b"nonsense", "has no columns to go by"),
+    ],
+)
+def test_a_table_without_columns_is_refused_in_one_line(
+    command: Command, tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    refused = command("space", "create", "f", "--topics", "f/#", "--schema", str(tmp_path / name))
+    assert (refused.code, refused.err.count("\n")) == (2, 1), refused
+    assert reason in refused.err

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from examples import (
+from streamlease.examples import (
     chained_jobs,
     data,
     from_xreadgroup,
@@ -14,7 +14,7 @@ from examples import (
     upsert_sqlite,
     windowed_delays,
 )
-from examples.session import spark_session
+from streamlease.examples.local_spark import spark_session
 
 
 def main() -> None:

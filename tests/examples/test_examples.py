@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from examples.data import flights
+from streamlease.examples.data import flights
 from tests.spark.programs import run_program
 
 FLIGHTS = 1500

@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter
 
 import streamlease
-from examples.flights_in_the_air import HOUR, Flight, flights, publish, seen_at, watch
+from streamlease.examples.flights_in_the_air import HOUR, Flight, flights, publish, seen_at, watch
 
 DAYS = 2
 

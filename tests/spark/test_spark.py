@@ -96,7 +96,7 @@ def make_wheel(folder: Path) -> Path:
     """The project as it is installed by a user: a built wheel, unpacked into a folder."""
     source = folder / "source"
     left_out = shutil.ignore_patterns(
-        ".*", "tests", "bench", "docs", "helm", "examples", "build", "*.egg-info", "__pycache__"
+        ".*", "tests", "bench", "docs", "helm", "build", "*.egg-info", "__pycache__"
     )
     shutil.copytree(ROOT, source, symlinks=True, ignore=left_out)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
