@@ -15,7 +15,7 @@ PANELS = [
     (
         "Lag in messages",
         "short",
-        f"sum by (subscription) (streamlease_group_lag_messages{GROUP})",
+        f"max by (subscription) (streamlease_group_lag_messages{GROUP})",
         "{{subscription}}",
     ),
     (
@@ -27,10 +27,17 @@ PANELS = [
     (
         "Streams without an owner",
         "short",
-        f"sum by (subscription) (streamlease_group_streams{GROUP} - streamlease_group_held_streams{GROUP})",
+        f"max by (subscription) (streamlease_group_streams{GROUP} - streamlease_group_held_streams{GROUP})",
         "{{subscription}}",
     ),
-    ("Borrowers", "short", f"sum by (subscription) (streamlease_group_borrowers{GROUP})", "{{subscription}}"),
+    ("Borrowers", "short", f"max by (subscription) (streamlease_group_borrowers{GROUP})", "{{subscription}}"),
+    ("Groups by state", "short", "count by (state) (streamlease_group_state)", "{{state}}"),
+    (
+        "Consumed per second",
+        "short",
+        f"max by (subscription) (clamp_min(deriv(streamlease_group_committed_messages{GROUP}[5m]), 0))",
+        "{{subscription}}",
+    ),
     (
         "Moves per minute",
         "short",

@@ -26,9 +26,10 @@ from streamlease.hosts.hand_out import UNANSWERED, HandOut
 from streamlease.hosts.other_leaders import OtherLeaders
 from streamlease.hosts.reception import Reception
 from streamlease.hosts.renewing import Renewing
+from streamlease.hosts.signals.exporter import Exporter
+from streamlease.hosts.signals.exposition import HostFacts
 from streamlease.hosts.trimming import INTERVAL_SECONDS
 from streamlease.hosts.upkeep import Upkeep
-from streamlease.leader import metrics
 from streamlease.leader.core.machine import LeaderConfig
 from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import (
@@ -40,6 +41,7 @@ from streamlease.registry.leadership import LeadershipConfig, LeaderWatch
 from streamlease.registry.mail.neighbours import Neighbours
 from streamlease.registry.mail.postbox import Postbox
 from streamlease.streams.clock import milliseconds as now_ms
+from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
 
@@ -123,6 +125,9 @@ class LeaderHost:
             self._single,
         )
         self._chores = Chores(redis, self.id, config.retention_interval)
+        self._exporter = Exporter(redis, self.id, now_ms)
+        self._since = 0
+        """When it began, in milliseconds of the clock of Redis."""
         self.beaten_at: int | None = None
         """When Redis last took note of this host; None before it began."""
 
@@ -146,16 +151,17 @@ class LeaderHost:
         """The spaces with epochs that this host keeps."""
         return self._chores.keepers.spaces
 
-    async def facts(self) -> metrics.HostFacts:
-        """What metrics show; lags are unknown while Redis does not answer, or a stream is damaged."""
+    async def facts(self) -> HostFacts:
+        """What metrics show; of all declared groups only if this host is the one that tells of them."""
         led = [found for runner in self._runners.values() if (found := runner.facts()) is not None]
-        try:
-            groups = await metrics.with_lag(self._redis, led)
-        except StreamleaseError as error:
-            log.warning("lags are unknown: %s", error)
-            groups = [facts for facts, _ in led]
-        kept = self._chores.keepers.facts()
-        return metrics.HostFacts(groups, self.draining, len(self._postbox), self.dropped, kept)
+        return HostFacts(
+            led,
+            self.draining,
+            len(self._postbox),
+            self.dropped,
+            self._chores.keepers.facts(),
+            await self._exporter.signals(),
+        )
 
     @property
     def dropped(self) -> int:
@@ -169,6 +175,8 @@ class LeaderHost:
             StoreUnavailable: Redis does not answer.
         """
         await self._reception.open()
+        if self.config.registered:
+            self._since = await server_time(self._redis) // 1000
         await self._beat_once()
         upkeep = self._upkeep
         works: dict[str, Callable[[], Awaitable[None]]] = {
@@ -301,6 +309,7 @@ class LeaderHost:
                 pid=self._pid,
                 leaders=len(self._runners),
                 drained=self.drained,
+                since=self._since,
             )
             await hosts.beat(self._redis, info)
         self.beaten_at = now_ms()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from streamlease.hosts.claim import Claim
 from streamlease.hosts.hand_out import UNANSWERED
-from streamlease.leader.metrics import KeptFacts
+from streamlease.hosts.signals.exposition import KeptFacts
 from streamlease.protocol.epochs.antichains import Antichain
 from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
 from streamlease.registry import keys

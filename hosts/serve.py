@@ -31,7 +31,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.hosts.jobs import SpawnJobs
-from streamlease.leader.metrics import exposition
+from streamlease.hosts.signals.exposition import exposition
 from streamlease.protocol.addresses import check_listen_host
 from streamlease.protocol.errors import InvalidOption
 from streamlease.registry import hosts

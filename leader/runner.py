@@ -144,25 +144,18 @@ class Runner:
         if self._fenced is not None and not self._fenced.done():
             self._fenced.set_result(reason)
 
-    def facts(self) -> tuple[metrics.GroupFacts, dict[str, int]] | None:
-        """What metrics show of the group, its lag left out, and how far each stream is consumed that is not
-        finished; None before its recovery."""
+    def facts(self) -> metrics.LedFacts | None:
+        """What metrics show of what only a leader knows; None before its recovery."""
         if self._leading is None:
             return None
         machine = self._leading.machine
-        state = machine.durable
-        going = {name: one for name, one in state.streams.items() if not one.finished}
-        facts = metrics.GroupFacts(
+        return metrics.LedFacts(
             subscription=str(self._leading.declaration.shared),
             term=self.term,
-            streams=len(going),
-            held=sum(one.owner is not None for one in going.values()),
-            borrowers=sum(bool(peer.borrower) for peer in machine.peers.values()),
-            moves=state.moves,
+            moves=machine.durable.moves,
             rebalances=machine.plans.rebalances,
             inbox=len(self.waiting),
         )
-        return facts, {name: one.committed for name, one in going.items()}
 
     def to_measure(self) -> list[str]:
         """The streams whose ends the machine wants to know now and then; none for most strategies."""

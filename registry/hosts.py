@@ -32,6 +32,8 @@ class HostInfo(BaseModel):
     leaders: Annotated[int, Field(ge=0)] = 0
     drained: bool = False
     """An operator wants it to lead nothing, as long as there are others."""
+    since: Annotated[int, Field(ge=0)] = 0
+    """When it began, in milliseconds of the clock of Redis; 0: it does not say."""
 
 
 async def beat(redis: AsyncRedis, info: HostInfo) -> int:

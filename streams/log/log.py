@@ -295,12 +295,17 @@ class AsyncLog:
             if record is not None and (parts := record.split())
         }
 
-    async def states(self, streams: Iterable[StreamId]) -> dict[StreamId, LogState]:
-        """What is known about `streams`, in one round trip; those that do not exist are left out."""
+    async def states(
+        self, streams: Iterable[StreamId], damaged: dict[StreamId, StreamleaseError] | None = None
+    ) -> dict[StreamId, LogState]:
+        """What is known about `streams`, in one round trip; those that do not exist are left out.
+
+        Args:
+            damaged: gets the errors of streams that cannot be read; None: one of them is raised.
+        """
         wanted = [*streams]
-        return parse_metas(
-            wanted, await ask(self._redis, [meta_command(one) for one in wanted]) if wanted else []
-        )
+        replies = await ask(self._redis, [meta_command(one) for one in wanted]) if wanted else []
+        return parse_metas(wanted, replies, damaged)
 
     async def next_offsets(
         self, streams: Iterable[StreamId], damaged: dict[StreamId, StreamleaseError] | None = None
@@ -310,9 +315,7 @@ class AsyncLog:
         Args:
             damaged: gets the errors of streams of which this cannot be read; None: one of them is raised.
         """
-        wanted = list(streams)
-        replies = await ask(self._redis, [meta_command(stream) for stream in wanted]) if wanted else []
-        return {stream: state.next for stream, state in parse_metas(wanted, replies, damaged).items()}
+        return {stream: state.next for stream, state in (await self.states(streams, damaged)).items()}
 
     async def floors(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
         """The lowest offset of each stream that exists; unknown streams are left out."""

@@ -9,7 +9,7 @@ import pytest
 import streamlease
 from streamlease.hosts import keepers
 from streamlease.hosts.host import HostConfig, LeaderHost
-from streamlease.leader.metrics import exposition
+from streamlease.hosts.signals.exposition import exposition
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.clock import milliseconds
 from streamlease.streams.epochs import keys

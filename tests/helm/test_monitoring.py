@@ -12,8 +12,12 @@ import yaml
 
 from streamlease.agent.membership import metrics as consuming
 from streamlease.gateway import metrics as serving
+from streamlease.gateway.channels import metrics as channelling
 from streamlease.gateway.mqtt import metrics as bridging
-from streamlease.leader.metrics import GroupFacts, HostFacts, KeptFacts, exposition
+from streamlease.gateway.webhooks import metrics as delivering
+from streamlease.hosts.signals.exposition import HostFacts, KeptFacts, exposition
+from streamlease.hosts.signals.group_signals import GroupSignals
+from streamlease.leader.metrics import LedFacts
 from streamlease.streams.publish import metrics as publishing
 from tests.helm.charts import CHART, ROOT, render, value_sets
 
@@ -27,11 +31,15 @@ NAME = re.compile(r"\bstreamlease_\w+")
 def existing() -> set[str]:
     """The names of all series that a host, a publisher, a consumer, a gateway and a bridge may have."""
     assert serving.COUNTS.refused["body"] == 0
+    assert channelling.ChannelCounts.__module__.endswith("metrics")
+    delivering.HELD.labels("active")
+    delivering.FAILED.labels("refused")
     bridging.RECEIVED.labels("1")
     publishing.PUBLISH_FAILURES.labels("Indefinite")
     consuming.Meter("$shared/g/#").ended("b", "the leader is silent", again=True)
-    group = GroupFacts("$shared/g/#", 1, 2, 2, 1, 0, 0, 0, 5, 1.5)
-    text = exposition(HostFacts([group], False, 0, 0, [KeptFacts("s", 2, 1, 3, 4.0)])).decode()
+    led = LedFacts("$shared/g/#", 1, 0, 0, 0)
+    group = GroupSignals("$shared/g/#", "led", 2, 2, 1, 0, 5, 1.5)
+    text = exposition(HostFacts([led], False, 0, 0, [KeptFacts("s", 2, 1, 3, 4.0)], [group])).decode()
     kinds = dict(re.findall(r"^# TYPE (streamlease_\w+) (\w+)$", text, re.MULTILINE))
     parts = ("_bucket", "_sum", "_count")
     kinds = {name: kind for name, kind in kinds.items() if not name.endswith("_created")}

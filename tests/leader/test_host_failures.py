@@ -23,6 +23,7 @@ from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.hosts.jobs import HostWorker, SpawnJobs
 from streamlease.hosts.serve import ServeConfig, serve
 from streamlease.hosts.upkeep import Upkeep
+from streamlease.leader.journal import recover
 from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import StreamleaseError, TaskFailed, Unsupported
 from streamlease.registry import keys, leadership
@@ -102,8 +103,8 @@ async def test_damaged_data_are_looked_at_again_until_somebody_repairs_them(
         await SpaceStore(redis).generations.alter("a", streams=3)
 
         async def seen() -> bool:
-            facts = host._runners[GROUP].facts()
-            return facts is not None and facts[0].streams == 3  # the former ones are finished
+            streams = (await recover(redis, GROUP)).state.streams
+            return sum(not one.finished for one in streams.values()) == 3  # the former ones are finished
 
         await until(seen)
         await until(lambda: _is(not host.troubles))

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import replace
-
 import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamlease.hosts.signals.exposition import HostFacts, exposition
+from streamlease.hosts.signals.group_signals import GroupSignals
 from streamlease.leader.core.state.records import HandedOver, Leased
-from streamlease.leader.metrics import GroupFacts, HostFacts, count_commit, exposition, with_lag
-from streamlease.streams.publish.publisher import Publisher
-from streamlease.streams.redis.connection import AsyncRedis, connect
-from streamlease.streams.spaces.spaces import SpaceStore
+from streamlease.leader.metrics import LedFacts, count_commit
 
 SUB = "$shared/g/a/#"
 
 
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[AsyncRedis]:
-    client = connect(redis_url)
-    await SpaceStore(client).create("a", ["a/#"], streams=2)
-    yield client
-    await client.aclose()
-
-
-GROUP = GroupFacts(SUB, term=3, streams=2, held=1, borrowers=1, moves=4, rebalances=2, inbox=0)
+LED = LedFacts(SUB, term=3, moves=4, rebalances=2, inbox=0)
+DECLARED = GroupSignals(SUB, "led", borrowers=1, streams=2, held=1, committed=5, lag=7)
 
 
 def samples(facts: HostFacts) -> dict[tuple[str, str], float]:
@@ -40,24 +29,35 @@ def samples(facts: HostFacts) -> dict[tuple[str, str], float]:
 
 
 def test_groups_and_the_host_are_told_and_the_unknown_is_left_out() -> None:
-    seen = samples(HostFacts([replace(GROUP, lag=7)], True, 2, 1))
+    seen = samples(HostFacts([LED], True, 2, 1, (), [DECLARED]))
     assert seen["streamlease_leaders", ""] == 1
     assert (seen["streamlease_draining", ""], seen["streamlease_outbox_messages", ""]) == (1, 2)
-    # Consumers of earlier tests told of themselves in the same registry.
-    told = {
-        name: value
-        for (name, subscription), value in seen.items()
-        if subscription == SUB and name.startswith("streamlease_group_")
+    assert seen["streamlease_groups", ""] == 1
+    of_leader = {"term": 3, "moves": 4, "rebalances": 2, "mailbox_messages": 0}
+    of_all = {
+        "borrowers": 1,
+        "streams": 2,
+        "held_streams": 1,
+        "committed_messages": 5,
+        "lag_messages": 7,
+        "state": 1,
     }
-    assert told == {
-        "streamlease_group_term": 3,
-        "streamlease_group_streams": 2,
-        "streamlease_group_held_streams": 1,
-        "streamlease_group_borrowers": 1,
-        "streamlease_group_moves": 4,
-        "streamlease_group_rebalances": 2,
-        "streamlease_group_mailbox_messages": 0,
-        "streamlease_group_lag_messages": 7,
+    assert told(seen) == of_leader | of_all
+
+
+def test_a_host_that_does_not_tell_of_all_groups_tells_what_only_the_leader_knows() -> None:
+    seen = samples(HostFacts([LED], False, 0, 0))
+    assert set(told(seen)) == {"term", "moves", "rebalances", "mailbox_messages"}
+    assert ("streamlease_groups", "") not in seen
+
+
+def told(seen: dict[tuple[str, str], float]) -> dict[str, float]:
+    """What is said of the group. Consumers of earlier tests told of themselves in the same registry."""
+    prefix = "streamlease_group_"
+    return {
+        name.removeprefix(prefix): value
+        for (name, subscription), value in seen.items()
+        if subscription == SUB and name.startswith(prefix)
     }
 
 
@@ -83,18 +83,3 @@ def test_a_commit_counts_what_it_holds() -> None:
         value("streamlease_hand_over_seconds_sum", how="take-over"),
     ]
     assert [now - then for now, then in zip(after, before, strict=True)] == pytest.approx([1, 120, 1.5])
-
-
-async def test_lags_are_read_where_the_streams_are(redis: AsyncRedis) -> None:
-    written = REGISTRY.get_sample_value("streamlease_published_messages_total") or 0.0
-    async with Publisher(redis) as publisher:
-        placed = [await publisher.send(f"a/{number}", b"x") for number in range(8)]
-    assert REGISTRY.get_sample_value("streamlease_published_messages_total") == written + 8
-    streams = {str(stream) for stream, _ in placed}
-    zero = {f"a.0.{shard}": 0 for shard in range(2)}
-    ends = {name: 1 + max(offset for stream, offset in placed if str(stream) == name) for name in streams}
-    led = [(GROUP, zero), (GROUP, {**zero, **ends}), (GROUP, {"a.0.0": 99}), (GROUP, {"none.0.0": 0})]
-    found = await with_lag(redis, led)
-    assert [facts.lag for facts in found] == [8, 0, None, None]
-    assert found[0].lag_seconds is not None
-    assert [facts.lag_seconds for facts in found[1:]] == [0.0, None, None]

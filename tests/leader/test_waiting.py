@@ -274,7 +274,7 @@ async def test_a_leader_that_cannot_commit_gathers_no_more_than_its_borrowers_ar
     assert len(runner.waiting) in (3, 4), "progress, ping and request of the borrower, and a tick"
     facts = runner.facts()
     assert facts is not None
-    assert facts[0].inbox == len(runner.waiting)
+    assert facts.inbox == len(runner.waiting)
     durable.set()
 
     async def committed() -> bool:

@@ -1,0 +1,211 @@
+"""How all declared groups stand, whoever leads them, or nobody: read from what stands in Redis.
+
+Nothing here asks a leader. Who leads is the leadership record, who holds streams the leases beside the
+journal, how far they are the progress there, and who consumes the borrowers that processes show in the
+catalog. So a group is seen like any other when its consumers have died, and its leader has gone with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from streamlease.protocol.errors import StreamleaseError, Unsupported
+from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import group_needs, keys, leadership
+from streamlease.registry.group_needs import GroupProgress
+from streamlease.registry.groups import Groups
+from streamlease.streams.catalog.changes import list_rows
+from streamlease.streams.catalog.keys import CATALOG, rows
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.state import LogState
+from streamlease.streams.log.times import server_time, waiting
+from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.damaged import readable
+from streamlease.streams.spaces.spaces import Space, SpaceStore
+
+LOOKED_INTO = 50
+"""Of so many groups, those with the largest lag, the age of what waits is read: one entry of each."""
+
+PAGE = 64
+"""Groups that are read together: the event loop has a turn between two pages."""
+
+GroupStanding = Literal["led", "paused", "no_leader", "expired", "damaged"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSignals:
+    """One declared group at one moment."""
+
+    subscription: str
+    state: GroupStanding
+    """What counts more stands for the rest: an expired group may be paused, a paused one may be led."""
+    borrowers: int
+    """Borrowers of processes that live, whether a leader knows them or not."""
+    streams: int | None = None
+    """Streams that are not consumed to their end."""
+    held: int | None = None
+    """Those of them that somebody holds of a leader that lives."""
+    committed: int | None = None
+    """Sum of the offsets below which all is done: it rises as long as anything is consumed."""
+    lag: int | None = None
+    """Messages behind, over all streams; None if that of one is unknown."""
+    lag_seconds: float | None = None
+    """Age of the oldest message that waits in the stream with the largest lag; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A group, and the place in the stream with the largest lag from which on messages wait."""
+
+    signals: GroupSignals
+    worst: tuple[StreamId, int] | None = None
+
+
+async def read_signals(redis: AsyncRedis, groups: Groups, spaces: SpaceStore) -> list[GroupSignals]:
+    """All declared groups, in the order of their names; also those that cannot be read.
+
+    Raises:
+        StoreUnavailable, StoreRefused, Indefinite: Redis does not answer.
+        Unsupported: the spaces, or all groups alike, are damaged.
+    """
+    listed = await groups.list()
+    known = (await spaces.recent()).listed
+    borrowers = await _borrowers(redis)
+    found: list[_Read] = []
+    for begin in range(0, len(listed), PAGE):
+        page = listed[begin : begin + PAGE]
+        read, damaged = await readable(page, partial(_read_page, redis, known, borrowers))
+        for one in page:
+            if one in read:
+                found.append(read[one])
+            elif one in damaged:
+                found.append(_Read(GroupSignals(str(one), "damaged", borrowers[str(one)])))
+    return await _aged(redis, found)
+
+
+async def _borrowers(redis: AsyncRedis) -> Counter[str]:
+    """How many borrowers living processes show, by subscription."""
+    listed = await list_rows(redis, CATALOG, rows("borrowers"), of_processes=True)
+    counted: Counter[str] = Counter()
+    for row in listed.rows.values():
+        try:
+            counted[json.loads(row)["subscription"]] += 1
+        except (ValueError, TypeError, LookupError):
+            continue  # the catalog says which row is damaged
+    return counted
+
+
+async def _read_page(
+    redis: AsyncRedis,
+    spaces: Sequence[Space],
+    borrowers: Counter[str],
+    groups: Sequence[SharedSubscription],
+) -> dict[SharedSubscription, _Read]:
+    wanted = {
+        one: [stream for space in spaces if space.intersects(one.filter) for stream in space.streams()]
+        for one in groups
+    }
+    leaders = await leadership.read_all(redis, [one.id for one in groups])
+    progress = await group_needs.read(redis, wanted)
+    damage = [*(one.damage for one in leaders.values()), *(one.damage for one in progress)]
+    for why in filter(None, damage):
+        raise Unsupported(why)
+    led = {
+        one.subscription
+        for one in progress
+        if (record := leaders[one.subscription.id]).held and not record.expired
+    }
+    leases = await _leases(redis, [one.subscription for one in progress if one.subscription in led])
+    # After the progress: what is committed was there before.
+    streams = {stream for one in progress for stream in one.needs}
+    damaged: dict[StreamId, StreamleaseError] = {}
+    states = await AsyncLog(redis).states(streams, damaged)
+    return {
+        one.subscription: _signals(
+            one,
+            one.subscription in led,
+            borrowers[str(one.subscription)],
+            leases.get(one.subscription, frozenset()),
+            states,
+        )
+        for one in progress
+    }
+
+
+async def _leases(
+    redis: AsyncRedis, groups: Sequence[SharedSubscription]
+) -> dict[SharedSubscription, frozenset[str]]:
+    """The streams of each group whose newest lease stands."""
+    replies = await ask(redis, [("HGETALL", keys.leases(one.id)) for one in groups]) if groups else []
+    return {
+        one: frozenset(
+            stream.decode("utf-8", "replace")
+            for stream, lease in zip(flat[::2], flat[1::2], strict=True)
+            if not stream.startswith(b"@") and not lease.partition(b"/")[0].endswith(b"-")
+        )
+        for one, flat in zip(groups, replies, strict=True)
+    }
+
+
+def _signals(
+    one: GroupProgress,
+    led: bool,
+    borrowers: int,
+    leases: frozenset[str],
+    states: Mapping[StreamId, LogState],
+) -> _Read:
+    going, lag, most, worst = 0, 0, 0, None
+    held, unknown = 0, False
+    for stream, need in one.needs.items():
+        state = states.get(stream)
+        if state is None or need > state.next:
+            # After a failover that lost writes a stream may end below what was committed: nobody knows then.
+            going, unknown = going + 1, True
+            continue
+        begin = need if stream in one.begun else max(need, state.floor)
+        behind = state.next - begin
+        lag += behind
+        if behind > most:
+            most, worst = behind, (stream, begin)
+        if behind or not state.sealed:
+            going += 1
+            held += str(stream) in leases
+    if one.expired_at is not None:
+        state_of: GroupStanding = "expired"
+    elif one.paused_at is not None:
+        state_of = "paused"
+    else:
+        state_of = "led" if led else "no_leader"
+    signals = GroupSignals(
+        str(one.subscription),
+        state_of,
+        borrowers,
+        streams=going,
+        held=held,
+        committed=sum(one.needs.values()),
+        lag=None if unknown else lag,
+    )
+    return _Read(signals, None if unknown else worst)
+
+
+async def _aged(redis: AsyncRedis, found: Sequence[_Read]) -> list[GroupSignals]:
+    """The same, with for how long messages wait in the groups that are furthest behind."""
+    behind = sorted(
+        (place for place, one in enumerate(found) if one.worst is not None),
+        key=lambda place: -(found[place].signals.lag or 0),
+    )
+    looked = {place: worst for place in behind[:LOOKED_INTO] if (worst := found[place].worst) is not None}
+    since = await waiting(redis, looked.values()) if looked else {}
+    now = await server_time(redis)
+    seconds: dict[int, float | None] = {place: 0.0 for place, one in enumerate(found) if one.signals.lag == 0}
+    for place, worst in looked.items():
+        there = since.get(worst)
+        at = None if there is None else there.since
+        seconds[place] = None if at is None else max(0.0, (now - at) / 1_000_000)
+    return [replace(one.signals, lag_seconds=seconds.get(place)) for place, one in enumerate(found)]

@@ -1,0 +1,155 @@
+"""All declared groups are told, whoever leads them or nobody; by one host, and at little cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from streamlease.agent.client import Client, connect
+from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.hosts.signals import exporter
+from streamlease.hosts.signals.exporter import exporter_of
+from streamlease.hosts.signals.group_signals import GroupSignals, read_signals
+from streamlease.protocol.acts import PauseGroup
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import keys
+from streamlease.registry.hosts import HostInfo
+from streamlease.streams.log.keys import stream_meta
+from streamlease.testing.memory_connection import connect as connect_memory
+from streamlease.testing.memory_connection import connect_redis
+from streamlease.testing.memory_server import MemoryServer
+from tests.agent.helpers import publish, take
+
+SUB = "$shared/g/a/#"
+DEAD = "$shared/dead/a/#"
+
+
+@pytest.fixture
+async def client(redis_url: str) -> AsyncIterator[Client]:
+    async with connect(redis_url) as client:
+        await client.create_space("a", ["a/#"], streams=2)
+        yield client
+
+
+async def signals(client: Client) -> dict[str, GroupSignals]:
+    return {one.subscription: one for one in await read_signals(client.redis, client.groups, client.spaces)}
+
+
+async def test_a_group_is_told_with_consumers_and_when_all_of_them_and_its_leader_are_gone(
+    client: Client, redis_url: str
+) -> None:
+    async with connect(redis_url) as consumer, consumer.subscribe(SUB, start="earliest") as reader:
+        await publish(client, range(8))
+        await take(reader, 8)
+        seen = (await signals(client))[SUB]
+        assert (seen.state, seen.borrowers, seen.streams, seen.held) == ("led", 1, 2, 2)
+        assert (seen.committed, seen.lag, seen.lag_seconds) == (8, 0, 0.0)
+        await publish(client, range(8, 12))
+        await take(reader, 4, commit=False)
+        assert (await signals(client))[SUB].lag == 4
+    await publish(client, range(12, 15))
+    seen = (await signals(client))[SUB]
+    assert (seen.state, seen.borrowers, seen.streams, seen.held) == ("no_leader", 0, 2, 0)
+    assert (seen.committed, seen.lag) == (8, 7)
+    assert seen.lag_seconds is not None
+    assert 0 < seen.lag_seconds < 60
+
+
+async def test_a_group_that_nobody_ever_consumed_waits_from_its_start(client: Client) -> None:
+    await publish(client, range(3))
+    await client.groups.declare(SharedSubscription.parse(DEAD), start="earliest")
+    await client.groups.declare(SharedSubscription.parse(SUB), start="latest")
+    seen = await signals(client)
+    assert (seen[DEAD].state, seen[DEAD].borrowers, seen[DEAD].lag) == ("no_leader", 0, 3)
+    assert (seen[SUB].lag, seen[SUB].lag_seconds) == (0, 0.0)
+
+
+async def test_a_paused_group_says_so(client: Client) -> None:
+    async with client.subscribe(SUB):
+        await client.act(SharedSubscription.parse(SUB), PauseGroup(), who="me")
+        assert (await signals(client))[SUB].state == "paused"
+
+
+async def test_what_cannot_be_read_hides_nothing_else(client: Client) -> None:
+    await client.groups.declare(SharedSubscription.parse(DEAD), start="earliest")
+    await client.groups.declare(SharedSubscription.parse(SUB), start="earliest")
+    await publish(client, range(3))
+    await client.redis.set(keys.definition(SharedSubscription.parse(DEAD).id), b"{")
+    seen = await signals(client)
+    assert seen[DEAD] == GroupSignals(DEAD, "damaged", 0)
+    assert (seen[SUB].state, seen[SUB].lag) == ("no_leader", 3)
+
+
+async def test_a_lag_that_nobody_knows_is_none(client: Client) -> None:
+    """The log ends below what is committed, as after a failover that lost writes; or cannot be read."""
+    await client.groups.declare(SharedSubscription.parse(SUB), start="earliest")
+    stream = (await client.groups.streams(SharedSubscription.parse(SUB)))[0]
+    for field, value in ((str(stream), 99), ("damage", 0)):
+        assert isinstance(client.redis, Redis)
+        if field == "damage":
+            await client.redis.hset(stream_meta(stream), "next", "?")
+        else:
+            await client.redis.hset(keys.progress(SharedSubscription.parse(SUB).id), field, str(value))
+        seen = (await signals(client))[SUB]
+        assert (seen.state, seen.streams, seen.lag, seen.lag_seconds) == ("no_leader", 2, None, None)
+
+
+def test_the_host_that_has_been_there_longest_tells_of_all_groups() -> None:
+    one, two, old = HostInfo(host="b", since=1), HostInfo(host="a", since=2), HostInfo(host="o")
+    assert exporter_of([two, one, old]) == "b"
+    assert exporter_of([two, HostInfo(host="0", since=2)]) == "0"
+    assert exporter_of([old]) is None
+    assert exporter_of([]) is None
+
+
+async def test_one_host_tells_and_another_one_goes_on_when_it_is_gone(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "FRESH_SECONDS", 0.0)
+    await client.groups.declare(SharedSubscription.parse(SUB), start="earliest")
+    hosts = [LeaderHost(client.redis, HostConfig(name=name)) for name in ("first", "second")]
+    for host in hosts:
+        await host.start()
+    try:
+        declared = [(await host.facts()).declared for host in hosts]
+        assert declared[0] is not None
+        assert [one.subscription for one in declared[0]] == [SUB]
+        assert declared[1] is None
+        await hosts[0].close()
+        found = (await hosts[1].facts()).declared
+        assert found is not None
+        assert [one.subscription for one in found] == [SUB]
+    finally:
+        for host in hosts:
+            await host.close()
+
+
+async def test_what_a_scrape_of_a_hundred_groups_costs() -> None:
+    """About 9 commands for a group of 4 streams; if asked again within a moment, none."""
+    server = MemoryServer()
+    async with connect_memory(server) as client:
+        for number in range(100):
+            await client.create_space(f"s{number}", [f"t/{number}/#"], streams=4)
+            await client.groups.declare(
+                SharedSubscription.parse(f"$shared/g{number}/t/{number}/#"), start="latest"
+            )
+        redis = connect_redis(server)
+        host = LeaderHost(redis, HostConfig(name="host"))
+        await host.start()
+        try:
+            told = exporter.Exporter(redis, host.id, lambda: 0)
+            await asyncio.sleep(0)
+            before = server.commands
+            found = await told.signals()
+            assert found is not None
+            assert len(found) == 100
+            cost = server.commands - before
+            assert cost < 1000
+            await told.signals()
+            assert server.commands - before < cost + 100, "but for what the host does meanwhile"
+        finally:
+            await host.close()
+            await redis.aclose()
