@@ -29,9 +29,9 @@ from streamlease.agent.collections.collection import Collection as AsyncCollecti
 from streamlease.agent.epochs.epoch_items import EpochItem
 from streamlease.agent.epochs.epoch_reading import EpochSubscription as AsyncEpochSubscription
 from streamlease.agent.handover import Publisher
-from streamlease.agent.listening import PlainBatch
 from streamlease.agent.listening import PlainSubscription as AsyncPlainSubscription
 from streamlease.agent.loop import LoopThread, ManagerBridge, opening, waiting
+from streamlease.agent.selecting import PlainBatch
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.services.service import Serving as AsyncServing
 from streamlease.streams.collections.core.multiset import Change, Item

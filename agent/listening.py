@@ -33,9 +33,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from streamlease.agent.selecting import Selection
+from streamlease.agent.selecting import PlainBatch, Selection
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
     HistoryTruncated,
@@ -47,7 +45,6 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.registry.starts import Start, check_start
-from streamlease.streams.entries.delivered import Messages
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.joining import in_pieces
 from streamlease.streams.log.log import AsyncLog
@@ -57,7 +54,6 @@ from streamlease.streams.log.state import LogState
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.log.times import after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.rows.shared_rows import Rows
 from streamlease.streams.spaces.spaces import Known, SpaceStore
 
 if TYPE_CHECKING:
@@ -72,32 +68,6 @@ AT_ONCE = 64
 """So many streams are read at once, and of each no more than its share of what is read of one alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlainBatch:
-    """Some messages of one stream, in order."""
-
-    stream: StreamId
-    start: int
-    end: int
-    """Offsets ``start <= offset < end`` were read; those that are not wanted are left out."""
-    data: pa.RecordBatch
-
-    def __len__(self) -> int:
-        return int(self.data.num_rows)
-
-    @property
-    def messages(self) -> Messages:
-        """The messages, one by one."""
-        return Rows(self.data).messages
-
-    def to_arrow(self) -> pa.RecordBatch:
-        """The messages as one record batch of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.
-
-        Behind its columns come the typed ones of a space with a schema.
-        """
-        return self.data
-
-
 @dataclass(slots=True)
 class _Place:
     position: int
@@ -109,9 +79,16 @@ class _Place:
     delivered: int = -1
     last: int | None = None
     """Where the stream ends, if it is sealed."""
+    hole: int | None = None
+    """Where messages are missing: what stands before that is handed out first."""
 
     def __post_init__(self) -> None:
         self.delivered = self.position
+
+    @property
+    def until(self) -> int | None:
+        """Where the next reading ends."""
+        return self.end if self.hole is None or self.position >= self.hole else self.hole
 
 
 class PlainSubscription:
@@ -125,6 +102,8 @@ class PlainSubscription:
         schema: the typed columns wanted, in spaces with a schema; None for all of a space's newest version.
         need_keepers: called if a space has epochs: without a keeper nothing comes into its streams.
         shown: what the client shows of itself in the catalog.
+        keep_offsets: where Redis lost messages that were read, see to it that no others get their offsets,
+            and raise `MissingOffsets`, instead of waiting until as many came again.
 
     Raises:
         InvalidOption: `start` is none of the kinds, `max_batch` is below 1, or `schema` is none.
@@ -143,8 +122,10 @@ class PlainSubscription:
         schema: SchemaLike | None = None,
         need_keepers: Callable[[], Awaitable[None]] | None = None,
         shown: Shown | None = None,
+        keep_offsets: bool = False,
     ) -> None:
         self._selection = selection
+        self._keep_offsets = keep_offsets
         check_start(start)
         if max_batch < 1:
             raise InvalidOption(f"max_batch is {max_batch}: it must be at least 1")
@@ -276,6 +257,8 @@ class PlainSubscription:
         looked = asyncio.get_running_loop().time()
         while True:
             self._changed.clear()
+            if self._keep_offsets and self._tails.lowered:
+                await self._went_back()
             found = False
             for streams in _split(self._ready()):
                 await self._read_some(streams)
@@ -297,6 +280,18 @@ class PlainSubscription:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._changed.wait()
+
+    async def _went_back(self) -> None:
+        """Streams seem to end below what was read: one offset more, so that those who read it see a hole."""
+        for stream in [*self._tails.lowered]:
+            place, next = self._places.get(stream), self._tails.next_of(stream)
+            if place is not None and next is not None and next < place.position:
+                try:
+                    await self._log.never_again(stream, place.position + 1)
+                except StreamleaseError as error:
+                    log.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
+                    return
+            self._tails.lowered.discard(stream)
 
     async def _gone(self, stream: StreamId) -> None:
         """A stream is not there any more: its space was deleted, or its generation dropped."""
@@ -335,7 +330,7 @@ class PlainSubscription:
             RangeReader(
                 stream,
                 self._places[stream].position,
-                self._places[stream].end,
+                self._places[stream].until,
                 enough=self._max_batch,
                 max_bytes=READ_BYTES // len(streams),
                 schema=self._schema,
@@ -366,6 +361,9 @@ class PlainSubscription:
         ):
             # Retention moved the earliest before anything of it was read.
             place.position = place.delivered = outcome.oldest
+            return []
+        if isinstance(outcome, MissingOffsets) and place.hole is None and outcome.asked != place.position:
+            place.hole = int(outcome.asked)  # type: ignore[arg-type]  # an offset, as nobody asked for a time
             return []
         if isinstance(outcome, StreamleaseError):
             raise outcome

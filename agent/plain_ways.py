@@ -83,10 +83,15 @@ def follow_space(
 ) -> PlainSubscription:
     """All messages of one space, whatever their topics, as they come from now on; see ``client.listen``.
 
+    Where Redis lost messages that were read, as in a failover, it ends with ``MissingOffsets``, and no others
+    ever get their offsets.
+
     Raises:
         UnknownSpace: when entered, there is none.
     """
-    common: dict[str, Any] = {"follow": True, "max_batch": FOLLOWED, "need_keepers": _keepers_of(agent)}
+    common: dict[str, Any] = {
+        "follow": True, "max_batch": FOLLOWED, "need_keepers": _keepers_of(agent), "keep_offsets": True
+    }  # fmt: skip
     return PlainSubscription(redis, tails, spaces, WholeSpace(space), "latest", **common)
 
 

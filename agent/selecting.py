@@ -1,16 +1,46 @@
-"""What a plain subscription reads: what a filter matches, or all of one space."""
+"""What a plain subscription reads: what a filter matches, or all of one space; and what comes of it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
+from streamlease.streams.entries.delivered import Messages
 from streamlease.streams.entries.message_rows import filter_batch
+from streamlease.streams.rows.shared_rows import Rows
 from streamlease.streams.spaces.spaces import Known, Spaces
+
+
+@dataclass(frozen=True, slots=True)
+class PlainBatch:
+    """Some messages of one stream, in order."""
+
+    stream: StreamId
+    start: int
+    end: int
+    """Offsets ``start <= offset < end`` were read; those that are not wanted are left out."""
+    data: pa.RecordBatch
+
+    def __len__(self) -> int:
+        return int(self.data.num_rows)
+
+    @property
+    def messages(self) -> Messages:
+        """The messages, one by one."""
+        return Rows(self.data).messages
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The messages as one record batch of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.
+
+        Behind its columns come the typed ones of a space with a schema.
+        """
+        return self.data
 
 
 class Selection(Protocol):

@@ -36,7 +36,8 @@ from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.agent.listening import PlainBatch, PlainSubscription
+    from streamlease.agent.listening import PlainSubscription
+    from streamlease.agent.selecting import PlainBatch
     from streamlease.streams.spaces.spaces import Known
 
 LINGER_SECONDS = 30.0

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 from streamlease.agent.plain_ways import read_spaces
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.questions import AskedMessages, Point
-from streamlease.gateway.core.refusals import TruncatedSince
+from streamlease.gateway.core.refusals import LostSince, TruncatedSince
 from streamlease.gateway.feeds import Feed, Feeds
 from streamlease.gateway.http_calls import ClientGone
 from streamlease.gateway.pages.message_page import MessagePage
 from streamlease.gateway.pages.page_taking import PageTaking
 from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.times import BeyondTheEnd
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -53,6 +56,7 @@ class SinceReading:
         Raises:
             Gone: so it is.
             TruncatedSince: something behind the point is not there any more.
+            LostSince: Redis lost messages that were passed, or come next.
             UnknownSpace, InvalidTopic, InvalidInput, StoreUnavailable, StoreRefused, SchemaMismatch.
         """
         deadline = asyncio.get_running_loop().time() + asked.wait
@@ -149,26 +153,51 @@ class SinceReading:
             TruncatedSince: as `page`; also out of what is done with the messages.
         """
         client = self._client
-        async with self._turns:
-            try:
-                reading = read_spaces(client.redis, client.tails, client.spaces, spaces, _known(after))
-                async with reading:
-                    await self._check_gone(after, _streams(reading.positions))
-                    yield reading
-            except HistoryTruncated as error:
-                oldest = self._cursors.text(await self._oldest(filter, after, error))
-                raise TruncatedSince(str(error), oldest) from error
+        async with self._turns, self._explained(filter, after):
+            reading = read_spaces(client.redis, client.tails, client.spaces, spaces, _known(after))
+            async with reading:
+                await self._check_gone(after, _streams(reading.positions))
+                yield reading
 
     # ------------------------------------------------------------ the log
 
     async def _from_log(self, filter: str, since: Point, limit: int) -> MessagePage:
+        async with self._explained(filter, since), self._open(filter, since) as reading:
+            return await self._read(reading, since, limit)
+
+    @asynccontextmanager
+    async def _explained(self, filter: str, since: Point) -> AsyncIterator[None]:
+        """What the log does not have any more is said with the cursor to go on from."""
         try:
-            async with self._open(filter, since) as reading:
-                return await self._read(reading, since, limit)
+            yield
+        except BeyondTheEnd as error:
+            if not isinstance(since, Cursor):
+                raise
+            raise await self._lost(since) from error
         except HistoryTruncated as error:
-            raise TruncatedSince(
-                str(error), self._cursors.text(await self._oldest(filter, since, error))
-            ) from error
+            kind = LostSince if isinstance(error, MissingOffsets) else TruncatedSince
+            why = str(error.with_remedy("go on from the cursor 'oldest'"))
+            raise kind(why, self._cursors.text(await self._oldest(filter, since, error))) from error
+
+    async def _lost(self, after: Cursor) -> LostSince:
+        """Redis lost messages that a client has.
+
+        No others get their offsets, and one offset more is left out: so all who had read them find a hole
+        behind their cursors, and are told, too.
+        """
+        log, places, why = AsyncLog(self._client.redis), dict(after.places), ""
+        for stream, state in (await log.states(places)).items():
+            next, _ = places[stream]
+            if next <= state.next:
+                continue
+            await log.never_again(stream, next + 1)
+            places[stream] = (state.next, True) if state.sealed else (next + 1, False)
+            why = why or (
+                f"Redis lost acknowledged messages, as in a failover: stream {stream} ended at offset "
+                f"{state.next}, and this cursor has passed {next - 1}: go on from the cursor 'oldest'; "
+                f"for what was published between the failover and now, ask with a time before the failover"
+            )
+        return LostSince(why or "Redis lost messages, and has them again", self._cursors.text(Cursor(places)))
 
     @asynccontextmanager
     async def _open(self, filter: str, since: Point) -> AsyncIterator[PlainSubscription]:
@@ -193,10 +222,15 @@ class SinceReading:
         }
         more = False
         if since != "latest":
-            async for batch in reading:
-                if not taking.take(batch.stream, batch.end, batch.data):
-                    more = True
-                    break
+            try:
+                async for batch in reading:
+                    if not taking.take(batch.stream, batch.end, batch.data):
+                        more = True
+                        break
+            except HistoryTruncated:
+                if not taking.count:
+                    raise
+                more = True  # what was read before a hole is handed out first
         if not more:  # also behind what the filter does not match
             taking.places |= {stream: (next, False) for stream, next in _streams(reading.positions).items()}
         taking.end(_streams(reading.ends).items())
@@ -235,6 +269,8 @@ class SinceReading:
                     return Cursor(left)
             except HistoryTruncated as another:
                 error = another
+            except BeyondTheEnd as beyond:
+                raise await self._lost(Cursor(left)) from beyond
 
 
 def _known(cursor: Cursor) -> dict[str, int]:

@@ -169,6 +169,7 @@ class GatewayClient:
         wait: float = 20.0,
         quiet: tuple[float, float] = (1.0, 30.0),
         patience: float | None = None,
+        fail_on_loss: bool = True,
     ) -> PageFollower:
         """Follow a filter: all that came since a point, and then all that comes, once and in order.
 
@@ -183,11 +184,13 @@ class GatewayClient:
             quiet: the least and the most seconds of silence after which pushes are checked by a question;
                 it is the more, the less such questions found.
             patience: give up after so many seconds without a good answer; without it, never.
+            fail_on_loss: end with `CursorTruncated` where retention took, or Redis lost, what comes next;
+                with False log that, and go on with all that is left.
 
         Raises:
             InvalidOption: these contradict each other.
         """
-        options = FollowOptions(push, pull, *quiet, wait, limit, random.random(), patience)
+        options = FollowOptions(push, pull, *quiet, wait, limit, random.random(), patience, fail_on_loss)
         if webhook is not None and not push:
             raise InvalidOption("there is a webhook, and push is off: leave out one of both")
         return PageFollower(self._connection, filter, _point(since), options, webhook)

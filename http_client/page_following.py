@@ -35,7 +35,12 @@ from streamlease.http.core.follow_steps import (
     SubscriptionMade,
     Woke,
 )
-from streamlease.http.core.gateway_errors import GatewayUnavailable, WebhookRefused, error_of
+from streamlease.http.core.gateway_errors import (
+    CursorTruncated,
+    GatewayUnavailable,
+    WebhookRefused,
+    error_of,
+)
 from streamlease.http.core.gateway_pages import GatewayPage, mark, parse_message, parse_page
 from streamlease.http.core.webhook_signatures import check_signature, parse_delivery
 from streamlease.http.http_transport import ANSWER_SECONDS, GatewayConnection
@@ -237,7 +242,8 @@ class PageFollower:
             )
             event = QuestionAnswered(effect.question, parse_page(answer.json()))
         except StreamleaseError as error:
-            _logger.info("no answer about %s: %s", self._filter, error)
+            level = logging.WARNING if isinstance(error, CursorTruncated) else logging.INFO
+            _logger.log(level, "no answer about %s: %s", self._filter, error)
             event = QuestionFailed(effect.question, error)
         await self._inbox.put(event)
 

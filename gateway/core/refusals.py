@@ -47,6 +47,10 @@ class TruncatedSince(StreamleaseError):
         self.oldest = oldest
 
 
+class LostSince(TruncatedSince):
+    """Redis lost acknowledged messages that the cursor has passed, or comes to; `oldest` is as above."""
+
+
 class MalformedRequest(StreamleaseError):
     """A request is no HTTP, or could be read in two ways."""
 

@@ -30,6 +30,11 @@ class PageTaking:
         self._left = limit
         self._bytes_left = ANSWER_BYTES
 
+    @property
+    def count(self) -> int:
+        """How many messages were taken."""
+        return sum(batch.num_rows for batch in self._batches)
+
     def next_of(self, stream: StreamId) -> int:
         """The offset that comes next of a stream."""
         return self.places.get(stream, (0, False))[0]

@@ -23,7 +23,7 @@ from pydantic_core import to_json
 
 from streamlease.gateway.core.bearer import NotAllowed
 from streamlease.gateway.core.cursors import Cursor, CursorCodec, InvalidCursor
-from streamlease.gateway.core.refusals import TruncatedSince
+from streamlease.gateway.core.refusals import LostSince, TruncatedSince
 from streamlease.gateway.feeds import Feed, Feeds
 from streamlease.gateway.pages.message_page import MessagePage
 from streamlease.gateway.since_reading import SinceReading
@@ -160,6 +160,8 @@ class WebhookDelivery:
             while not self._leaving and self.standing.state is not WebhookState.SUSPENDED:
                 try:
                     await self._once()
+                except LostSince as error:
+                    await self._go_on(error)
                 except (Fenced, TruncatedSince, NotAllowed, InvalidInput):
                     raise
                 except StreamleaseError as error:
@@ -325,6 +327,14 @@ class WebhookDelivery:
         else:
             self._leaving = True  # its slot is read again, and begins what it is now
         return kept
+
+    async def _go_on(self, error: LostSince) -> None:
+        """Behind what Redis lost, which nobody can deliver."""
+        self._unfollow()
+        _logger.warning("webhook %s: %s", self.record.name.id, error)
+        trouble = Trouble("history-lost", str(error), self._means.now(), error.oldest)
+        if await self._settle(self.standing.went_on(error.oldest, trouble)):
+            self._position = self._means.cursors.parse(error.oldest)
 
     async def _give_up(self, kind: str, why: str, oldest: str | None = None) -> None:
         try:

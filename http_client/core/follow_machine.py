@@ -41,8 +41,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
+from streamlease.http.core.follow_pauses import FollowPauses
 from streamlease.http.core.follow_steps import (
     Ask,
     Cancel,
@@ -60,6 +61,7 @@ from streamlease.http.core.follow_steps import (
     SubscriptionMade,
     Woke,
 )
+from streamlease.http.core.gateway_errors import CursorTruncated
 from streamlease.http.core.gateway_pages import GatewayPage, mark
 from streamlease.http.core.quiet_timer import QuietTimer
 from streamlease.protocol.errors import StreamleaseError
@@ -67,8 +69,6 @@ from streamlease.protocol.errors import StreamleaseError
 REMEMBERED = 1024
 """Positions that were left: a push that comes after one of them is late or doubled."""
 
-FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0
-MOST_PUSH_PAUSE = 30.0
 LEAST_BETWEEN_QUESTIONS = 0.02
 
 
@@ -85,14 +85,14 @@ _U, _S, _C, _E = FollowPhase
 TABLE: dict[tuple[FollowPhase, type[FollowEvent]], frozenset[FollowPhase]] = {
     (_U, FollowBegun): frozenset({_S}),
     (_U, QuestionAnswered): frozenset({_S}),
-    (_U, QuestionFailed): frozenset({_E}),
+    (_U, QuestionFailed): frozenset({_S, _E}),
     (_U, Woke): frozenset({_S}),
     (_S, SubscriptionMade): frozenset(),
     (_S, PagePushed): frozenset({_C, _U}),
     (_S, PushEnded): frozenset({_U, _E}),
     (_S, Woke): frozenset({_C}),
     (_C, QuestionAnswered): frozenset({_S, _U}),
-    (_C, QuestionFailed): frozenset({_S, _E}),
+    (_C, QuestionFailed): frozenset({_S, _U, _E}),
     (_C, SubscriptionMade): frozenset(),
     (_C, PagePushed): frozenset(),
     (_C, PushEnded): frozenset({_U}),
@@ -114,6 +114,8 @@ class FollowCounts:
     questions: int = 0
     subscriptions: int = 0
     failed_subscriptions: int = 0
+    losses: int = 0
+    """How often something was not there any more, and was passed over."""
 
 
 class FollowMachine:
@@ -132,10 +134,7 @@ class FollowMachine:
         self._asked_at = -math.inf
         self._subscription: int | None = None
         self._was_pushed = False
-        self._failures = 0
-        self._failing_since: float | None = None
-        self._push_failures = 0
-        self._push_again_at = -math.inf
+        self._pauses = FollowPauses(options.spread, options.patience)
         self.phase = FollowPhase.UNSUBSCRIBED
         self.due: float | None = None
         """When to wake it."""
@@ -166,7 +165,8 @@ class FollowMachine:
     def _on_answered(self, event: QuestionAnswered, now: float) -> Effects:
         if event.question != self._question:
             return []
-        self._question, self._failures, self._failing_since = None, 0, None
+        self._question = None
+        self._pauses.answered()
         page = event.page
         if self._asked not in (self._position, self._chained):  # a push was quicker
             return self._rest(now)
@@ -182,7 +182,7 @@ class FollowMachine:
             self.counts.failed_subscriptions += 1
             self._quiet.found_something()
             if not self._was_pushed:
-                self._push_failed(now)
+                self._pauses.push_failed(now)
             effects.append(self._cancelled())
         full = len(page.messages) >= self._options.limit
         return effects + (self._ask(now, 0.0) if full else self._onward(now))
@@ -191,10 +191,11 @@ class FollowMachine:
         if event.question != self._question:
             return []
         self._question = None
-        if not event.error.retriable or self._lost_patience(now):
+        if self._may_pass_over(event.error):
+            return self._pass_over(event.error, now)
+        if not event.error.retriable or self._pauses.is_enough(now):
             return self._given_up(event.error)
-        self._failures += 1
-        self.due = now + self._pause(self._failures, MOST_PAUSE)
+        self.due = now + self._pauses.after_question()
         self.phase = _U if self._subscription is None else _S
         return []
 
@@ -225,7 +226,8 @@ class FollowMachine:
             return []
         if self._follows(event.after):
             if event.page.messages:
-                self._push_failures, self._was_pushed = 0, True
+                self._pauses.pushed()
+                self._was_pushed = True
                 self._quiet.pushed(now)
             if self.phase is _S:
                 self.due = now + self._quiet.seconds
@@ -240,16 +242,18 @@ class FollowMachine:
             self.phase = _C
             return self._ask(now, 0.0)
         self.counts.failed_subscriptions += 1
-        self._push_failed(now)
+        self._pauses.push_failed(now)
         return [self._cancelled(), *self._onward(now)]
 
     def _on_push_ended(self, event: PushEnded, now: float) -> Effects:
         if event.subscription != self._subscription:
             return []
         self._subscription = None
-        if not self._options.pull and (not event.error.retriable or self._lost_patience(now)):
+        if not self._options.pull and self._may_pass_over(event.error):
+            return self._pass_over(event.error, now)
+        if not self._options.pull and (not event.error.retriable or self._pauses.is_enough(now)):
             return self._given_up(event.error)
-        self._push_failed(now)
+        self._pauses.push_failed(now)
         if self.phase is _C:
             self.phase = _U
             return []
@@ -269,15 +273,15 @@ class FollowMachine:
             idle: a question has just told that there is nothing.
         """
         options = self._options
-        if options.push and now >= self._push_again_at and (self._begun or not options.pull):
+        if options.push and now >= self._pauses.push_again_at and (self._begun or not options.pull):
             return self._subscribe(now)
         self.phase = _U
         if not options.pull:
-            self.due = self._push_again_at
+            self.due = self._pauses.push_again_at
             return []
         wait = options.wait if self._begun else 0.0  # until there is a cursor, time that passes is lost
         if options.push and self._begun:
-            wait = min(wait, self._push_again_at - now)
+            wait = min(wait, self._pauses.push_again_at - now)
         least = self._asked_at + LEAST_BETWEEN_QUESTIONS
         if idle and not wait:
             self._quiet.found_nothing()
@@ -320,33 +324,27 @@ class FollowMachine:
         self._left.extend({mark(self._position), mark(self._chained)} - {mark(page.next)})
         self._position = self._chained = page.next
         self._begun = True
-        self._failing_since = None
+        self._pauses.took()
         if not page.messages:
             return []
         self.counts.taken += len(page.messages)
         return [HandOver(page)]
 
+    def _may_pass_over(self, error: StreamleaseError) -> TypeGuard[CursorTruncated]:
+        return isinstance(error, CursorTruncated) and not self._options.fail_on_loss
+
+    def _pass_over(self, error: CursorTruncated, now: float) -> Effects:
+        """Go on with all that is left."""
+        self.counts.losses += 1
+        effects: Effects = [] if self._subscription is None else [self._cancelled()]
+        self._position = self._chained = error.oldest
+        self._begun = True
+        return [*effects, *self._onward(now)]
+
     def _given_up(self, error: StreamleaseError) -> Effects:
         effects: Effects = [] if self._subscription is None else [self._cancelled()]
         self.phase, self.due = _E, None
         return [*effects, GiveUp(error)]
-
-    # ------------------------------------------------------------ failures
-
-    def _push_failed(self, now: float) -> None:
-        """The first time one that did its work fails, the next one is made at once."""
-        self._push_again_at = now + self._pause(self._push_failures, MOST_PUSH_PAUSE)
-        self._push_failures += 1
-
-    def _pause(self, failures: int, most: float) -> float:
-        if not failures:
-            return 0.0
-        return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 20), most) * (0.5 + self._options.spread)
-
-    def _lost_patience(self, now: float) -> bool:
-        if self._failing_since is None:
-            self._failing_since = now
-        return self._options.patience is not None and now - self._failing_since >= self._options.patience
 
     _handlers: ClassVar[dict[type[FollowEvent], Callable[..., Effects]]] = {
         FollowBegun: _on_begun,

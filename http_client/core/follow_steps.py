@@ -19,6 +19,7 @@ class FollowOptions:
         limit: most messages of an answer.
         spread: from 0 to 1, other for each client, so that not all of them come back at once.
         patience: seconds without a good answer, after which the client gives up; None: never.
+        fail_on_loss: give up where something is not there any more; otherwise go on with all that is left.
     """
 
     push: bool = True
@@ -29,6 +30,7 @@ class FollowOptions:
     limit: int = 1000
     spread: float = 0.5
     patience: float | None = None
+    fail_on_loss: bool = True
 
     def __post_init__(self) -> None:
         if not (self.push or self.pull):

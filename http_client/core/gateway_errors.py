@@ -57,10 +57,13 @@ class GatewayRefused(StreamleaseError):
 
 
 class CursorTruncated(GatewayRefused):
-    """Something behind the cursor is not there any more: go on with `oldest`, which has all that is left."""
+    """Something behind the cursor is not there any more: go on with `oldest`, which has all that is left.
 
-    def __init__(self, why: str, oldest: str) -> None:
-        super().__init__(why, 410, "history-truncated")
+    `problem` is ``history-truncated`` if it was retention that took it, ``history-lost`` if Redis lost it.
+    """
+
+    def __init__(self, why: str, oldest: str, problem: str = "history-truncated") -> None:
+        super().__init__(why, 410, problem)
         self.oldest = oldest
 
 
@@ -115,7 +118,7 @@ def error_of(status: int, body: bytes, pause: str | None = None) -> StreamleaseE
     except (ValueError, KeyError, TypeError, AttributeError):
         return _without_document(status, body, seconds)
     if status == 410 and isinstance(document.get("oldest"), str):
-        return CursorTruncated(why, document["oldest"])
+        return CursorTruncated(why, document["oldest"], name)
     if name in KNOWN:
         return KNOWN[name](why)
     return GatewayRefused(why, status, name, seconds)

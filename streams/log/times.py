@@ -14,7 +14,7 @@ import logging
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from redis.exceptions import ResponseError
 
@@ -161,18 +161,29 @@ async def offsets_after(redis: Redis, moments: Mapping[StreamId, int]) -> dict[S
             return offsets
 
 
+class BeyondTheEnd(InvalidInput):
+    """A stream never had an offset that somebody knows of it, or Redis lost it."""
+
+    def __init__(self, stream: str, offset: int, next: int) -> None:
+        self.stream, self.offset, self.next = stream, offset, next
+        super().__init__(
+            f"stream {stream} never had offset {offset}, its next one is {next}: "
+            f"the offset is of another stream, or Redis lost writes; start from an offset that is there"
+        )
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int, int]]:
+        return type(self), (self.stream, self.offset, self.next)
+
+
 def after_offset(stream: StreamId, offset: int, state: LogState) -> int:
     """The offset right after `offset`, of a stream in that state. -1: from the beginning.
 
     Raises:
         HistoryTruncated: retention removed messages from after `offset`.
-        InvalidInput: the stream never had that offset.
+        BeyondTheEnd: the stream never had that offset.
     """
     if not -1 <= offset < state.next:
-        raise InvalidInput(
-            f"stream {stream} never had offset {offset}, its next one is {state.next}: "
-            f"the offset is of another stream, or Redis lost writes; start from an offset that is there"
-        )
+        raise BeyondTheEnd(str(stream), offset, state.next)
     state.check_exists(stream, offset + 1)
     return offset + 1
 

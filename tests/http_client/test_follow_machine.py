@@ -29,7 +29,7 @@ from streamlease.http.core.follow_steps import (
     Subscribe,
     Woke,
 )
-from streamlease.http.core.gateway_errors import GatewayRefused, GatewayUnavailable
+from streamlease.http.core.gateway_errors import CursorTruncated, GatewayRefused, GatewayUnavailable
 from streamlease.http.core.gateway_pages import GatewayMessage, GatewayPage, mark
 from streamlease.http.core.quiet_timer import QuietTimer
 from streamlease.protocol.errors import InvalidOption
@@ -254,6 +254,26 @@ def test_what_trying_again_does_not_help_against_is_told() -> None:
         assert isinstance(asked, Ask)
         question = asked.question
     assert effects == [GiveUp(down)] and 5.0 <= now < 12.0
+
+
+@pytest.mark.parametrize("pull", [True, False])
+def test_what_is_lost_is_passed_over_if_that_is_wanted(pull: bool) -> None:
+    lost = CursorTruncated("gone", "c9-0", "history-lost")
+    machine = FollowMachine("c0-0", FollowOptions(pull=pull, fail_on_loss=False))
+    assert machine.step(FollowBegun(), 0.0) == [Subscribe(1, "c0-0")]
+    if pull:
+        assert machine.step(Woke(), 1.0) == [Ask(1, "c0-0", 0.0)]
+        assert machine.step(QuestionFailed(1, lost), 1.1) == [Cancel(1), Subscribe(2, "c9-0")]
+    else:
+        assert machine.step(PushEnded(1, lost), 1.1) == [Subscribe(2, "c9-0")]
+    page = GatewayPage((message(0, 9),), "c10-0")
+    assert machine.step(PagePushed(2, mark("c9-0"), page), 1.2) == [HandOver(page)]
+    assert machine.counts.losses == 1
+    machine = FollowMachine("c0-0", FollowOptions(pull=pull))
+    machine.step(FollowBegun(), 0.0)
+    machine.step(Woke(), 1.0)
+    failed = QuestionFailed(1, lost) if pull else PushEnded(machine.counts.subscriptions, lost)
+    assert machine.step(failed, 1.1)[-1] == GiveUp(lost)
 
 
 def test_every_phase_is_left_only_by_the_table() -> None:

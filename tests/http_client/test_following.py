@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from streamlease import http
+from tests.agent.test_holes import lose_tail
 from tests.gateway.conftest import Client
 from tests.gateway.http_client import HttpClient
 from tests.http_client.faulty_proxy import EVERYTHING, Faults, between
@@ -139,3 +140,30 @@ async def test_truncated_history_names_the_cursor_to_go_on_with(client: Client, 
                     await anext(pages)
         async with service.follow("a/#", caught.value.oldest) as pages:
             assert len(await take(pages, 3)) == 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_messages_that_redis_lost_are_told_or_passed_over(
+    client: Client, gateway: HttpClient, mode: str
+) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, 0, 6)
+    async with http.connect(f"http://127.0.0.1:{gateway.port}") as service:
+        quick = {**MODES[mode], "quiet": QUICK}
+        careful = service.follow("a/#", "earliest", **quick)
+        carefree = service.follow("a/#", "earliest", fail_on_loss=False, **quick)
+        async with careful, carefree:
+            for pages in (careful, carefree):
+                assert len(await take(pages, 6)) == 6
+            taking = asyncio.ensure_future(take(carefree, 2))
+            telling = asyncio.ensure_future(take(careful, 1))
+            await lose_tail(client, 4)
+            with pytest.raises(http.CursorTruncated) as told:
+                await telling
+            assert told.value.problem == "history-lost"
+            while not carefree.counts.losses:  # noqa: ASYNC110 (of another task)
+                await asyncio.sleep(0.01)
+            await publish(client, 6, 8)
+            assert [offset for _, offset in await taking] == [7, 8]
+            page = await service.since("a/#", told.value.oldest)
+            assert [message.offset for message in page.messages] == [7, 8]

@@ -156,6 +156,14 @@ class WebhookStanding:
         """Retention took what comes next, while nothing was delivered anyway."""
         return replace(self, trouble=trouble)
 
+    def went_on(self, position: str, trouble: Trouble) -> WebhookStanding:
+        """Redis lost what comes next. What is delivered then does not follow what the callback has."""
+        return (
+            self
+            if self.state is WebhookState.SUSPENDED
+            else replace(self, position=position, told=position, trouble=trouble)
+        )
+
     def resumed(self) -> WebhookStanding:
         """Its subscriber asked for it again: it goes on where it was."""
         return WebhookStanding(self.position, self.told, delivered=self.delivered)
