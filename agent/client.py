@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from streamlease.agent.plain_ways import Since
     from streamlease.agent.subscribing import Joining, Subscription
     from streamlease.agent.subscription import SharedReader
-    from streamlease.catalog.followed import Catalog
+    from streamlease.catalog.followed import Catalog, CatalogFeeds
     from streamlease.catalog.items import PublicationItem
     from streamlease.protocol.acts import Act
     from streamlease.services.client_services import CallOptions, ClientServices, Handlers, ServeOptions
@@ -74,16 +74,13 @@ class Client:
         self._shown = shown_by(self.redis)
         self._agent_lock = asyncio.Lock()
         self._readers: list[SharedReader | EpochGroupReader] = []
-        self._tails: Tails | None = None
 
-    @property
+    @cached_property
     def tails(self) -> Tails:
         """The ends of the streams that anything of this client reads."""
         from streamlease.streams.log.tails import Tails
 
-        if self._tails is None:
-            self._tails = Tails(self.redis)
-        return self._tails
+        return Tails(self.redis)
 
     async def __aenter__(self) -> Client:
         """Check the server; raises StoreUnavailable, or Unsupported if it is too old, or would drop data."""
@@ -114,14 +111,14 @@ class Client:
             self._readers.clear()
 
     async def _disconnect(self) -> None:
-        if "_services" in self.__dict__:
-            await self._services.close()
+        for name in self.__dict__.keys() & {"_feeds", "_services"}:
+            await getattr(self, name).close()
         if self._agent is not None:
             await self._agent.close()
             self._agent = None
         await self._shown.close()
-        if self._tails is not None:
-            await self._tails.close()
+        if "tails" in self.__dict__:
+            await self.tails.close()
         await self.redis.aclose()
 
     async def agent(self) -> Agent:
@@ -325,15 +322,17 @@ class Client:
 
     def catalog(self, collection: str, *, start: str | None = None) -> Catalog:
         """What there is of a collection of the catalog, and each change behind it; as of `Catalog`."""
-        from streamlease.catalog.followed import Catalog
+        return self._feeds.catalog(collection, start)
 
-        return Catalog(self.redis, collection, start)
+    @cached_property
+    def _feeds(self) -> CatalogFeeds:
+        from streamlease.catalog.followed import CatalogFeeds
+
+        return CatalogFeeds(self.redis)
 
     async def lookup(self, topic: str, *, wait: float = 0.0) -> PublicationItem:
         """Somebody who publishes to `topic`; TopicNotFound if nobody comes in `wait` seconds."""
-        from streamlease.catalog.lookup import lookup
-
-        return await lookup(self.redis, topic, wait)
+        return await self._feeds.lookup(topic, wait)
 
     async def command(
         self,

@@ -1,6 +1,7 @@
 """The catalog: a listing of 10,000 items, 1,000 changes a second to 100 followers, followers at rest.
 
-The followers of changes are 25 in each of four processes; a change is seen when its follower hands it out.
+The followers of changes are 25 in each of four processes, and 100 in one; a change is seen when its follower
+hands it out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from streamlease.catalog.own_rows import OwnRows
 from streamlease.streams.redis.connection import ask
 
 ITEMS = 10_000
-PROCESSES, FOLLOWERS = 4, 25
+FOLLOWERS = ((4, 25), (1, 100))
+"""In how many processes, and how many in each."""
 A_SECOND, SECONDS = 1000, 5.0
 REST_SECONDS = 5.0
 """More than it takes until everything is looked at without a push."""
@@ -38,7 +40,7 @@ async def _all(url: str, runs: int) -> list[tuple[str, str]]:
     async with connect(url) as client:
         listed = await _listing(client, runs)
         leases = await _leases(client, runs)
-        told = await _changes(client, url)
+        told = [row for one in FOLLOWERS for row in await _changes(client, url, *one)]
         rest = await _at_rest(client, url)
     return [
         (f"listing of {ITEMS:,} items of processes", f"{listed:.0f} ms"),
@@ -77,13 +79,13 @@ async def _timed(client: Client, collection: str, runs: int) -> float:
     return percentile(taken, 50)
 
 
-async def _changes(client: Client, url: str) -> list[tuple[str, str]]:
+async def _changes(client: Client, url: str, processes: int, followers: int) -> list[tuple[str, str]]:
     own = OwnRows(client.redis)
     others = [
         await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.catalog", url), stdout=asyncio.subprocess.PIPE
+            *(sys.executable, "-m", "bench.catalog", url, str(followers)), stdout=asyncio.subprocess.PIPE
         )
-        for _ in range(PROCESSES)
+        for _ in range(processes)
     ]
     redis = await _redis_process(client)
     for one in others:
@@ -96,17 +98,21 @@ async def _changes(client: Client, url: str) -> list[tuple[str, str]]:
     own.put("services", "end", {"service": "end", "server": "0"})
     await own.settled()
     seen: list[float] = []
+    computed = 0.0
     for one in others:
         out, _ = await one.communicate()
-        seen += map(float, out.split())
+        its, *of_it = map(float, out.split())
+        computed += its
+        seen += of_it
     used = 100 * (_computed(redis) - before) / (time.monotonic() - began)
     await own.close()
     return [
         (
-            f"{A_SECOND:,} changes a second to {PROCESSES * FOLLOWERS} followers: p50, p99 until seen",
+            f"{A_SECOND:,} changes a second to {processes} times {followers} followers: p50, p99 until seen",
             f"{percentile(seen, 50):.0f}, {percentile(seen, 99):.0f} ms",
         ),
-        ("the same, changes seen by each", f"{len(seen) / PROCESSES / FOLLOWERS:,.0f}"),
+        ("the same, changes seen by each", f"{len(seen) / processes / followers:,.0f}"),
+        ("the same, processor of all followers", f"{computed:.1f} s in {SECONDS:.0f} s"),
         ("the same, processor of Redis", f"{used:.0f} %"),
     ]
 
@@ -153,8 +159,8 @@ def _computed(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-async def _follow(url: str) -> None:
-    """Print after how many ms each of some followers saw each change."""
+async def _follow(url: str, followers: int) -> None:
+    """Print the seconds of processor time, and after how many ms each of some followers saw each change."""
     seen: list[float] = []
 
     async def follow(client: Client) -> None:
@@ -170,14 +176,17 @@ async def _follow(url: str) -> None:
 
     ready = asyncio.Semaphore(0)
     async with connect(url) as client, asyncio.TaskGroup() as tasks:
-        for _ in range(FOLLOWERS):
+        for _ in range(followers):
             tasks.create_task(follow(client))
-        for _ in range(FOLLOWERS):
+        for _ in range(followers):
             await ready.acquire()
         sys.stdout.write("follows\n")
         sys.stdout.flush()
+        began = time.process_time()
+    computed = time.process_time() - began
+    sys.stdout.write(f"{computed} ")
     sys.stdout.write(" ".join(f"{one:.1f}" for one in seen))
 
 
 if __name__ == "__main__":
-    asyncio.run(_follow(sys.argv[1]))
+    asyncio.run(_follow(sys.argv[1], int(sys.argv[2])))

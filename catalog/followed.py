@@ -9,64 +9,89 @@
 A change of an item is its removal (``diff`` -1) and its return with other values (1). Where more happened
 than is kept, or Redis lost what was told, all is listed anew, and what differs is told: nothing is missing
 and nothing comes twice, but what came and went meanwhile is not seen.
+
+All followers of one client share what is read (`feed`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
-import json
-import zlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any
 
+from streamlease.catalog.catalog_cursors import CatalogCursor, point_of
+from streamlease.catalog.feed import CatalogChange, CatalogFeed
 from streamlease.catalog.group_sources import LeaderSource, LeaseSource
-from streamlease.catalog.item_sources import ItemChange, Source, differences, home_source, no_cursor
-from streamlease.catalog.items import CatalogItem, check_collection
-from streamlease.protocol.errors import CatalogTruncated, InvalidOption, StoreUnavailable, StreamleaseError
-from streamlease.streams.catalog.changes import ChangesGone
+from streamlease.catalog.item_sources import Source, home_source
+from streamlease.catalog.items import CatalogItem, PublicationItem, check_collection
+from streamlease.protocol.errors import InvalidOption, TopicNotFound
+from streamlease.protocol.topics import check_topic
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.redis.lines.bells import Bells
-from streamlease.streams.tasks import Supervisor
 
-LOOK_SECONDS = 5.0
-"""How often everything is looked at, whatever is pushed."""
-
-GATHER_SECONDS = 0.02
-"""How long more of what is pushed is waited for."""
-
-AGAIN_SECONDS = 0.5
-LONGEST_CURSOR = 1 << 20
+LONGEST_WAIT = 366 * 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogChange:
-    """An item that came (``diff`` 1) or went (-1)."""
+class CatalogFeeds:
+    """The feeds of one client: one for each collection that somebody follows."""
 
-    item: CatalogItem
-    diff: int
-    _cursor: Callable[[], str] | None = field(repr=False, compare=False)
+    def __init__(self, redis: AsyncRedis) -> None:
+        self._redis = redis
+        self._feeds: dict[str, CatalogFeed] = {}
 
-    @property
-    def at(self) -> str | None:
-        """A cursor behind it; None: it and the next one are parts of the same change."""
-        return None if self._cursor is None else self._cursor()
+    def of(self, collection: str) -> CatalogFeed:
+        """The feed of a collection."""
+        feed = self._feeds.get(collection)
+        if feed is None:
+            source = source_of(self._redis, collection)
+            feed = self._feeds[collection] = CatalogFeed(self._redis, collection, source, self._ended)
+        return feed
 
-    def __iter__(self) -> Iterator[Any]:
-        """Item, diff, cursor."""
-        return iter((self.item, self.diff, self.at))
+    def catalog(self, collection: str, start: str | None = None) -> Catalog:
+        """Somebody who follows; as of `Catalog`."""
+        return Catalog(self, collection, start)
+
+    async def lookup(self, topic: str, wait: float) -> PublicationItem:
+        """Somebody who publishes to a topic; see `Client.lookup`.
+
+        Raises:
+            InvalidTopic: it is none. InvalidOption: `wait` is no time.
+            TopicNotFound: nobody publishes to it, or came to within `wait` seconds.
+        """
+        check_topic(topic)
+        if not 0 <= wait <= LONGEST_WAIT:
+            raise InvalidOption(f"wait is {wait}: give seconds, 0 or more")
+        async with self.catalog("publications") as publications:
+            for one in publications.items:
+                if isinstance(one, PublicationItem) and one.topic == topic:
+                    return one
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    async for change in publications:
+                        found = change.item
+                        if change.diff > 0 and isinstance(found, PublicationItem) and found.topic == topic:
+                            return found
+        raise TopicNotFound(
+            f"nobody publishes to {ascii(topic)[:80]}{f', and nobody came in {wait:g} s' if wait else ''}: "
+            f"start its publisher, or wait longer"
+        )
+
+    async def close(self) -> None:
+        """End all of them."""
+        for feed in [*self._feeds.values()]:
+            await feed.close(InvalidOption("the client is closed: what it followed goes no further"))
+
+    def _ended(self, feed: CatalogFeed) -> None:
+        if self._feeds.get(feed.collection) is feed:
+            del self._feeds[feed.collection]
 
 
 class Catalog:
     """``client.catalog(...)``: an async context manager and iterator of changes.
 
     Args:
+        feeds: of the client.
         collection: such as ``leaders``.
         start: a cursor, to go on behind it; None: with all that there is.
 
@@ -74,19 +99,14 @@ class Catalog:
         InvalidInput: there is no such collection, or the cursor is none.
     """
 
-    def __init__(self, redis: AsyncRedis, collection: str, start: str | None = None) -> None:
+    def __init__(self, feeds: CatalogFeeds, collection: str, start: str | None = None) -> None:
         self._collection = check_collection(collection)
-        self._start = None if start is None else _decoded(collection, start)
-        self._redis = redis
-        self._source: Source = _source(redis, collection)
-        self._tasks = Supervisor(f"catalog {collection}", self._failed)
-        self._changed = asyncio.Event()
-        self._error: StreamleaseError | None = None
-        self._known: dict[str, CatalogItem] = {}
-        """By key; with a `start` only what changed since."""
+        self._start = None if start is None else point_of(collection, start)
+        self._whole = start is None
+        self._feeds = feeds
+        self._feed: CatalogFeed | None = None
+        self._cursor = CatalogCursor(collection, self._start)
         self._due: deque[CatalogChange] = deque()
-        self._open = False
-        self._following = False
         self.items: Counter[CatalogItem] = Counter()
         """How many there are of each item: at the point, and as far as changes were handed out."""
 
@@ -98,19 +118,20 @@ class Catalog:
             Unsupported: something is damaged.
             StoreUnavailable, StoreRefused.
         """
-        if self._start is None:
-            self._known = await self._source.everything()
-            self.items = Counter(self._known.values())
-        else:
-            await self._source.go_on(self._start)
-        self._open = True
+        feed = self._feeds.of(self._collection)
+        beginning = await feed.begin(self, self._start)
+        self._feed = feed
+        self.items = beginning.items
+        self._due.extend(beginning.changes)
+        self._cursor = beginning.cursor
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._open = False
-        await self._tasks.close()
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            await feed.leave(self)
 
     def __aiter__(self) -> AsyncIterator[CatalogChange]:
         return self
@@ -119,93 +140,63 @@ class Catalog:
         """The next change.
 
         Raises:
-            CatalogTruncated: what came behind `start` is not kept any more.
+            CatalogTruncated: with a `start`: it was left far behind, and what came then is not kept any more.
             Unsupported: something is damaged.
         """
-        if not self._open:
-            raise InvalidOption("it is not open: write 'async with client.catalog(...) as ...'")
-        if not self._following:
-            self._following = True
-            bells = Bells(f"news of {self._collection}", self._redis, self._tasks)
-            self._source.watch(bells, self._changed)
-            self._changed.set()
         while not self._due:
-            if self._error is not None:
-                raise self._error
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._changed.wait()
-                    await asyncio.sleep(GATHER_SECONDS)
-            if not self._changed.is_set():
-                self._source.look_again()
-            self._changed.clear()
-            try:
-                self._take(await self._news())
-            except StoreUnavailable:
-                # What is there is told when Redis answers again.
-                self._source.look_again()
-                await asyncio.sleep(AGAIN_SECONDS)
-                self._changed.set()
+            await self._more()
         change = self._due.popleft()
-        self.items[change.item] += change.diff
-        if not self.items[change.item]:
-            del self.items[change.item]
+        self._count(change)
         return change
+
+    def ready(self) -> list[CatalogChange]:
+        """The changes that can be had without waiting."""
+        changes = [*self._due]
+        self._due.clear()
+        for change in changes:
+            self._count(change)
+        return changes
 
     @property
     def at(self) -> str:
         """A cursor behind all that was read, to go on there."""
-        return _encoded(self._collection, self._source.at)
+        return self._cursor.text
 
-    async def _news(self) -> list[ItemChange]:
-        try:
-            return await self._source.news()
-        except ChangesGone:
-            if self._start is not None:
-                raise CatalogTruncated(self._collection) from None
-        return differences(self._known, await self._source.everything())
+    async def _more(self) -> None:
+        feed = self._feed
+        if feed is None:
+            raise InvalidOption("it is not open: write 'async with client.catalog(...) as ...'")
+        changes = await feed.more(self)
+        if changes is None:
+            changes = await self._left_behind(feed)
+        self._due.extend(changes)
+        self._cursor = feed.cursor
 
-    def _take(self, changes: list[ItemChange]) -> None:
-        for number, (key, former, item, point) in enumerate(changes, 1):
-            before = former if self._start is not None and key not in self._known else self._known.get(key)
-            behind = self._source.at if number == len(changes) else point
-            at = None if behind is None else partial(_encoded, self._collection, behind)
-            if item is not None:
-                self._known[key] = item
-            else:
-                self._known.pop(key, None)
-            if before is item or before == item:
-                continue
-            if before is not None:
-                self._due.append(CatalogChange(before, -1, None if item is not None else at))
-            if item is not None:
-                self._due.append(CatalogChange(item, 1, at))
+    async def _left_behind(self, feed: CatalogFeed) -> list[CatalogChange]:
+        if not self._whole:
+            return (await feed.begin(self, self._cursor.point)).changes
+        now, before = feed.items, self.items
+        differing = [(item, now[item] - before[item]) for item in {**before, **now}]
+        steps = [(item, 1 if diff > 0 else -1) for item, diff in differing for _ in range(abs(diff))]
+        steps.sort(key=lambda step: step[1])
+        return [
+            CatalogChange(item, diff, feed.cursor if number == len(steps) else None)
+            for number, (item, diff) in enumerate(steps, 1)
+        ]
 
-    def _failed(self, name: str, error: StreamleaseError) -> None:
-        self._error = error
-        self._changed.set()
+    def _count(self, change: CatalogChange) -> None:
+        items, item = self.items, change.item
+        count = items.get(item, 0) + change.diff
+        if count:
+            items[item] = count
+        else:
+            items.pop(item, None)
 
 
-def _source(redis: AsyncRedis, collection: str) -> Source:
+def source_of(redis: AsyncRedis, collection: str) -> Source:
+    """Where a collection comes from."""
     if collection == "leaders":
         return LeaderSource(redis)
     if collection == "leases":
         return LeaseSource(redis)
     return home_source(redis, collection)
-
-
-def _encoded(collection: str, point: Any) -> str:
-    text = json.dumps([collection, point], separators=(",", ":")).encode()
-    return base64.urlsafe_b64encode(zlib.compress(text)).rstrip(b"=").decode()
-
-
-def _decoded(collection: str, cursor: str) -> Any:
-    try:
-        raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        text = zlib.decompressobj().decompress(raw, LONGEST_CURSOR)
-        name, at = json.loads(text)
-    except (binascii.Error, zlib.error, ValueError, TypeError):
-        raise no_cursor(collection) from None
-    if name != collection:
-        raise no_cursor(collection)
-    return at

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from streamlease.catalog.item_sources import ItemChange, differences, no_cursor
+from streamlease.catalog.catalog_cursors import no_cursor
+from streamlease.catalog.item_sources import POINT, ItemChange, differences
 from streamlease.catalog.items import CatalogItem, LeaderItem, LeaseItem
 from streamlease.leader.journal import Recovery, recover, recover_behind, recover_upto
-from streamlease.protocol.errors import CatalogTruncated
+from streamlease.protocol.errors import CatalogTruncated, InvalidTopic
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.groups import Groups
@@ -66,6 +67,9 @@ class GroupSource:
         """All items, by key."""
         self._due.update(self._items)
         await self._look()
+        return self._all()
+
+    def _all(self) -> dict[str, CatalogItem]:
         return {key: item for items in self._items.values() for key, item in items.items()}
 
     async def news(self) -> list[ItemChange]:
@@ -116,8 +120,8 @@ class LeaderSource(GroupSource):
         items = [item for one in self._items.values() for item in one.values()]
         return {item.subscription: [item.host, item.term] for item in items if isinstance(item, LeaderItem)}
 
-    async def go_on(self, at: Any) -> None:
-        """Begin at a point that was told before.
+    async def since(self, at: Any) -> list[ItemChange]:
+        """What changed from a point that was told before.
 
         Raises:
             InvalidInput: it is no such point.
@@ -125,11 +129,12 @@ class LeaderSource(GroupSource):
         if not isinstance(at, Mapping):
             raise no_cursor("leaders")
         try:
-            for name, (host, term) in at.items():
-                self._items[name] = {name: LeaderItem(subscription=name, host=host, term=term)}
+            former = {
+                name: LeaderItem(subscription=name, host=host, term=term) for name, (host, term) in at.items()
+            }
         except (TypeError, ValueError):
             raise no_cursor("leaders") from None
-        self._due.update(self._items)
+        return differences(former, self._all())
 
     async def _read(self, groups: list[SharedSubscription]) -> dict[str, dict[str, CatalogItem]]:
         records = await leadership.read_all(self._redis, [group.id for group in groups])
@@ -154,8 +159,8 @@ class LeaseSource(GroupSource):
         """The point up to which everything was told."""
         return {name: self._folded[name].last_id.decode() for name in self._items if name in self._folded}
 
-    async def go_on(self, at: Any) -> None:
-        """Begin at a point that was told before.
+    async def since(self, at: Any) -> list[ItemChange]:
+        """What changed from a point that was told before.
 
         Raises:
             CatalogTruncated: what came behind it is not kept any more.
@@ -163,17 +168,22 @@ class LeaseSource(GroupSource):
         """
         if not isinstance(at, Mapping):
             raise no_cursor("leases")
+        former: dict[str, CatalogItem] = {}
         for name, last_id in at.items():
             try:
-                group = SharedSubscription.parse(name)
-                folded = await recover_upto(self._redis, group.id, last_id.encode("ascii"))
-            except (AttributeError, UnicodeEncodeError):
+                group, last = SharedSubscription.parse(name), last_id.encode("ascii")
+            except (AttributeError, UnicodeEncodeError, InvalidTopic):
                 raise no_cursor("leases") from None
+            if not POINT.fullmatch(last_id):
+                raise no_cursor("leases")
+            if self.at.get(name) == last_id:
+                former |= self._items[name]
+                continue
+            folded = await recover_upto(self._redis, group.id, last)
             if folded is None:
                 raise CatalogTruncated("leases")
-            self._folded[name] = folded
-            self._items[name] = _leases(name, folded)
-        self._due.update(self._items)
+            former |= _leases(name, folded)
+        return differences(former, self._all())
 
     async def _read(self, groups: list[SharedSubscription]) -> dict[str, dict[str, CatalogItem]]:
         found = {}

@@ -7,17 +7,22 @@ hosts and what processes make have logs of their changes beside them; for groups
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+from streamlease.catalog.catalog_cursors import no_cursor
 from streamlease.catalog.items import CatalogItem, item_of
-from streamlease.protocol.errors import CatalogTruncated, InvalidInput
+from streamlease.catalog.sweeping import remove_what_is_over
+from streamlease.protocol.errors import CatalogTruncated, Indefinite, StoreRefused
 from streamlease.registry.keys import HOSTS_INFO
-from streamlease.streams.catalog.changes import PAGE, ChangesGone, changes_behind, list_rows
+from streamlease.streams.catalog.changes import PAGE, ChangesGone, RowChange, changes_behind, list_rows
 from streamlease.streams.catalog.keys import CATALOG, HOSTS, SPACES, TOPICS, Home, rows
 from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.bells import Bells
+
+POINT = re.compile(r"\d{1,20}-\d{1,20}")
 
 
 class ItemChange(NamedTuple):
@@ -25,6 +30,7 @@ class ItemChange(NamedTuple):
 
     key: str
     former: CatalogItem | None
+    """Of `since` alone: whoever has a snapshot knows it."""
     item: CatalogItem | None
     at: Any = None
     """The point behind it; None: the newest one is behind all that is told together."""
@@ -46,11 +52,14 @@ class Source(Protocol):
     async def everything(self) -> dict[str, CatalogItem]:
         """All items, by key: the newest point."""
 
-    async def go_on(self, at: Any) -> None:
-        """Begin at a point that was told before, in another process perhaps.
+    async def since(self, at: Any) -> list[ItemChange] | None:
+        """What changed from a point that was told before, in another process perhaps, up to `self.at`.
+
+        Returns:
+            None: `self.at` is not there any more; ask for `news` first.
 
         Raises:
-            CatalogTruncated: what came behind it is not kept any more.
+            CatalogTruncated: what came behind `at` is not kept any more.
             InvalidInput: it is no such point.
         """
 
@@ -78,12 +87,15 @@ class HomeSource:
         self._key = key
         self._of_processes = of_processes
         self._at = ""
+        self._sweeps = of_processes
+        """Whether what a process made is to be removed when its lease is over; observers may not."""
+        self._looks = False
 
     def watch(self, bells: Bells, changed: asyncio.Event) -> None:
         bells.watch_channel(self._home.told, changed)
 
     def look_again(self) -> None:
-        pass
+        self._looks = True
 
     @property
     def at(self) -> str:
@@ -91,33 +103,58 @@ class HomeSource:
 
     async def everything(self) -> dict[str, CatalogItem]:
         listed = await list_rows(self._redis, self._home, self._key, self._of_processes)
+        if listed.over and await self._swept():
+            listed = await list_rows(self._redis, self._home, self._key, self._of_processes)
         self._at = listed.at
         return {key: item_of(self._collection, key, text) for key, text in listed.rows.items()}
 
-    async def go_on(self, at: Any) -> None:
-        if not isinstance(at, str):
+    async def since(self, at: Any) -> list[ItemChange] | None:
+        if not isinstance(at, str) or not POINT.fullmatch(at):
             raise no_cursor(self._collection)
-        self._at = at
-        try:
-            await changes_behind(self._redis, self._home, at)
-        except ChangesGone:
-            raise CatalogTruncated(self._collection) from None
-
-    async def news(self) -> list[ItemChange]:
         found: list[ItemChange] = []
         while True:
-            changes = await changes_behind(self._redis, self._home, self._at)
-            for change in changes:
-                self._at = change.at
-                if change.collection == self._collection:
-                    former = self._item(change.key, change.former)
-                    item = self._item(change.key, change.row)
-                    found.append(ItemChange(change.key, former, item, change.at))
+            try:
+                changes = await changes_behind(self._redis, self._home, at, self._at)
+            except ChangesGone:
+                raise CatalogTruncated(self._collection) from None
+            found += [self._changed(one, former=True) for one in changes if self._is_mine(one)]
+            at = changes[-1].at if changes else at
             if len(changes) < PAGE:
+                return found if at == self._at else None
+
+    async def news(self) -> list[ItemChange]:
+        if self._looks and await self._swept():
+            self._looks = False
+        found: list[ItemChange] = []
+        at = self._at
+        while True:
+            changes = await changes_behind(self._redis, self._home, at)
+            found += [self._changed(one) for one in changes if self._is_mine(one)]
+            at = changes[-1].at if changes else at
+            if len(changes) < PAGE:
+                self._at = at
                 return found
+
+    def _is_mine(self, change: RowChange) -> bool:
+        return change.collection == self._collection
+
+    def _changed(self, change: RowChange, *, former: bool = False) -> ItemChange:
+        before = self._item(change.key, change.former) if former else None
+        return ItemChange(change.key, before, self._item(change.key, change.row), change.at)
 
     def _item(self, key: str, text: str) -> CatalogItem | None:
         return item_of(self._collection, key, text) if text else None
+
+    async def _swept(self) -> bool:
+        """Remove what processes made whose lease is over; False: that is for others to do."""
+        if self._sweeps:
+            try:
+                await remove_what_is_over(self._redis)
+            except Indefinite:
+                return False  # the next look sees to it
+            except StoreRefused:
+                self._sweeps = False
+        return self._sweeps
 
 
 def differences(former: Mapping[str, CatalogItem], items: Mapping[str, CatalogItem]) -> list[ItemChange]:
@@ -138,8 +175,3 @@ def home_source(redis: AsyncRedis, collection: str) -> HomeSource:
     if collection == "hosts":
         return HomeSource(redis, collection, HOSTS, HOSTS_INFO)
     return HomeSource(redis, collection, CATALOG, rows(collection), of_processes=True)
-
-
-def no_cursor(collection: str) -> InvalidInput:
-    """The error of a cursor that was not told by a follower of `collection`."""
-    return InvalidInput(f"the cursor is none of {collection}: use 'at' of an answer, as it is")

@@ -14,6 +14,16 @@ class CatalogItem(BaseModel):
     """One item. It is equal to another one that says the same."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+    __slots__ = ("_hash",)
+
+    def __hash__(self) -> int:
+        """As of its values, and computed once: each follower counts each item."""
+        try:
+            found: int = object.__getattribute__(self, "_hash")
+        except AttributeError:
+            found = hash((type(self).__name__, *self.__dict__.values()))
+            object.__setattr__(self, "_hash", found)
+        return found
 
 
 class SpaceItem(CatalogItem):

@@ -19,10 +19,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from streamlease.catalog.sweeping import change_rows
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
-from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, rows
-from streamlease.streams.redis.connection import Argument, AsyncRedis
-from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.published_topics import note_topics
 from streamlease.streams.tasks import Supervisor
 
@@ -35,8 +34,6 @@ GATHER_SECONDS = 0.01
 
 MOST_TOGETHER = 500
 """Rows written in one act."""
-
-_PROCESS = load_script("streamlease.catalog", "process")
 
 
 class OwnRows:
@@ -170,16 +167,7 @@ class OwnRows:
                 self._topics.pop(one, None)
 
     async def _run_script(self, changes: list[str], *, ttl: float, anew: bool = False) -> bool:
-        names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE)]
-        arguments: list[Argument] = [
-            self.process,
-            round(ttl * 1000),
-            CATALOG.told,
-            " ".join(MADE),
-            int(anew),
-            *changes,
-        ]
-        return bool(await _PROCESS.run(self._redis, names, arguments))
+        return await change_rows(self._redis, self.process, round(ttl * 1000), changes, anew=anew)
 
     def _failed(self, name: str, error: StreamleaseError) -> None:
         self._defect = error

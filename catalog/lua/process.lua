@@ -61,6 +61,10 @@ for _, process in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.for
     forget(process, 1000)
   end
 end
+-- A listing does not show what stands on a lease that is over: so it leaves and comes anew.
+if (tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or '') or now) < now then
+  forget(ARGV[1])
+end
 if ttl == 0 then
   forget(ARGV[1])
   return 1

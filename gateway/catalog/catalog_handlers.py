@@ -7,7 +7,8 @@ comes. An event without data, behind the items, is the cursor of all of them.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
@@ -23,7 +24,9 @@ from streamlease.protocol.errors import InvalidInput, InvalidOption, Streamlease
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.catalog.followed import Catalog, CatalogChange
+    from streamlease.catalog.feed import CatalogChange
+    from streamlease.catalog.followed import Catalog
+    from streamlease.catalog.items import CatalogItem
 
 CATALOG = "/v1/catalog/"
 PARAMETERS = {"follow", "from"}
@@ -104,7 +107,7 @@ async def _send(call: HttpCall, followed: Catalog, gone: asyncio.Future[None], *
             out = b": nothing new\n\n"
             if change.done():
                 found, change = change.result(), None
-                out = _event(found.item, found.diff, found.at)
+                out = b"".join(_event(one.item, one.diff, one.at) for one in (found, *followed.ready()))
     except StreamleaseError as error:
         last = b"event: problem\ndata: %b\n\n" % to_json(problem(error))
         await call.send({"type": "http.response.body", "body": last, "more_body": False})
@@ -113,6 +116,12 @@ async def _send(call: HttpCall, followed: Catalog, gone: asyncio.Future[None], *
             change.cancel()
 
 
-def _event(item: Any, diff: int, at: str | None) -> bytes:
+def _event(item: CatalogItem, diff: int, at: str | None) -> bytes:
     id = b"" if at is None else b"id: %b\n" % at.encode()
-    return id + b"data: %b\n\n" % to_json({"item": item, "diff": diff})
+    return id + _data(item, diff)
+
+
+@lru_cache(maxsize=4096)
+def _data(item: CatalogItem, diff: int) -> bytes:
+    """The same for all who follow."""
+    return b"data: %b\n\n" % to_json({"item": item, "diff": diff})

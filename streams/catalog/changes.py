@@ -33,6 +33,8 @@ class Listed(NamedTuple):
 
     at: str
     rows: dict[str, str]
+    over: int
+    """Processes whose lease is over, but whose rows nobody removed yet."""
 
 
 class RowChange(NamedTuple):
@@ -63,11 +65,15 @@ async def list_rows(redis: AsyncRedis, home: Home, rows: str, of_processes: bool
             for key, row in zip(pairs[::2], pairs[1::2], strict=True)
             if not gone or key.partition(b"/")[0] + b"/" not in gone
         },
+        len(gone),
     )
 
 
-async def changes_behind(redis: AsyncRedis, home: Home, at: str) -> list[RowChange]:
+async def changes_behind(redis: AsyncRedis, home: Home, at: str, upto: str = "+") -> list[RowChange]:
     """What changed behind a point, in order; `PAGE` changes at most.
+
+    Args:
+        upto: the last change that is wanted.
 
     Raises:
         ChangesGone: the change at the point is gone.
@@ -75,7 +81,7 @@ async def changes_behind(redis: AsyncRedis, home: Home, at: str) -> list[RowChan
         StoreUnavailable, StoreRefused.
     """
     first = "-" if at == BEGINNING else at
-    (entries,) = await ask(redis, [("XRANGE", home.changes, first, "+", "COUNT", PAGE + 1)])
+    (entries,) = await ask(redis, [("XRANGE", home.changes, first, upto, "COUNT", PAGE + 1)])
     found = [_change(home, entry_id, fields) for entry_id, fields in entries]
     if at == BEGINNING:
         if found and found[0][1] != 1:
