@@ -1,0 +1,199 @@
+"""The first command on a new machine: old Pythons, no network, an interruption, and how far it is."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.servers import ROOT
+
+RUN = ROOT / "run.py"
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that installs packages, with notes and log of its own."""
+    from scripts.setting_up import packages, progress
+
+    (tmp_path / ".venv").mkdir()
+    monkeypatch.setattr(packages, "NOTES", tmp_path / ".venv" / "unfinished")
+    monkeypatch.setattr(packages, "CACHE", tmp_path)
+    monkeypatch.setattr(progress, "LOG", tmp_path / "setup.log")
+    monkeypatch.setattr(progress, "ROOT", tmp_path)
+    return packages
+
+
+def old_pythons() -> Iterator[str]:
+    """Those of this machine that are too old, on PATH or beside the Python that runs this."""
+    names = ("python2", "python2.7", "python3.6", "python3.8", "python3.10")
+    places = [*Path(sys.base_prefix).parent.glob("*/bin")]
+    for found in [shutil.which(name) for name in names] + [str(one / "python") for one in places]:
+        if found is None or not Path(found).exists():
+            continue
+        told = "import sys; print(sys.version_info[:2] < (3, 11))"
+        asked = subprocess.run([found, "-c", told], capture_output=True, check=False)
+        if asked.stdout.strip() == b"True":
+            yield found
+
+
+def test_an_old_python_is_told_in_one_line() -> None:
+    for python in old_pythons():
+        done = subprocess.run([python, str(RUN), "demo"], capture_output=True, text=True, check=False)
+        (line,) = done.stderr.splitlines()
+        assert done.returncode == 1
+        assert line.startswith("run.py: this is Python "), (python, line)
+
+
+def test_run_py_is_a_program_for_any_python() -> None:
+    """Nothing in it that Python 2.7 or 3.6 cannot parse, also where none of these is at hand."""
+    for node in ast.walk(ast.parse(RUN.read_text())):
+        assert not isinstance(node, ast.JoinedStr | ast.AnnAssign | ast.NamedExpr | ast.Starred)
+        assert not isinstance(node, ast.ImportFrom) or node.module != "__future__"
+        if isinstance(node, ast.FunctionDef):
+            assert node.returns is None and not any(one.annotation for one in node.args.args)
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ({"python3.12", "uv"}, "run 'python3.12 run.py demo', which is here"),
+        ({"uv"}, "run 'uv run --no-project --python 3.13 run.py demo', which brings one"),
+        (set(), "install one of these, and run such as 'python3.13 run.py demo'"),
+    ],
+)
+def test_it_says_which_python_will_do(there: set[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import run
+
+    monkeypatch.setattr(run, "runs", there.__contains__)
+    monkeypatch.setattr(sys, "argv", ["run.py", "demo"])
+    for version in ((2, 7), (3, 6), (3, 10), (3, 14)):
+        assert run.refusal(version, False).endswith(said)
+    assert [run.refusal((3, minor), False) for minor in (11, 12, 13)] == ["", "", ""]
+    assert "WSL" in run.refusal((3, 12), True)
+
+
+def test_an_interrupted_installation_goes_on_with_the_portion_that_was_under_way(
+    packages: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[list[str], bool]] = []
+    left = 3
+
+    def install(command: list[Any], **_: object) -> None:
+        nonlocal left
+        names = [one.partition("==")[0] for one in packages.requirements_of(Path(command[-1]).read_text())]
+        asked.append((names, "--ignore-installed" in command))
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(packages, "watched", install)
+    packages.note({"fresh": True, "done": []})
+    with pytest.raises(KeyboardInterrupt):
+        packages.install_with_pip("base")
+    assert len(packages.notes()["done"]) == 2
+    packages.install_with_pip("base")
+    wanted = [
+        [pin.partition("==")[0] for pin in some]
+        for name in ("build", "base")
+        for some in packages.portions(packages.requirements(name))
+    ]
+    assert [names for names, _ in asked] == [*wanted[:3], *wanted[2:]]
+    assert [again for _, again in asked] == [False, False, False, True, *[False] * (len(wanted) - 3)]
+    flat = [name for some in wanted for name in some]
+    assert len(flat) == len(set(flat)) + 1  # setuptools is in both
+    assert ["pyspark"] in wanted
+
+
+def test_an_interrupted_update_begins_anew(packages: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def install(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(packages, "watched", install)
+    with pytest.raises(KeyboardInterrupt):
+        packages.install_with_pip("base")
+    assert packages.notes() is None
+    assert packages.venv_is_usable() is False
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"fresh": true}', "null"])
+def test_notes_that_make_no_sense_begin_anew(packages: ModuleType, content: str) -> None:
+    packages.NOTES.write_text(content)
+    assert packages.notes() is None
+    assert packages.venv_is_usable() is False
+
+
+def test_where_uv_fails_pip_tries(
+    packages: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packages.note({"fresh": True, "done": []})
+    assert packages.install_with_uv("/bin/false", "base") is False
+    assert json.loads(packages.NOTES.read_text()) == {"fresh": True, "done": []}
+    assert "trying pip" in capsys.readouterr().err
+
+
+OFFLINE = """
+WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError("Failed to establish")'
+ERROR: Could not find a version that satisfies the requirement setuptools==83.0.0 (from versions: none)
+ERROR: No matching distribution found for setuptools==83.0.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (OFFLINE, "the package index cannot be reached"),
+        (OFFLINE.replace("NewConnectionError", "SSLError('CERTIFICATE_VERIFY_FAILED')"), "SSL_CERT_FILE"),
+        ("ERROR: No space left on device\nmore", "ERROR: No space left on device"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES\n", "ERROR: THESE PACKAGES"),
+        ("", "it ended with status 3"),
+    ],
+)
+def test_what_went_wrong_is_one_line(
+    packages: ModuleType, printed: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from scripts.setting_up.progress import watched
+    from scripts.setting_up.steps import SetupError
+
+    program = f"import sys; print({printed!r}); sys.exit(3)"
+    with pytest.raises(SetupError, match=said) as caught:
+        watched([sys.executable, "-c", program], failed="cannot install the packages")
+    assert "\n" not in str(caught.value)
+    assert ("does not answer; trying again" in capsys.readouterr().err) is ("Retrying" in printed)
+
+
+def test_how_far_pip_is(tmp_path: Path) -> None:
+    from scripts.setting_up.progress import PipProgress
+
+    progress = PipProgress(40)
+    progress.downloads = tmp_path
+    progress.skip(12)
+    told = []
+    (tmp_path / "pip-unpack-1").mkdir()
+    (tmp_path / "pip-unpack-1" / "pyspark-4.3.0.tar.gz").write_bytes(b"x" * 3_000_000)
+    for line in (
+        "Ignoring colorama: markers 'sys_platform == \"win32\"' don't match your environment",
+        "Collecting pyspark==4.3.0 (from -r requirements)",
+        "  Downloading pyspark-4.3.0.tar.gz (456.1 MB)",
+        "  Building wheel for pyspark (pyproject.toml): started",
+        "Installing collected packages: pyspark",
+    ):
+        progress.hear(line)
+        told.append(progress.text())
+    progress.skip(0)
+    assert told == [
+        "package 13 of 40",
+        "package 14 of 40: pyspark",
+        "package 14 of 40: downloading pyspark-4.3.0.tar.gz, 3 of 456 MB",
+        "package 14 of 40: building pyspark",
+        "package 14 of 40: writing files",
+    ]
+    assert progress.text() == "package 14 of 40"
