@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
+    from streamlease.agent.collections.catalog_messages import CatalogMessages
     from streamlease.agent.collections.collection import Collection
     from streamlease.agent.epochs.epoch_reading import EpochMode, EpochSubscription
     from streamlease.agent.epochs.group_reader import EpochGroupReader
@@ -242,8 +243,8 @@ class Client:
         max_batch: int = 1000,
         schema: SchemaLike | None = None,
         epochs: EpochMode | Literal["off"] = "off",
-    ) -> PlainSubscription | EpochSubscription:
-        """All messages of `filter` from one point on and then as they come, without a group.
+    ) -> PlainSubscription | EpochSubscription | CatalogMessages:
+        """All messages of `filter`, or changes of ``$catalog/NAME``, from one point on, without a group.
 
         Args:
             start: ``earliest``, ``latest``, an offset, offsets by stream, or a datetime: then or later.
@@ -259,8 +260,8 @@ class Client:
         """
         from streamlease.agent.plain_ways import read_plain
 
-        own, options = (self.redis, self.tails, self.spaces, self.agent), (max_batch, schema)
-        return read_plain(*own, filter, start, epochs, *options, follow=True, shown=self._shown)
+        own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self._shown)
+        return read_plain(*own, filter, start, epochs, max_batch, schema, follow=True)
 
     @overload
     def history(
@@ -278,7 +279,7 @@ class Client:
         max_batch: int = 1000,
         schema: SchemaLike | None = None,
         epochs: Literal["atomic", "off"] = "off",
-    ) -> PlainSubscription | EpochSubscription:
+    ) -> PlainSubscription | EpochSubscription | CatalogMessages:
         """What is there of `filter` after the point `since`, up to now; then the iteration ends.
 
         Args:
@@ -288,8 +289,8 @@ class Client:
         """
         from streamlease.agent.plain_ways import after, read_plain
 
-        own, options = (self.redis, self.tails, self.spaces, self.agent), (max_batch, schema)
-        return read_plain(*own, filter, after(since), epochs, *options, follow=False, shown=self._shown)
+        own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self._shown)
+        return read_plain(*own, filter, after(since), epochs, max_batch, schema, follow=False)
 
     def collection(self, filter: str, *, start: Mapping[str, int] | None = None) -> Collection:
         """What is there of collections at one point (`items`), and then each change behind it, once.

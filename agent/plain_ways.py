@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from streamlease.agent.collections.catalog_messages import CatalogMessages
 from streamlease.agent.epochs.epoch_reading import EpochSubscription, checked_mode
 from streamlease.agent.listening import PlainSubscription
 from streamlease.agent.selecting import ByFilter, WholeSpace, check_plain
 from streamlease.catalog.shown import Shown
 from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.topics import is_of_catalog
 from streamlease.registry.starts import Start
 from streamlease.streams.entries.schemas import SchemaLike
 from streamlease.streams.log.tails import Tails
@@ -20,6 +22,7 @@ from streamlease.streams.spaces.spaces import SpaceStore
 
 if TYPE_CHECKING:
     from streamlease.agent.membership.agent import Agent
+    from streamlease.catalog.followed import Catalog
 
 Since = int | datetime | Mapping[str, int] | None
 """The last offset that is known already, of each stream or by stream, or a moment; None: nothing is known."""
@@ -52,6 +55,8 @@ def read_plain(
     tails: Tails,
     spaces: SpaceStore,
     agent: Callable[[], Awaitable[Agent]],
+    catalog: Callable[[str], Catalog],
+    shown: Shown,
     filter: str,
     start: Start,
     epochs: str,
@@ -59,14 +64,18 @@ def read_plain(
     schema: SchemaLike | None,
     *,
     follow: bool,
-    shown: Shown,
-) -> PlainSubscription | EpochSubscription:
+) -> PlainSubscription | EpochSubscription | CatalogMessages:
     """What ``client.listen`` and ``client.history`` return; see there.
 
     Raises:
         InvalidTopic, InvalidOption: an argument is not acceptable.
+        InvalidInput: the catalog has no such collection.
     """
     check_plain(filter)
+    if is_of_catalog(filter):
+        if epochs != "off" or schema is not None:
+            raise InvalidOption(f"{ascii(filter)[:80]} has no epochs and no schema: leave them out")
+        return CatalogMessages(filter, catalog, start, follow=follow, max_batch=max_batch, shown=shown)
     common: dict[str, Any] = {
         "follow": follow,
         "schema": schema,

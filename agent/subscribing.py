@@ -22,7 +22,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.ids import check_name, random_token
 from streamlease.protocol.quantities import parse_count
-from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription
+from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription, is_of_catalog
 from streamlease.registry.groups import Declaration, Groups
 from streamlease.registry.starts import Start, check_start
 from streamlease.streams.entries.schemas import Schema, SchemaLike
@@ -92,6 +92,11 @@ class Subscribing:
                 f"or read all of it without a group by client.listen(FILTER) or client.history(FILTER)"
             )
         shared = SharedSubscription.parse(subscription)
+        if is_of_catalog(shared.filter):
+            raise InvalidOption(
+                f"{ascii(subscription)[:80]}: nobody shares the catalog out, so it is read without a group: "
+                f"use client.listen('{shared.filter}')"
+            )
         if name is not None:
             check_name("static name", name)
         if max_batch is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from functools import lru_cache
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -156,7 +157,11 @@ def check_collection(name: str) -> str:
         InvalidInput: it has not.
     """
     if name not in ITEMS:
-        raise InvalidInput(f"the catalog has no collection {ascii(name)[:80]}: it has {', '.join(ITEMS)}")
+        near = difflib.get_close_matches(name.lower(), ITEMS, 1, 0.6)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise InvalidInput(
+            f"the catalog has no collection {ascii(name)[:80]}: {meant}it has {', '.join(ITEMS)}"
+        )
     return name
 
 

@@ -18,6 +18,8 @@ MAX_BYTES = 65_535
 """Longest topic or filter, in bytes of UTF-8 (MQTT 5, section 1.5.4)."""
 
 SHARED_PREFIXES = ("$shared", "$queue")
+CATALOG_TOPICS = "$catalog/"
+"""Before the name of a collection, it is the topic under which messages and Spark have it."""
 
 
 def _shown(text: str) -> str:
@@ -72,6 +74,11 @@ def check_filter(filter: str | bytes) -> str:
         InvalidTopic: empty, not UTF-8, too long, with NUL, or with a misplaced wildcard.
     """
     return _check_levels(_check_text("filter", filter))
+
+
+def is_of_catalog(filter: str) -> bool:
+    """Whether a filter is of the catalog, not of messages that anybody published."""
+    return filter.startswith(CATALOG_TOPICS)
 
 
 @lru_cache(maxsize=4096)

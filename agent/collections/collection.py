@@ -32,6 +32,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import CATALOG_TOPICS, is_of_catalog
 from streamlease.registry.starts import check_start
 from streamlease.streams.collections.change_reading import ChangeReader
 from streamlease.streams.collections.core.multiset import Change, Item
@@ -87,6 +88,12 @@ class Collection:
         shown: Shown | None = None,
     ) -> None:
         self._filter = check_plain(filter)
+        if is_of_catalog(filter):
+            name = filter.removeprefix(CATALOG_TOPICS)
+            raise InvalidOption(
+                f"{ascii(filter)[:80]} is of the catalog: use client.catalog({name!a}), or 'streamlease "
+                f"catalog {ascii(name)[1:-1]}'"
+            )
         if start is not None and not isinstance(start, Mapping):
             raise InvalidOption(f"start is {ascii(start)[:80]}: use the positions of a collection, or None")
         if start is not None:

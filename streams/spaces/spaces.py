@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from streamlease.protocol.errors import InvalidOption, UnknownSpace, Unsupported
 from streamlease.protocol.ids import check_name
-from streamlease.protocol.topics import check_filter, check_topic
+from streamlease.protocol.topics import CATALOG_TOPICS, check_filter, check_topic, is_of_catalog
 from streamlease.streams import clock
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.keys import OF_EPOCHS, epochs_part, inbox_refused, space_inbox
@@ -111,6 +111,8 @@ class SpaceStore:
         filters = tuple(dict.fromkeys(check_filter(filter) for filter in _several(topics)))
         if not filters:
             raise InvalidOption(f"space {name} has no topics: give at least one filter, such as '{name}/#'")
+        if any(map(is_of_catalog, filters)):
+            raise InvalidOption(f"topics below {CATALOG_TOPICS} are of the catalog: give the space others")
         check_streams(name, streams)
         if shard_by not in ("topic", "key"):
             raise InvalidOption(f"shard_by {shard_by!r} is unknown: use 'topic' or 'key'")

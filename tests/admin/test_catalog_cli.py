@@ -49,6 +49,19 @@ def test_a_follower_gets_the_items_then_each_change_and_goes_on_at_a_cursor(comm
         assert finish(process).code == 0
 
 
+def test_consume_prints_it_as_messages(command: Command) -> None:
+    command.ok("space", "create", "a", "--topics", "a/#")
+    outcome = command.ok("consume", "$catalog/spaces", "--from", "earliest", "--count", "1", "--json")
+    line = json.loads(outcome.out)
+    assert (line["topic"], line["offset"], json.loads(line["payload"])["space"]) == (
+        "$catalog/spaces",
+        None,
+        "a",
+    )
+    assert ["diff", "1"] in line["headers"]
+    assert "spaces" in command.ok("consume", "$catalog/spaces", "--from", "earliest", "--count", "1").out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
