@@ -28,6 +28,7 @@ class MessagePage:
     Args:
         batches: never empty ones.
         messages: of each batch the same as messages, or None if they are to be made.
+        size: of all, in bytes.
         before: the cursor behind which they stand.
         next: the cursor behind them.
     """
@@ -36,6 +37,7 @@ class MessagePage:
         self,
         batches: Sequence[pa.RecordBatch],
         messages: Sequence[Sequence[Message] | None],
+        size: int,
         before: Cursor | None,
         next: Cursor,
         cursors: CursorCodec,
@@ -46,7 +48,7 @@ class MessagePage:
         self.next = next
         self._cursors = cursors
         self.count = sum(batch.num_rows for batch in batches)
-        self.bytes = sum(batch.nbytes for batch in batches)
+        self.bytes = size
 
     @cached_property
     def next_text(self) -> str:

@@ -11,6 +11,9 @@ from streamlease.gateway.pages.message_page import MessagePage
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.delivered import Message
 
+ROW_BYTES = 64
+"""About as much is each message beside its contents."""
+
 ANSWER_BYTES = 8 * 1024 * 1024
 """An answer ends with the batch that brings so much."""
 
@@ -60,7 +63,7 @@ class PageTaking:
         self._messages.append(messages)
         self.places[stream] = (end, False)
         self._left -= rows.num_rows
-        self._bytes_left -= rows.nbytes
+        self._bytes_left -= _size(rows, messages)
         return self._left > 0 and self._bytes_left > 0
 
     def end(self, ended: Iterable[tuple[StreamId, int]]) -> None:
@@ -71,4 +74,13 @@ class PageTaking:
 
     def page(self, cursors: CursorCodec) -> MessagePage:
         """What was taken."""
-        return MessagePage(self._batches, self._messages, self._before, Cursor(self.places), cursors)
+        size = ANSWER_BYTES - self._bytes_left
+        return MessagePage(self._batches, self._messages, size, self._before, Cursor(self.places), cursors)
+
+
+def _size(rows: pa.RecordBatch, messages: Sequence[Message] | None) -> int:
+    """Bytes; of messages that are at hand their contents, for Arrow takes long to count a single row."""
+    if messages is None or messages[0].values is not None:
+        size: int = rows.nbytes
+        return size
+    return sum(len(one.payload) + sum(len(value) for _, value in one.headers) + ROW_BYTES for one in messages)
