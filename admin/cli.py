@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from streamlease.admin import serving, status_view, top, web
+from streamlease.admin.archives import archive_cli
 from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.doctor import doctor
 from streamlease.admin.epochs import epochs_cli
@@ -46,6 +47,7 @@ app.add_typer(redis_cli.app, name="redis")
 app.add_typer(space_cli.app, name="space")
 app.add_typer(group_cli.app, name="group")
 app.add_typer(epochs_cli.app, name="epochs")
+app.add_typer(archive_cli.app, name="archive")
 app.command("serve")(serving.serve)
 app.add_typer(bridge_cli.app, name="bridge")
 app.add_typer(importing.app, name="import")

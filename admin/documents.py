@@ -45,6 +45,12 @@ from streamlease.admin.answers import (
     Undrained,
     Unstopped,
 )
+from streamlease.admin.archives.archive_rows import (
+    ArchiveCompacted,
+    ArchiveRun,
+    ArchiveShown,
+    ArchiveVerified,
+)
 from streamlease.admin.facts.catalog_rows import (
     CatalogItemChanged,
     CatalogShown,
@@ -59,6 +65,10 @@ from streamlease.admin.facts.spaces import SpaceList, SpaceRow, SpaceShown
 from streamlease.admin.facts.status import StatusFacts
 
 DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
+    "archive compact": (ArchiveCompacted,),
+    "archive run": (ArchiveRun,),
+    "archive show": (ArchiveShown,),
+    "archive verify": (ArchiveVerified,),
     "catalog": (CatalogShown, CatalogSnapshotEnded, CatalogItemChanged),
     "collection": (CollectionShown, SnapshotEnded, ItemChanged),
     "consume": (Message, EpochsBegun, FrontierMoved, EpochsAborted),

@@ -1,4 +1,5 @@
-"""What one of the leader hosts does for all of them: inboxes, retention, compaction, epochs, snapshots.
+"""What one of the leader hosts does for all of them: inboxes, retention, compaction, epochs, snapshots,
+archives.
 
 Each is a loop of the host. What goes wrong with one is told in the log and tried again; the leaders and the
 other chores do not wait for it.
@@ -11,7 +12,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from streamlease.hosts import compactor, snapshot_maker
+from streamlease.hosts import archiving, compactor, snapshot_maker
+from streamlease.hosts.archiving import ArchiveUpkeep
 from streamlease.hosts.compactor import Compactor
 from streamlease.hosts.hand_out import UNANSWERED
 from streamlease.hosts.keepers import Keepers
@@ -41,6 +43,7 @@ class Chores:
         self._retainer = Retainer(redis, host, now_ms, interval=retention_interval)
         self._compactor = Compactor(redis, host, now_ms)
         self._snapshots = SnapshotMaker(redis, host, now_ms)
+        self._archives = ArchiveUpkeep(redis, host, now_ms)
         self.keepers = Keepers(redis, host, now_ms)
 
     @property
@@ -52,11 +55,12 @@ class Chores:
             "compaction": self._compact,
             "epochs": self._keep_epochs,
             "snapshots": self._make_snapshots,
+            "archives": self._archive,
         }
 
     async def close(self) -> None:
         """Let other hosts do it at once."""
-        for chore in (self._retainer, self._compactor, self._snapshots, self.keepers):
+        for chore in (self._retainer, self._compactor, self._snapshots, self._archives, self.keepers):
             with contextlib.suppress(*UNANSWERED):
                 # The claim expires by itself.
                 await chore.close()
@@ -91,6 +95,14 @@ class Chores:
         except StreamleaseError as error:
             log.warning("snapshots: %s", error)
         await asyncio.sleep(snapshot_maker.INTERVAL_SECONDS)
+
+    async def _archive(self) -> None:
+        try:
+            if any(one.more for one in await self._archives.round()):
+                return
+        except StreamleaseError as error:
+            log.warning("archives: %s", error)
+        await asyncio.sleep(archiving.INTERVAL_SECONDS)
 
     async def _keep_epochs(self) -> None:
         try:

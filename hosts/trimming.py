@@ -42,6 +42,7 @@ from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.retention import (
     NOTHING_NEWER,
     Newer,
+    Retention,
     Trim,
     TrimFenced,
     Trimmed,
@@ -103,6 +104,35 @@ def passed_over(floors: dict[StreamId, int], groups: Iterable[GroupProgress]) ->
     ]
 
 
+def _is_limited(space: Space) -> bool:
+    """Whether anything ever leaves its memory."""
+    archive = space.archive
+    return space.retention.limited or (
+        archive is not None and not (archive.keep_ms is None and archive.keep_bytes is None)
+    )
+
+
+def in_memory(space: Space, sizes: Sequence[int]) -> list[Retention | None]:
+    """What of a space with an archive each stream keeps in memory, given what they have there. Pure.
+
+    The bytes are those of the whole space: a stream keeps the share of them that it has now. What retention
+    removes from the archive does not stay in memory.
+    """
+    archive, retention = space.archive, space.retention
+    if archive is None or not _is_limited(space):
+        return [None] * len(sizes)
+    ages = [age for age in (archive.keep_ms, retention.age_ms) if age is not None]
+    whole = sum(sizes)
+    found: list[Retention | None] = []
+    for size in sizes:
+        most = [] if retention.bytes is None else [retention.bytes]
+        if archive.keep_bytes is not None and whole > archive.keep_bytes:
+            most.append(max(1, size * archive.keep_bytes // whole))
+        limits = min(ages, default=None), min(most, default=None), retention.messages
+        found.append(None if limits == (None, None, None) else Retention(*limits))
+    return found
+
+
 class Retainer:
     """Retention of one leader host.
 
@@ -135,12 +165,14 @@ class Retainer:
             StoreUnavailable, StoreRefused, Indefinite: try again.
         """
         done = Round()
-        due = [s for s in (await self._spaces.look()).listed if s.retention.limited or unfinished(s)]
+        due = [s for s in (await self._spaces.look()).listed if _is_limited(s) or unfinished(s)]
         if not due or not await self._claim.get():
             return done
         done.claimed = True
         done.dropped = await self._forgetter.round(filter(unfinished, due))
-        spaces = [space for space in (await self._spaces.look()).listed if space.retention.limited]
+        listed = (await self._spaces.look()).listed
+        await self._trim_archived([space for space in listed if space.archive is not None], done)
+        spaces = [space for space in listed if space.retention.limited]
         if not spaces:
             return done
         holds = await self._look(spaces)
@@ -156,7 +188,7 @@ class Retainer:
         self._expiring = {g.subscription.id: c for g in late if (c := self._expiring.get(g.subscription.id))}
         if done.expired:
             holds = await self._look(spaces)
-        floors = await self._trim(spaces, holds, done)
+        floors = await self._trim([space for space in spaces if space.archive is None], holds, done)
         groups = holds.groups
         if any(group.expired_at is not None for group in groups):
             # One that came back meanwhile may have looked at the floors before they were raised.
@@ -230,6 +262,26 @@ class Retainer:
             for stream in space.streams()
             if stream in holds.ends
         ]
+        return await self._trim_all(trims, done)
+
+    async def _trim_archived(self, spaces: Sequence[Space], done: Round) -> None:
+        """Let go out of the memory what is in the archives, and is older or more than is to be kept there.
+
+        What a group has not consumed yet it reads from the files, so no group holds anything here.
+        """
+        held = await kept(self._redis, [stream for space in spaces for stream in space.streams()])
+        trims: list[Trim] = []
+        for space in spaces:
+            streams = [stream for stream in space.streams() if stream in held]
+            sizes = [held[stream].state.bytes for stream in streams]
+            for stream, keep in zip(streams, in_memory(space, sizes), strict=True):
+                if keep is not None:
+                    term = self._claim.term or 0
+                    trims.append(Trim(stream, keep, None, "the archive", term, archived=True))
+        await self._trim_all(trims, done)
+
+    async def _trim_all(self, trims: list[Trim], done: Round) -> dict[StreamId, int]:
+        """The floors of what was trimmed."""
         floors: dict[StreamId, int] = {}
         while trims and self._claim.sure:
             page, trims = trims[:PAGE], trims[PAGE:]

@@ -20,6 +20,9 @@
     +-- HistoryTruncated        retention already removed what was asked for
     |   +-- MissingOffsets      acknowledged messages are not there: Redis lost them (``streams.log.ranges``)
     |       +-- PartsLost       they were staged, for an epoch (``streams.epochs.boundary_reading``)
+    +-- Lost                    a file of an archive is missing, or was altered
+    +-- ArchiveUnavailable      the store of an archive does not answer, is full, or refuses (retriable)
+    |   +-- ArchiveMoved        somebody else changed the table meanwhile (``streams.archive.recording``)
     +-- EpochsTruncated         retention already removed the boundaries between epochs that were asked for
     +-- EpochsLost              Redis lost boundaries that were read (``streams.epochs.boundary_reading``)
     +-- SchemaMismatch          the data is not of the schema that the space or the reader has
@@ -141,6 +144,26 @@ class HistoryTruncated(StreamleaseError):
 
     def _usual_remedy(self) -> str:
         return "start from 'earliest' or from an offset that is still there"
+
+
+class Lost(StreamleaseError):
+    """A file of an archive is missing, or is not what was written. `file` is its name."""
+
+    def __init__(self, file: str, stream: str, first: int, next: int, why: str) -> None:
+        self.file, self.stream, self.first, self.next, self.why = file, stream, first, next, why
+        super().__init__(
+            f"the file {file} of the archive {why}, and with it offsets {first} to {next - 1} of stream "
+            f"{stream}: restore it from a backup, or start from offset {next}"
+        )
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, int, int, str]]:
+        return (type(self), (self.file, self.stream, self.first, self.next, self.why))
+
+
+class ArchiveUnavailable(StreamleaseError):
+    """The store with the files of an archive cannot be read or written now; what it has stands."""
+
+    retriable = True
 
 
 class EpochsTruncated(StreamleaseError):

@@ -76,9 +76,9 @@ def main() -> None:
     upgrade = parser.parse_args().upgrade
     REQUIREMENTS.mkdir(exist_ok=True)
     groups = ["--group", "pyproject.toml:dev", "--group", "pyproject.toml:helm"]
-    pin("dev.txt", ".[demo,ui,gateway,otel,mqtt,http,testing]\n", groups, upgrade=upgrade)
+    pin("dev.txt", ".[demo,ui,gateway,otel,mqtt,http,archive,testing]\n", groups, upgrade=upgrade)
     same = ["--constraint", "requirements/dev.txt"]
-    pin("base.txt", ".[demo,ui,gateway,otel,mqtt,http,testing]\n", same, upgrade=upgrade)
+    pin("base.txt", ".[demo,ui,gateway,otel,mqtt,http,archive,testing]\n", same, upgrade=upgrade)
     pin("build.txt", "setuptools>=80\n", same, upgrade=upgrade)
 
 

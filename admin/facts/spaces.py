@@ -60,6 +60,15 @@ class SchemaRow(FactRow):
         return cls(columns=columns, fingerprint=schema.fingerprint, version=version)
 
 
+class ArchiveRow(FactRow):
+    uri: str
+    catalog: str
+    """Empty: the one that comes with the place."""
+    keep_ms: Count | None
+    keep_bytes: Count | None
+    """Of the whole space; null: what retention keeps stays in memory."""
+
+
 class SpaceRow(FactRow):
     name: str
     topics: list[str]
@@ -78,6 +87,8 @@ class SpaceRow(FactRow):
     collection: bool
     generations: list[GenerationRow]
     schema_: SchemaRow | None = Field(alias="schema")
+    archive: ArchiveRow | None = None
+    """Left out: it has none."""
 
     @classmethod
     def of(cls, space: Space, **more: Any) -> Self:
@@ -103,6 +114,7 @@ class SpaceRow(FactRow):
             collection=space.collection,
             generations=[GenerationRow(**one.model_dump()) for one in space.generations],
             schema=None if schema is None else SchemaRow.of(schema, len(space.schemas)),
+            archive=None if space.archive is None else ArchiveRow(**space.archive.model_dump()),
             **more,
         )
 
@@ -156,6 +168,8 @@ class SpaceShown(FactRow):
     collection: bool
     generations: list[GenerationRow]
     schema_: SchemaRow | None = Field(alias="schema")
+    archive: ArchiveRow | None = None
+    """Left out: it has none."""
     groups: list[SpaceGroup]
 
 

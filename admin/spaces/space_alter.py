@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlease.admin.acting import Yes, confirm
+from streamlease.admin.archives.archive_options import Archive, ArchiveCatalog, ArchiveChange, KeepInMemory
 from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.completing import SpaceName
 from streamlease.admin.output import line
@@ -62,13 +63,17 @@ class _Changes:
     retention: RetentionOptions
     columns: Schema | None
     compact_after: str | None
+    archive: ArchiveChange
 
     async def make(self, client: Client, name: str) -> Space:
         space = await client.spaces.get(name)
         streams_first = space.epochs and self.streams.anything
         if streams_first:  # which is refused while publishers are there: then nothing else is changed either
             space = await self.streams.alter(client, space)
-        if self.retention.anything or self.columns is not None or self.compact_after is not None:
+        if self.archive.anything:
+            await self.archive.check(client, space)
+        others = self.columns is not None or self.compact_after is not None or self.archive.anything
+        if self.retention.anything or others:
             space = await client.spaces.change(name, self._redefined)
             await client.spaces.generations.tell_schemas(space)
         if not self.streams.anything or streams_first:
@@ -86,6 +91,8 @@ class _Changes:
             check_compact_after(update["compact_after_ms"])
             check_not_merged(space.name, space.epochs, update["compact_after_ms"])
             check_collection(space.name, space.collection, (), update["compact_after_ms"])
+        if self.archive.anything:
+            update["archive"] = self.archive.of(space)
         changed = space.model_copy(update=update)
         return changed if self.columns is None else changed.with_schema(self.columns)
 
@@ -98,6 +105,8 @@ class _Changes:
             line(f"space {space.name} {retention_options.sentence(space.retention)}")
         if self.compact_after is not None:
             line(f"space {space.name} {compaction_of(space)}")
+        if self.archive.anything:
+            line(f"space {space.name} has the archive {space.archive}")
         if self.streams.anything:
             line(
                 f"space {space.name} has {space.newest.streams} streams in generation "
@@ -136,6 +145,9 @@ def alter(
     group_expiry: GroupExpiry = None,
     schema: SchemaFile = None,
     compact_after: CompactAfter = None,
+    archive: Archive = None,
+    keep_in_memory: KeepInMemory = None,
+    archive_catalog: ArchiveCatalog = None,
     yes: Yes = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
@@ -147,9 +159,13 @@ def alter(
     """
     new = _Streams(streams, rotate, from_generation)
     asked = RetentionOptions(retention, retention_bytes, retention_messages, retention_force, group_expiry)
-    if not asked.anything and not new.anything and schema is None and compact_after is None:
+    older = ArchiveChange(archive, keep_in_memory, archive_catalog)
+    others = schema is not None or compact_after is not None or older.anything
+    if not asked.anything and not new.anything and not others:
         raise InvalidOption("nothing to alter: give at least one setting, such as --retention 7d")
-    changes = _Changes(new, asked, None if schema is None else schema_option.read(schema), compact_after)
+    changes = _Changes(
+        new, asked, None if schema is None else schema_option.read(schema), compact_after, older
+    )
     if retention_force:
         confirm(
             f"Remove messages of space {name} even if a group has not consumed them?",

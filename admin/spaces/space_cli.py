@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from streamlease.admin.acting import Yes, confirm
+from streamlease.admin.archives.archive_options import Archive, ArchiveCatalog, KeepInMemory, archive_settings
 from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.completing import SpaceName
 from streamlease.admin.facts.fact_tables import LISTED_SPACES
@@ -75,6 +76,9 @@ def create(
         bool,
         typer.Option("--collection", help="Messages are changes of a multiset. Cannot be changed later."),
     ] = False,
+    archive: Archive = None,
+    keep_in_memory: KeepInMemory = None,
+    archive_catalog: ArchiveCatalog = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -86,6 +90,7 @@ def create(
     asked = RetentionOptions(retention, retention_bytes, retention_messages, retention_force, group_expiry)
     keep = asked.changed(Retention()) if asked.anything else None
     columns = None if schema is None else schema_option.read(schema)
+    older = archive_settings(archive, keep_in_memory, archive_catalog)
     space = with_client(
         redis,
         lambda client: client.create_space(
@@ -97,6 +102,7 @@ def create(
             schema=columns,
             compact_after_ms=parse_compact_after(compact_after),
             collection=collection,
+            archive=older,
             shard_hash=cast("ShardHash | None", shard_hash),  # it is checked there
             **epoch_options(epochs, epochs_timeout, epochs_on_loss),
         ),
@@ -176,21 +182,35 @@ def seal(
 @app.command()
 def delete(
     name: SpaceName,
+    with_archive: Annotated[
+        bool, typer.Option("--with-archive", help="Remove the files of its archive too; else they stay.")
+    ] = False,
     yes: Yes = False,
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a space and all its messages."""
+    """Delete a space and all its messages. The files of its archive stay, unless --with-archive is given."""
     confirm(
-        f"Delete space {name} with all its messages?",
+        f"Delete space {name} with all its messages{' and its archive' if with_archive else ''}?",
         f"space {ascii(name)[:80]} is deleted with all its messages",
         yes=yes,
         as_json=as_json,
     )
-    with_client(redis, lambda client: client.spaces.delete(name))
+    with_client(redis, lambda client: _delete(client, name, with_archive=with_archive))
     if as_json:
         from streamlease.admin.answers import Deleted
 
         document(Deleted(deleted=name))
     else:
         line(f"space {name} is deleted")
+
+
+async def _delete(client: Client, name: str, *, with_archive: bool) -> None:
+    archive = (await client.spaces.get(name)).archive if with_archive else None
+    await client.spaces.delete(name)
+    if archive is not None:
+        import asyncio
+
+        from streamlease.streams.spaces.archive_place import leave_place
+
+        await asyncio.to_thread(leave_place, archive.uri)

@@ -36,6 +36,10 @@ def draw(seen: SpaceShown) -> None:
         line(epochs_of(seen))
     if seen.collection:
         line("a collection: its messages are changes")
+    if seen.archive is not None:
+        from streamlease.streams.spaces.archive_settings import ArchiveSettings
+
+        line(f"archive {ArchiveSettings(**seen.archive.model_dump())}")
     if seen.schema_ is not None:
         schema_option.show(seen.schema_)
     if len(seen.generations) > 1 or seen.ended:

@@ -28,9 +28,10 @@ from streamlease.gateway.mqtt.core.packets import FormerDelivery, Packets
 from streamlease.gateway.mqtt.inbound import BrokerMessage, Inbound
 from streamlease.gateway.mqtt.outbound import Outbound
 from streamlease.protocol.errors import Fenced, StreamleaseError
-from streamlease.streams.imports.delivery_memory import DeliveryMemory, SourceStanding, installation
+from streamlease.streams.imports.delivery_memory import DeliveryMemory, SourceStanding
 from streamlease.streams.imports.transfer import Transfer
 from streamlease.streams.spaces.epoch_settings import check_plain
+from streamlease.streams.spaces.installation import installation
 from streamlease.streams.tasks import first_of
 
 if TYPE_CHECKING:

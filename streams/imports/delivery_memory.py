@@ -16,8 +16,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from streamlease.protocol.ids import StreamId, random_token
-from streamlease.streams.log.keys import installation_id, source_state
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.keys import source_state
 from streamlease.streams.log.log import AsyncLog, Position
 from streamlease.streams.redis.connection import Argument, AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
@@ -153,14 +153,3 @@ class SourceStanding:
             if there is not None and there[0] == position[0] and there[1] >= position[1]:
                 return True
         return False
-
-
-async def installation(redis: AsyncRedis) -> str:
-    """A name for all that is in this Redis, for marks on messages that leave it.
-
-    Raises:
-        StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
-    """
-    key = installation_id()
-    _, name = await ask(redis, [("SET", key, random_token(), "NX"), ("GET", key)])
-    return str(name.decode())

@@ -8,11 +8,13 @@ key                       type    what
 ``...:merged``            stream  entries that were merged, in the same form; all of them lie below the log
 ``sl:{flights.0.3}:meta`` hash    next, state (pending, open, sealed), floor, last_append (us), bytes;
                                   merged: where the log begins, if entries below it were merged;
-                                  exists (see ``state``; nothing of this version writes it);
+                                  of an archive (``archived``): exists (see ``state``), archived: what is
+                                  below it is in files, archive_term, retired_at (us)
                                   of retention: trimmed_at, trim_term, held_by, held_since
 ``sl:{flights.0.3}:pubs`` hash    publisher id -> ``incarnation sequence first count append_us``; of a
                                   sink with two words more: tag of the decision, rows of the batch
 ``sl:{flights.0.3}:news`` channel each append publishes the new ``next`` here
+``...:files``             zset    the files of the stream's archive, by the offset behind each
 ``...:staged:TOKEN``      stream  entries of a sink's task that belong to no batch yet; expires
 ``...:snapshot``          hash    of a collection: number, upto, token, messages, entries, lost of the
                                   newest snapshot (``streams/collections``)
@@ -48,6 +50,11 @@ def stream_log(stream: StreamId) -> str:
 def stream_merged(stream: StreamId) -> str:
     """The Redis stream with the entries that were merged."""
     return f"sl:{{{stream}}}:merged"
+
+
+def stream_files(stream: StreamId) -> str:
+    """The sorted set with the files of the archive."""
+    return f"sl:{{{stream}}}:files"
 
 
 def stream_meta(stream: StreamId) -> str:

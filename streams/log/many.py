@@ -7,26 +7,37 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import pyarrow as pa
 
 from streamlease.protocol.errors import (
     HistoryTruncated,
     Indefinite,
+    Lost,
     StoreRefused,
     StoreUnavailable,
     StreamleaseError,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.archived import files_commands, parse_files
 from streamlease.streams.log.joining import gather
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Taken
 from streamlease.streams.log.segments import History, Segment
-from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, exchange_behind, good, silent
+from streamlease.streams.log.state import Wanted
+from streamlease.streams.redis.connection import (
+    AsyncRedis,
+    Command,
+    Redis,
+    ask,
+    exchange_behind,
+    good,
+    silent,
+)
 from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
 from streamlease.streams.rows.few_messages import FewMessages, StreamRows
@@ -36,6 +47,9 @@ from streamlease.streams.tasks import Supervisor
 
 READ_BYTES = 32 * 1024 * 1024
 """Most bytes, as expanded, that are read of a stream at once, but for one entry that is larger."""
+
+BELOW_BYTES = 4 * 1024 * 1024
+"""After so much that was read of what is not in memory, who may take less than all is handed it."""
 
 SOME_BYTES = 256 * 1024
 """After so much that was read without Arrow, those who take it may do something else."""
@@ -80,7 +94,8 @@ async def read_each(
     of a cluster one of other servers' streams. Streams with a few messages come some at a time.
 
     Args:
-        older: what holds messages that are not in memory any more, newest first.
+        older: what holds messages that are not in memory any more, newest first; the archives of their spaces
+            if nothing is given.
         worth: so many messages, or bytes, are worth an end of the reading: it goes no further step. None: the
             readers say when they are done.
         together: a few messages are read without Arrow where they can be, and what streams have that need
@@ -105,7 +120,7 @@ async def read_each(
             yield some
         below: dict[int, int] = {}
         for place, why in errors.items():
-            if history is not None and _is_below_memory(why):
+            if _is_below_memory(why) and (history is not None or readers[place].is_archived):
                 below[place] = why.oldest
             else:
                 yield [(place, why)]
@@ -122,8 +137,8 @@ async def read_each(
                 continue
             if (whole := brought.keep(place, decoded)) is not None:
                 yield [(place, whole)]
-        if history is not None and below:
-            for place, outcome in await _read_all_below(history, readers, below):
+        if below:
+            for place, outcome in await _read_all_below(redis, history, readers, below):
                 if isinstance(outcome, StreamleaseError):
                     yield [(place, outcome)]
                 elif (whole := brought.keep(place, outcome, until_done=True)) is not None:
@@ -255,25 +270,57 @@ def _is_below_memory(error: StreamleaseError) -> TypeGuard[HistoryTruncated]:
 
 
 async def _read_all_below(
-    history: History, readers: Sequence[RangeReader], below: Mapping[int, int]
+    redis: Redis, history: History | None, readers: Sequence[RangeReader], below: Mapping[int, int]
 ) -> list[tuple[int, Outcome]]:
     """`_read_below` of many readers, each in a thread."""
     reading = [
-        asyncio.to_thread(_read_below, history, readers[place], memory) for place, memory in below.items()
+        _read_archived(redis, readers[place], memory)
+        if history is None
+        else asyncio.to_thread(_read_below, history, readers[place], memory)
+        for place, memory in below.items()
     ]
     return list(zip(below, await asyncio.gather(*reading), strict=True))
 
 
-def _read_below(history: History, reader: RangeReader, memory: int) -> Outcome:
+class _Below(Protocol):
+    """What lies below the memory."""
+
+    def read(self, wanted: Wanted, /) -> Generator[pa.RecordBatch]: ...
+
+
+async def _read_archived(redis: Redis, reader: RangeReader, memory: int) -> Outcome:
+    """What `reader` wants of what the files of the archive have; some row groups of it."""
+    lost: Lost | None = None
+    while True:
+        try:
+            replies = await ask(redis, files_commands(reader.stream, reader.position))
+            files = parse_files(reader.stream, replies)
+        except StreamleaseError as error:
+            return error
+        if lost is not None and files.names(lost):
+            return lost
+        part = await asyncio.to_thread(_read_below, files, reader, memory)
+        if isinstance(part, Lost):
+            lost = part  # unless another file has what it held
+            continue
+        if isinstance(part, StreamleaseError):
+            return part
+        return part
+
+
+def _read_below(below: _Below, reader: RangeReader, memory: int) -> Outcome:
     """What `reader` wants of what is below the offset `memory`; it goes on behind that."""
     found: list[pa.RecordBatch] = []
+    size = 0
     try:
-        with closing(history.read(reader.wanted_below(memory))) as batches:
-            while not reader.done and (batch := next(batches, None)) is not None:
+        with closing(below.read(reader.wanted_below(memory))) as batches:
+            while not reader.done and size < BELOW_BYTES and (batch := next(batches, None)) is not None:
                 found.append(batch)
-                reader.pass_over(batch)
+                size += batch.nbytes
+                reader.pass_over(batch, BELOW_BYTES)
     except StreamleaseError as error:
-        return error
+        if not found:
+            return error  # else the next step meets it again
     return found
 
 

@@ -33,7 +33,14 @@ from streamlease.streams.entries.expanding import expanded_entry_bytes
 from streamlease.streams.entries.message_rows import ALL_COLUMNS
 from streamlease.streams.entries.schemas import Schema, Versions, load_versions
 from streamlease.streams.log.keys import stream_log, stream_merged
-from streamlease.streams.log.state import LogState, damaged_stream, meta_command, no_stream, parse_meta
+from streamlease.streams.log.state import (
+    LogState,
+    Wanted,
+    damaged_stream,
+    meta_command,
+    no_stream,
+    parse_meta,
+)
 from streamlease.streams.redis.connection import Command
 from streamlease.streams.rows.few_messages import FewMessages
 from streamlease.streams.rows.few_reading import FewEntry, few_entry, read_few
@@ -46,8 +53,7 @@ MOST_FIRST_COUNT = 64
 """More entries are not asked for before their size is known: each may have a MiB and more."""
 
 MOST_COUNT = 128
-"""Most entries of a step. More would not be read faster, and the next ones may each be much larger than those
-before them."""
+"""Most entries of a step. More would not be read faster, and the next ones may each be much larger."""
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """How many bytes of expanded entries a step aims at, once it knows how large they are."""
@@ -82,23 +88,10 @@ class Taken(NamedTuple):
     """Those that may be read without Arrow, if the reader wants what stands in them; see `few_reading`."""
 
 
-class Wanted(NamedTuple):
-    """What a reader wants of a stream: all of ``start <= offset < end``."""
-
-    stream: StreamId
-    start: int
-    end: int
-    schema: Schema | None = None
-    """The typed columns, in a space with a schema; None for all."""
-    columns: frozenset[str] | None = None
-    """The columns of every message; see ``decode_entries``; None for all."""
-
-
 class RangeReader:
     """Reads ``start <= offset < end`` of one stream: send :attr:`commands`, :meth:`feed` the replies.
 
-    Whoever wants to send the commands of the next step before this one's messages are decoded uses
-    :meth:`take` and :meth:`decode`.
+    Who wants to send the next commands before the messages are decoded uses :meth:`take` and :meth:`decode`.
 
     Args:
         end: None for what is there when the first step runs.
@@ -134,7 +127,7 @@ class RangeReader:
         self._enough_at = None if enough is None else start + max(1, enough)
         self._bytes_left = max_bytes
         self.bytes = 0
-        """How many were read, as expanded."""
+        """As expanded."""
         self._whole = whole
         self._schema = schema
         self._columns = columns
@@ -195,8 +188,8 @@ class RangeReader:
         if state is None:
             raise no_stream(self.stream)
         self.state = state
-        state.check_in_memory(self.stream, self.position)
         self._look_at_schema(meta[-1])
+        state.check_in_memory(self.stream, self.position)
         begin = self.position
         if (begin < state.merged) is not self.in_merged:
             self.in_merged = not self.in_merged
@@ -267,7 +260,7 @@ class RangeReader:
         return [batch for part in self.decode_parts(taken) for batch in part]
 
     def decode_parts(self, taken: Taken) -> Iterator[list[pa.RecordBatch]]:
-        """The same, bit by bit: what is handed out together has ``CHUNK_BYTES``, or is of one entry."""
+        """The same, bit by bit: of ``CHUNK_BYTES`` each, or of one entry."""
         begin = size = 0
         for place, expanded in enumerate(taken.sizes):
             if size and size + expanded > CHUNK_BYTES:
@@ -289,7 +282,7 @@ class RangeReader:
 
     @property
     def wants(self) -> tuple[Schema | None, frozenset[str] | None]:
-        """The typed columns, and those of every message; see ``decode_entries``."""
+        """See ``decode_entries``."""
         return self._schema, self._columns
 
     def entries_for(self, messages: int) -> int:
@@ -309,16 +302,24 @@ class RangeReader:
         end = memory if self._end is None else min(self._end, memory)
         return Wanted(self.stream, self.position, end, self._schema, self._columns)
 
-    def pass_over(self, batch: pa.RecordBatch) -> None:
-        """Go on behind a batch that another segment had."""
+    @property
+    def is_archived(self) -> bool:
+        """Whether what it wants next is in the archive."""
+        exists = None if self.state is None else self.state.exists
+        return exists is not None and self.position >= exists
+
+    def pass_over(self, batch: pa.RecordBatch, enough: int | None = None) -> None:
+        """Go on behind a batch that another segment had; who may stop early does so after `enough` bytes."""
         self.position += batch.num_rows
         self.bytes += batch.nbytes
         if self._bytes_left is not None:
             self._bytes_left -= batch.nbytes
+            if enough is not None and self.bytes >= enough:
+                self._bytes_left = 0
         self.done = self._has_enough()
 
     def _still_wanted(self, entries: int, rows: int) -> int:
-        """How many entries it takes until there is enough; `entries` of them had `rows` messages."""
+        """How many entries it takes until there is enough, if `entries` have `rows` messages."""
         if self._enough_at is None:
             return MOST_COUNT
         return -(-(self._enough_at - self.position) * entries // max(1, rows))
@@ -345,11 +346,8 @@ class RangeReader:
         return self._versions is None or self._versions.find(fields[3]) is None
 
     def _take(self, entries: list[Entry], state: LogState, few: list[FewEntry | None]) -> list[int]:
-        """Move the position over the entries that are wanted; their sizes in bytes, when expanded.
-
-        Args:
-            few: gets those that may be read without Arrow.
-        """
+        """Move the position over the entries that are wanted; their sizes in bytes, when expanded. `few` gets
+        those that may be read without Arrow."""
         asked, end, next = self._count, self._end, state.next
         may_be_few = self._versions is None and self._schema is None and self._columns == ALL_COLUMNS
         sizes: list[int] = []

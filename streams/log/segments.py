@@ -14,8 +14,8 @@ newest segment is the memory of Redis. An older one reaches further back and may
 * A segment that is trimmed while it is read has the same answer, so the reader goes on in the older one.
 * A hole (``MissingOffsets``) ends the reading. No other segment is asked: what Redis has lost is told.
 
-Rows come in the order of their offsets, each once. *Not here*: a search for a moment (``times``) looks at
-memory only, and raises ``HistoryTruncated`` for a moment that lies before it.
+Rows come in the order of their offsets, each once. What lies below the memory is in the files of the space's
+archive (``archived``), if it has one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from streamlease.protocol.errors import HistoryTruncated
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.schemas import Schema
+from streamlease.streams.log.archived import ArchiveSegment
 from streamlease.streams.log.joining import gather
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Wanted
+from streamlease.streams.log.ranges import MissingOffsets, RangeReader
+from streamlease.streams.log.state import Wanted
 from streamlease.streams.redis.connection import BlockingRedis, PendingAnswer
 
 Batches = Generator[pa.RecordBatch, None, None]
@@ -48,7 +50,7 @@ class Segment(Protocol):
             HistoryTruncated: the segment begins behind the next offset, at `oldest`; at ``wanted.end`` if
                 it holds nothing below that. What was handed out before stands.
             MissingOffsets: it holds offsets around the next one, but not that one.
-            UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
+            UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused, Lost, ArchiveUnavailable.
         """
         ...
 
@@ -133,11 +135,13 @@ def read_range(
     Args:
         schema: the typed columns wanted, in a space with a schema; None for all.
         columns: the columns of every message that are wanted; see ``decode_entries``; None for all.
-        older: what holds messages that are not in memory any more, newest first.
+        older: what holds messages that are not in memory any more, newest first; the archive of the space
+            if nothing is given.
 
     Raises:
+        Lost, ArchiveUnavailable: a file of the archive cannot be read.
         HistoryTruncated: part of the range is no longer there, or (``MissingOffsets``) not there at all.
         UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused.
     """
-    memory = RedisSegment(redis)
-    return (History([memory, *older]) if older else memory).read(Wanted(stream, start, end, schema, columns))
+    segments = RedisSegment(redis), *(older or [ArchiveSegment(redis)])
+    return History(segments).read(Wanted(stream, start, end, schema, columns))

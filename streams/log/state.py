@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.connection import Command
 
@@ -79,6 +80,18 @@ class LogState(NamedTuple):
         """
         if offset < self.memory.first:
             raise HistoryTruncated(str(stream), offset, self.memory.first)
+
+
+class Wanted(NamedTuple):
+    """What a reader wants of a stream: all of ``start <= offset < end``."""
+
+    stream: StreamId
+    start: int
+    end: int
+    schema: Schema | None = None
+    """The typed columns, in a space with a schema; None for all."""
+    columns: frozenset[str] | None = None
+    """The columns of every message; see ``decode_entries``; None for all."""
 
 
 def meta_command(stream: StreamId) -> Command:

@@ -22,6 +22,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
+from weakref import WeakKeyDictionary
 
 import redis
 import redis.asyncio
@@ -36,7 +37,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.errors import InvalidOption, Unsupported
 from streamlease.streams.redis import local_server
 from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster
 from streamlease.streams.redis.cluster_slots import Address
@@ -100,7 +101,22 @@ def connect(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> AsyncServer 
         InvalidOption: `url` is malformed.
     """
     made: AsyncServer | AsyncCluster = _made(url, answer_seconds, _ASYNC)
+    _URLS[made] = url
     return made
+
+
+_URLS: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def blocking_twin(client: AsyncServer | AsyncCluster) -> BlockingServer | BlockingCluster:
+    """A blocking client of the Redis of `client`, for work in a thread; whoever gets it closes it.
+
+    Raises:
+        Unsupported: `client` was not made by :func:`connect`.
+    """
+    if client not in _URLS:
+        raise Unsupported("this client of Redis has no URL, so that no other one can be made like it")
+    return connect_blocking(_URLS[client])
 
 
 def connect_blocking(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> BlockingServer | BlockingCluster:

@@ -29,6 +29,7 @@ from streamlease.protocol.quantities import MOST, format_duration
 from streamlease.protocol.topics import check_filter, intersect, matches
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.redis.durability import Durability
+from streamlease.streams.spaces.archive_settings import ArchiveSettings, check_same_archive
 from streamlease.streams.spaces.collection_settings import check_collection, check_same_kind
 from streamlease.streams.spaces.epoch_settings import LEAST_TIMEOUT_MS, TIMEOUT_MS, EpochSettings, OnLoss
 from streamlease.streams.spaces.retention import Retention
@@ -84,6 +85,8 @@ class Space(BaseModel):
     epochs_on_loss: OnLoss = "abort"
     collection: bool = False
     """Its messages are changes of a multiset."""
+    archive: ArchiveSettings | None = None
+    """Where its older messages go; None: nowhere."""
 
     @field_validator("durability")
     @classmethod
@@ -286,9 +289,11 @@ def check_same(
     compact_after_ms: int | None,
     epochs: EpochSettings,
     collection: bool,
+    archive: ArchiveSettings | None,
 ) -> Space:
     epochs.check_same(existing)
     check_same_kind(existing, collection)
+    check_same_archive(existing.name, existing.archive, archive)
     if compact_after_ms not in (None, existing.compact_after_ms):
         raise SpaceConflict(
             f"space {existing.name} exists and {compaction_of(existing)}: "

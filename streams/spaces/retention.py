@@ -145,6 +145,7 @@ class Trim:
         holder: who needs what is at the limit.
         term: fencing token of the caller; one lower than the highest seen is refused.
         newer: what is there in the streams that follow this one.
+        archived: the space has an archive: nothing that is not in it is removed.
     """
 
     stream: StreamId
@@ -153,6 +154,7 @@ class Trim:
     holder: str = ""
     term: int = 0
     newer: Newer = NOTHING_NEWER
+    archived: bool = False
 
     def call(self, entries: int = TRIM_ENTRIES, size: int = TRIM_BYTES) -> Call:
         """The script call that does it, looking at no more than so many entries and bytes."""
@@ -168,6 +170,7 @@ class Trim:
                 self.holder,
                 entries,
                 size,
+                int(self.archived),
             ],
         )
 

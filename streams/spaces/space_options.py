@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from streamlease.streams.entries.schemas import SchemaLike
+from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import ShardBy, ShardHash
 from streamlease.streams.spaces.retention import Retention
 
@@ -23,3 +24,4 @@ class SpaceOptions(TypedDict, total=False):
     epochs_timeout: float | None
     epochs_on_loss: str | None
     collection: bool
+    archive: ArchiveSettings | None

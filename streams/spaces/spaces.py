@@ -25,6 +25,8 @@ from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import Redis, ask
 from streamlease.streams.redis.durability import WAIT_SECONDS, Durability, check_durability
 from streamlease.streams.spaces.altering import Generations
+from streamlease.streams.spaces.archive_place import take_place
+from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.collection_settings import check_collection
 from streamlease.streams.spaces.definitions import (
     MAX_STREAMS,
@@ -79,6 +81,7 @@ class SpaceStore:
         epochs_timeout: float | None = None,
         epochs_on_loss: str | None = None,
         collection: bool = False,
+        archive: ArchiveSettings | None = None,
     ) -> Space:
         """Create a space; if it exists with this same definition, that one.
 
@@ -99,8 +102,11 @@ class SpaceStore:
             epochs_on_loss: what becomes then of the epochs that it had open: ``abort`` drops what it sent in
                 them, ``wait`` waits for an operator; None: ``abort``, or what a space that exists has.
             collection: its messages are changes of a multiset, and have a diff. It stays so.
+            archive: where older messages go; the place is tried. None: nowhere, or what a space has that
+            exists.
 
         Raises:
+            ArchiveUnavailable: the place for the archive cannot be written.
             InvalidInput: a name, filter, number or schema is not acceptable.
             Unsupported: the server cannot be as durable as that.
             NotDurable: the space exists, but not durably itself; safe to repeat.
@@ -141,6 +147,7 @@ class SpaceStore:
                     compact_after_ms,
                     time,
                     collection,
+                    archive,
                 )
                 await self._table.make_durable(same)
                 return same
@@ -163,7 +170,10 @@ class SpaceStore:
                 epochs_timeout_ms=time.timeout_ms or TIMEOUT_MS,
                 epochs_on_loss=time.on_loss or "abort",
                 collection=collection,
+                archive=archive,
             )
+            if archive is not None:
+                await take_place(self._redis, archive.uri, name, space.born)
             await self._log.open(space.streams(), "epochs" if space.epochs else "open")
             if await self._table.write(seen, name, space.model_dump_json(), generation.number):
                 await self._table.make_durable(space)

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.thorough
 
 SUB = "$shared/g/flights/#"
 STREAM = "flights.0.0"
+ARCHIVE = "older"
+"""A folder, below that of the test."""
 CALLS = (
     ("space create", "other", "--topics", "other/#"),
     ("space list",),
@@ -40,6 +42,11 @@ CALLS = (
     ("epochs close", "timed"),
     ("space create", "changes", "--topics", "changes/#", "--collection"),
     ("collection", "changes/#"),
+    ("space create", "kept", "--topics", "kept/#", "--archive", ARCHIVE),
+    ("archive run", "kept"),
+    ("archive show", "kept"),
+    ("archive verify", "kept"),
+    ("archive compact", "kept"),
     ("catalog", "spaces"),
     ("status",),
     ("doctor",),
@@ -78,9 +85,10 @@ def test_every_command_is_here() -> None:
     assert calls | BELOW | ELSEWHERE == {" ".join(words) for words, _ in commands()}
 
 
-def test_every_command_runs_by_itself(program: Program) -> None:
+def test_every_command_runs_by_itself(program: Program, tmp_path: Path) -> None:
     for command, *words in CALLS:
-        outcome = program(*command.split(), *words, text="one\n")
+        given = [str(tmp_path / word) if word == ARCHIVE else word for word in words]
+        outcome = program(*command.split(), *given, text="one\n")
         assert (outcome.code, outcome.err) == (0, ""), (command, outcome)
 
 

@@ -22,7 +22,7 @@ from streamlease.streams.epochs.presence import Presence
 from streamlease.streams.epochs.stored import read_writers
 from streamlease.streams.epochs.writing import LineWriter, lose
 from streamlease.streams.publish.staged import batch_plan
-from streamlease.streams.publish.staged.staging import Lost
+from streamlease.streams.publish.staged.staging import StagedLost
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect_blocking, run_blocking
 from streamlease.streams.redis.scripts import Call
 from tests.epochs.playing import kept
@@ -272,7 +272,7 @@ def test_rows_that_redis_lost_before_the_commit(chain: Chain) -> None:
     with connect_blocking(chain.world.url) as redis:
         (found,) = run_blocking(ask(redis, [("KEYS", "*:staged:*")]))
         run_blocking(ask(redis, [("DEL", sorted(found)[0])]))
-    with pytest.raises(Lost, match="0 of 1 entries are left of what was staged") as refused:
+    with pytest.raises(StagedLost, match="0 of 1 entries are left of what was staged") as refused:
         deliver([*written], chain.options)
     one_line(refused.value)
     chain.commit(1)

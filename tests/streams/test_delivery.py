@@ -10,7 +10,7 @@ import pytest
 from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable, StreamSealed
 from streamlease.streams.publish.staged.batch_plan import BatchPlan
 from streamlease.streams.publish.staged.delivery import Delivery
-from streamlease.streams.publish.staged.staging import Lost
+from streamlease.streams.publish.staged.staging import StagedLost
 from streamlease.streams.redis.connection import ask
 from tests.streams.delivering import SCHEMA, SINK, Dying, rig
 
@@ -115,7 +115,7 @@ async def test_staged_rows_that_expired_are_taken_from_the_repetition(embedded_r
         for key in await world.left():
             if b":staged:" in key:
                 await ask(world.redis, [("UNLINK", key)])
-        with pytest.raises(Lost, match=r"0 of . entries are left of what was staged .* start again"):
+        with pytest.raises(StagedLost, match=r"0 of . entries are left of what was staged .* start again"):
             await world.delivery().deliver(0, first)
         done = await world.delivery().deliver(0, world.stage(0, range(60), 3, "b"))
         assert done.rows == 60

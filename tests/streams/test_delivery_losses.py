@@ -22,7 +22,7 @@ from streamlease.streams.publish.staged import batch_plan as plans
 from streamlease.streams.publish.staged import staging
 from streamlease.streams.publish.staged.batch_plan import BatchPlan, Staged
 from streamlease.streams.publish.staged.delivery import Delivery
-from streamlease.streams.publish.staged.staging import Lost, Stager
+from streamlease.streams.publish.staged.staging import StagedLost, Stager
 from streamlease.streams.redis import connection
 from streamlease.streams.redis.connection import ask, connect_blocking
 from tests.streams.delivering import SCHEMA, SINK, Dying, Losing, Rig, rig
@@ -54,7 +54,7 @@ async def test_rows_lost_between_staging_and_commit_are_staged_anew(redis_url: s
     async with rig(redis_url) as world:
         first = world.stage(0, range(100), 2, "a")
         await lose(world, first[1], entries)
-        with pytest.raises(Lost, match=STARTS_AGAIN):
+        with pytest.raises(StagedLost, match=STARTS_AGAIN):
             await world.delivery().deliver(0, first)
         assert await world.numbers() == []
         assert (await world.delivery().deliver(0, world.stage(0, range(100), 3, "b"))).rows == 100
@@ -68,7 +68,7 @@ async def test_rows_lost_behind_the_decision_come_from_the_repetition(redis_url:
         first = world.stage(0, range(100), 2, "a")
         await world.delivery()._decide(0, "", BatchPlan.of(first), False)
         await lose(world, first[1], entries)
-        with pytest.raises(Lost, match=STARTS_AGAIN):
+        with pytest.raises(StagedLost, match=STARTS_AGAIN):
             await world.delivery().deliver(0, first)
         there = await world.numbers()
         assert 0 < len(there) < 100
@@ -84,7 +84,7 @@ async def test_rows_of_the_repetition_are_lost_too(embedded_redis_url: str) -> N
             staged = world.stage(0, range(100), 2, token)
             await world.delivery()._decide(0, "", BatchPlan.of(staged), False)
             await lose(world, staged[1], slice(None))
-            with pytest.raises(Lost, match=STARTS_AGAIN):
+            with pytest.raises(StagedLost, match=STARTS_AGAIN):
                 await world.delivery().deliver(0, staged)
         await world.delivery().deliver(0, world.stage(0, range(100), 4, "d"))
         assert await world.numbers() == list(range(100))
@@ -97,7 +97,7 @@ async def test_the_decision_and_staged_rows_are_lost(embedded_redis_url: str, en
         await world.delivery()._decide(0, "", BatchPlan.of(first), False)
         await ask(world.redis, [("DEL", sink_state(SINK))])
         await lose(world, first[0], entries)
-        with pytest.raises(Lost, match=STARTS_AGAIN):
+        with pytest.raises(StagedLost, match=STARTS_AGAIN):
             await world.delivery().deliver(0, first)
         await world.delivery().deliver(0, world.stage(0, range(100), 5, "b"))
         assert await world.numbers() == list(range(100))
@@ -145,7 +145,7 @@ async def test_a_lost_decision_about_other_rows_is_one_clear_error(
         await ask(world.redis, [("DEL", sink_state(SINK))])
         there = await world.numbers()
         with pytest.raises(
-            Lost, match=r"stream t.0.. has \d+ of \d+ rows of batch 0 .* new checkpointLocation"
+            StagedLost, match=r"stream t.0.. has \d+ of \d+ rows of batch 0 .* new checkpointLocation"
         ):
             await world.delivery().deliver(0, world.stage(0, range(100), 3, "b"))
         assert await world.numbers() == there
@@ -161,7 +161,7 @@ async def test_a_lost_decision_and_an_altered_space_is_one_clear_error(embedded_
         world.space = await world.spaces.generations.alter("t", streams=5)
         for token in "bc":
             with pytest.raises(
-                Lost, match=r"has rows of batch 0 .* altered since: .* new checkpointLocation"
+                StagedLost, match=r"has rows of batch 0 .* altered since: .* new checkpointLocation"
             ):
                 await world.delivery().deliver(0, world.stage(0, range(100), 2, token))
         assert await world.numbers() == list(range(100))
@@ -176,7 +176,7 @@ async def test_no_part_of_a_stream_is_appended_while_a_later_one_is_incomplete(
         first = world.stage(0, range(100), 4, "a")
         await world.delivery()._decide(0, "", BatchPlan.of(first), False)
         await lose(world, first[-1], slice(-1, None))
-        with pytest.raises(Lost, match=STARTS_AGAIN):
+        with pytest.raises(StagedLost, match=STARTS_AGAIN):
             await world.delivery().deliver(0, first)
         (record,) = await ask(world.redis, [("HGET", stream_publishers(first[-1].stream), "spark-q")])
         assert record is None
@@ -274,13 +274,13 @@ async def test_failovers_and_deaths_at_any_exchange(real_redis_url: str, seed: i
                 dying: Any = Dying(losing, choose.randint(3, 9), sends_last=choose.random() < 0.5)
                 try:
                     await Emptying(dying, losing).deliver(batch, staged)
-                except (StoreUnavailable, StoreRefused, Indefinite, Lost):
+                except (StoreUnavailable, StoreRefused, Indefinite, StagedLost):
                     failed += 1
                 lost += losing.lost
             last = world.stage(batch, numbers, 2, f"{batch}.last")
             try:
                 await world.delivery().deliver(batch, last)
-            except Lost as error:
+            except StagedLost as error:
                 assert "start again" in str(error)
                 await world.delivery().deliver(batch, world.stage(batch, numbers, 3, f"{batch}.more"))
             assert await world.numbers() == list(range(batch * 50 + 50))
@@ -304,7 +304,7 @@ async def test_everything_at_once(
             for attempt in range(5):
                 try:
                     await attempted(world, choose, batch, losses and attempt < 4, attempt == 4)
-                except Lost as lost:
+                except StagedLost as lost:
                     assert losses, lost
                     if "start again" not in str(lost):
                         found = await world.numbers()
@@ -448,7 +448,7 @@ async def test_a_task_whose_staged_rows_are_lost_while_it_runs_fails(redis_url: 
             await lose(world, Staged(stream, "a.0", 3, 3, 0), slice(-1, None))
             stager.add(stream, encode_rows([Row("t/a", b"3")]))
             with pytest.raises(
-                Lost, match=r"3 entries were there, and 2 are left; the task must be run again"
+                StagedLost, match=r"3 entries were there, and 2 are left; the task must be run again"
             ):
                 stager.flush()
             stager.discard()

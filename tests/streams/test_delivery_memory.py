@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from streamlease.protocol.errors import Fenced
-from streamlease.streams.imports.delivery_memory import DeliveryMemory, Note, SourceStanding, installation
+from streamlease.streams.imports.delivery_memory import DeliveryMemory, Note, SourceStanding
 from streamlease.streams.imports.transfer import Item, Transfer
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.installation import installation
 from streamlease.streams.spaces.spaces import SpaceStore
 
 SOURCE, SLOTS = "mqtt:here:b", 4

@@ -15,7 +15,7 @@ from streamlease.protocol.errors import Fenced, Indefinite, StreamleaseError
 from streamlease.registry import leadership
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.publish.staged.staging import Lost
+from streamlease.streams.publish.staged.staging import StagedLost
 from streamlease.streams.redis.connection import check_server, connect, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.conftest import MakeServer
@@ -141,7 +141,7 @@ async def test_rows_that_a_sink_staged_are_lost_before_its_commit(sentinels: Sen
     await asyncio.to_thread(sentinels.wait_for_new_clients)
     async with connect(sentinels.url) as client:
         world.redis, world.log, world.spaces = client, AsyncLog(client), SpaceStore(client)
-        with pytest.raises(Lost, match=r"0 of . entries are left .* start again"):
+        with pytest.raises(StagedLost, match=r"0 of . entries are left .* start again"):
             await world.delivery().deliver(0, staged)
         assert await world.numbers() == []
         await world.delivery().deliver(0, world.stage(0, range(100), 3, "c"))

@@ -24,7 +24,7 @@ from streamlease.streams.log.keys import (
 from streamlease.streams.log.state import no_stream
 from streamlease.streams.publish.staged.batch_plan import BatchPlan, Key, Parts, Staged
 from streamlease.streams.publish.staged.restaging import Restaging
-from streamlease.streams.publish.staged.staging import EXPIRY_SECONDS, Lacking, Lost, gone, parse_member
+from streamlease.streams.publish.staged.staging import EXPIRY_SECONDS, Lacking, StagedLost, gone, parse_member
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask
 from streamlease.streams.redis.durability import not_durable, strongest
 from streamlease.streams.redis.durable import run_durably, run_settled
@@ -79,7 +79,7 @@ class Delivery:
 
         Raises:
             Fenced: a later batch was written: the caller is not the one who drives this sink now.
-            Lost: staged rows are gone; the message says whether a repetition heals it.
+            StagedLost: staged rows are gone; the message says whether a repetition heals it.
             StreamSealed, UnknownSpace: a space takes no more messages, or was deleted.
             NotDurable, StoreUnavailable, StoreRefused, Indefinite: repeat the batch.
         """
@@ -164,7 +164,7 @@ class Delivery:
         if newest is not None and int(newest) >= batch:
             return
         if former is not None:
-            raise Lost(
+            raise StagedLost(
                 f"stream {former} has rows of batch {batch} of sink {self._sink}, Redis lost what was "
                 f"decided about them, as in a failover, and the space was altered since: {_NEW}"
             )
@@ -320,7 +320,7 @@ class Delivery:
         stream = lacking.stream
         mine = own.parts.get(stream)
         if part or (mine is None and own.tag != plan.tag):
-            raise Lost(
+            raise StagedLost(
                 f"the rows of batch {batch} of sink {self._sink} that were staged for stream {stream} are "
                 f"gone: they expire after {EXPIRY_SECONDS // 3600} hours; some of the batch is there, and "
                 f"its repetition cannot tell which rows are not: {_NEW}"
@@ -332,7 +332,7 @@ class Delivery:
     def _check_same(self, batch: int, plan: BatchPlan, stream: StreamId, there: int) -> None:
         """Whether what a lost decision brought into `stream` is all that it gets of the batch."""
         if plan.rows(stream) != there:
-            raise Lost(
+            raise StagedLost(
                 f"stream {stream} has {there} of {plan.rows(stream)} rows of batch {batch} of sink "
                 f"{self._sink}, and Redis lost what was decided about them, as in a failover: {_NEW}"
             )

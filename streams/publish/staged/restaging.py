@@ -43,7 +43,7 @@ class Restaging:
         """Stage the rows of some keys of `stream` anew; what follows it gets, part by part.
 
         Raises:
-            Lost: some of them are gone.
+            StagedLost: some of them are gone.
             StoreUnavailable, StoreRefused, Indefinite: repeat it.
         """
         space, schema = self._space, self._space.newest_schema

@@ -32,7 +32,7 @@ staged rows of a stream, after it   the stream gets the rows of the repetition: 
 parts of a stream, appended         their staged keys are back with the same failover: appended again
 the decision                        the repetition decides anew. Streams that have the batch keep the tag of
                                     the decision: as many messages as the repetition has for them are taken
-                                    for the same ones, any other number is an error (`Lost`)
+                                    for the same ones, any other number is an error (`StagedLost`)
 =================================== =========================================================================
 
 Order: within a stream, the rows of one task in their order; tasks in the order in which they are handed over.
@@ -68,7 +68,7 @@ EXPIRY_SECONDS = 24 * 3600
 FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
 
 
-class Lost(StreamleaseError):
+class StagedLost(StreamleaseError):
     """Rows that were staged for a batch are gone."""
 
 
@@ -80,9 +80,9 @@ class Lacking(NamedTuple):
     named: int
 
 
-def gone(sink: str, batch: int, lacking: Lacking) -> Lost:
+def gone(sink: str, batch: int, lacking: Lacking) -> StagedLost:
     """The error about staged rows that the repetition of the batch brings again."""
-    return Lost(
+    return StagedLost(
         f"{lacking.entries} of {lacking.named} entries are left of what was staged for stream "
         f"{lacking.stream} in batch {batch} of sink {sink}, as after a failover of Redis: "
         f"start again, and the repetition of the batch stages them anew"
@@ -143,7 +143,8 @@ class Stager:
         """Stage one entry for `stream`, behind those before.
 
         Raises:
-            StoreUnavailable, StoreRefused, Indefinite, Lost: the attempt has failed; call :meth:`discard`.
+            StoreUnavailable, StoreRefused, Indefinite, StagedLost: the attempt has failed; call
+                :meth:`discard`.
         """
         size = sum(map(len, entry.fields))
         key = self._open.get(stream)
@@ -167,7 +168,7 @@ class Stager:
 
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: the attempt has failed.
-            Lost: so it has, because Redis lost what was staged before.
+            StagedLost: so it has, because Redis lost what was staged before.
         """
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         deadline, wait = time.monotonic() + self._patience, FIRST_WAIT
@@ -197,7 +198,7 @@ class Stager:
             elif reply[0] == b"gap":
                 taken = self._written.get(write.name, 0)
                 if int(reply[1]) < taken:
-                    raise Lost(
+                    raise StagedLost(
                         f"Redis lost what this task had staged in {write.name}, as in a failover: {taken} "
                         f"entries were there, and {int(reply[1])} are left; the task must be run again"
                     )

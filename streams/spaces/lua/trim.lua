@@ -12,6 +12,7 @@
 --       5 term       of the caller; a lower one than the last is refused
 --       6 holder     who needs what is at the limit; shown while surplus entries are held back
 --       7 most entries, 8 most bytes to look at in this call
+--       9 1: nothing that is not in the archive is removed, as the meta says
 --
 -- Replies
 --   {'trimmed', floor, bytes left, entries removed, messages removed, more, held}
@@ -20,7 +21,7 @@
 --   {'unknown'}           there is no such stream
 
 local meta = redis.call('HMGET', KEYS[1], 'next', 'floor', 'bytes', 'trimmed_at', 'trim_term', 'held_by',
-  'last_append', 'merged')
+  'last_append', 'merged', 'archived')
 if not meta[1] then
   return {'unknown'}
 end
@@ -36,6 +37,9 @@ if term < (tonumber(meta[5]) or 0) then
   return {'fenced', tonumber(meta[5])}
 end
 
+if meta[9] or ARGV[9] == '1' then
+  limit = math.min(limit, tonumber(meta[9]) or 0)
+end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local next = tonumber(meta[1])

@@ -1,0 +1,202 @@
+"""Archives: one of the leader hosts writes the older messages of the spaces that have one into their tables.
+
+::
+
+    claim --> for each space: archive what is worth a file --> retire what retention wants to go
+          --> now and then: join small files, let old snapshots go, sweep
+
+What protects the archive is said in `streams/archive/archiver.py`; the claim saves work, and its term lets
+a host that was followed by another stop early.
+
+A stream is worth a file when it has `FILE_BYTES` that are in none, or the oldest of these has waited for
+`WAIT_SECONDS`, or for a quarter of the time that messages stay in memory. The work is done in a thread; after
+each file it rests for as long as the file took, so it takes at most half of a core, and the leaders are never
+short of time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from streamlease.hosts.claim import Claim
+from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.ids import StreamId
+from streamlease.registry import group_needs
+from streamlease.registry.group_needs import Holds, needs
+from streamlease.registry.groups import Groups
+from streamlease.streams.archive.archiver import Archived, Archiver
+from streamlease.streams.archive.recording import Recorded, recorded
+from streamlease.streams.archive.upkeep_steps import merge, retire, runs, tidy
+from streamlease.streams.log.times import server_time
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
+from streamlease.streams.redis.urls import blocking_twin
+from streamlease.streams.spaces.definitions import Space
+from streamlease.streams.spaces.retirement import retirable
+from streamlease.streams.spaces.spaces import SpaceStore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CLAIM = "!archive"
+"""The name under which the claim stands; a group's has a ``/``."""
+
+INTERVAL_SECONDS = 5.0
+TURN_SECONDS = 20.0
+"""After so long with one space it is the turn of the others."""
+
+FILE_BYTES = 32 * 1024 * 1024
+WAIT_SECONDS = 60.0
+MANY_FILES = 16
+"""So many small files of a stream are joined."""
+
+TIDY_SECONDS = 3600.0
+
+
+class ArchiveUpkeep:
+    """Archives of one leader host.
+
+    Args:
+        clock: this process' own clock in milliseconds.
+    """
+
+    def __init__(self, redis: AsyncRedis, host: str, clock: Callable[[], int]) -> None:
+        self._redis = redis
+        self._clock = clock
+        self._spaces = SpaceStore(redis)
+        self._groups = Groups(redis)
+        self._claim = Claim(redis, CLAIM, host, clock, INTERVAL_SECONDS)
+        self._waiting: dict[StreamId, tuple[int, int]] = {}
+        """From which offset on nothing is archived, and since when this host has seen it so."""
+        self._tidied: dict[str, int] = {}
+        self._told: dict[str, str] = {}
+        self._blocking: BlockingRedis | None = None
+
+    async def round(self) -> list[Archived]:
+        """Do what is due now, if this host has the claim or can get it; what was archived.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: try again.
+        """
+        spaces = [one for one in (await self._spaces.look()).listed if one.archive is not None]
+        if spaces and find_spec("pyiceberg") is None:
+            self._tell(spaces[0].name, "this host has no pyiceberg: pip install 'streamlease[archive]'")
+            return []
+        if not spaces or not await self._claim.get():
+            self._waiting.clear()
+            return []
+        if self._blocking is None:
+            self._blocking = blocking_twin(self._redis)
+        done: list[Archived] = []
+        for space in spaces:
+            if not await self._claim.get():
+                break
+            try:
+                done.append(await self._of(space, self._blocking))
+                self._told.pop(space.name, None)
+            except StreamleaseError as error:
+                self._tell(space.name, str(error))
+        return done
+
+    def _tell(self, space: str, why: str) -> None:
+        """Once for each reason."""
+        if self._told.get(space) != why:
+            self._told[space] = why
+            log.warning("archive of space %s: %s", space, why)
+
+    async def close(self) -> None:
+        """Let another host have the claim at once.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: it expires by itself.
+        """
+        if self._blocking is not None:
+            self._blocking.close()
+            self._blocking = None
+        await self._claim.give_up()
+
+    async def _of(self, space: Space, redis: BlockingRedis) -> Archived:
+        assert space.archive is not None
+        archiver = Archiver(
+            redis, space, space.archive, self._claim.term, sure=lambda: self._claim.sure, rest=time.sleep
+        )
+        known = await asyncio.to_thread(recorded, redis, space.streams())
+        if not any(self._is_due(space, stream, one, _begin(one)) for stream, one in known.items()):
+            done = Archived(space.name)
+        else:
+            done = await self._held(
+                archiver.run, lambda *about: self._is_due(space, *about), seconds=TURN_SECONDS
+            )
+        for stream, why in done.troubles.items():
+            log.error("archive of %s stands still: %s", stream, why, extra={"stream": stream})
+        await self._retire(space, archiver, known)
+        if any(len(run) >= MANY_FILES for one in known.values() for run in runs(one.files)):
+            await self._held(merge, archiver, seconds=TURN_SECONDS)
+        if self._clock() - self._tidied.setdefault(space.name, self._clock()) >= TIDY_SECONDS * 1000:
+            self._tidied[space.name] = self._clock()
+            await self._held(tidy, archiver, time.time())
+        return done
+
+    async def _held(self, work: Callable[..., T], *about: Any, **more: Any) -> T:
+        """`work` in a thread, while the claim is renewed."""
+        task = asyncio.ensure_future(asyncio.to_thread(work, *about, **more))
+        while True:
+            done, _ = await asyncio.wait({task}, timeout=INTERVAL_SECONDS)
+            if done:
+                return await task
+            await self._claim.get()
+
+    def _is_due(self, space: Space, stream: StreamId, known: Recorded, begin: int) -> bool:
+        state = known.state
+        if begin >= state.next:
+            self._waiting.pop(stream, None)
+            return False
+        now = self._clock()
+        first, since = self._waiting.get(stream, (begin, now))
+        if first < begin:
+            since = now
+        self._waiting[stream] = begin, since
+        keep = None if space.archive is None else space.archive.keep_ms
+        wait = WAIT_SECONDS * 1000 if keep is None else min(WAIT_SECONDS * 1000, keep / 4)
+        return now - since >= wait or (state.next - begin) * state.mean_bytes >= FILE_BYTES
+
+    async def _retire(self, space: Space, archiver: Archiver, known: dict[StreamId, Recorded]) -> None:
+        """Take out of the archive what retention does not want any more and no group needs."""
+        if not space.retention.limited:
+            return
+        now = await server_time(self._redis)
+        limits = retirable(space, {stream: (one.files, one.state) for stream, one in known.items()}, now)
+        groups = await needs(self._redis, self._groups, [space])
+        if not space.retention.force:
+            holds = Holds({stream: one.state.next for stream, one in known.items()}, groups)
+            limits = {stream: min(limit, holds.of(stream).limit) for stream, limit in limits.items()}
+        due = {
+            stream: limit
+            for stream, limit in limits.items()
+            if any(file.next <= limit for file in known[stream].files)
+        }
+        if due:
+            floors = await self._held(retire, archiver, due)
+            await group_needs.tell_passed(
+                self._redis, [one.subscription.id for one in _passed(groups, floors)]
+            )
+
+
+def _begin(known: Recorded) -> int:
+    return max(known.archived, 0 if known.archived else known.state.memory.first)
+
+
+def _passed(
+    groups: Sequence[group_needs.GroupProgress], floors: dict[StreamId, int]
+) -> list[group_needs.GroupProgress]:
+    return [
+        group
+        for group in groups
+        if group.expired_at is None
+        and any(need < floors.get(stream, 0) for stream, need in group.needs.items())
+    ]

@@ -1,0 +1,327 @@
+"""Archiving a space: from the memory of Redis into files, into the table, into Redis' record of both.
+
+::
+
+    read the table --> record what it has and Redis does not know --> read messages --> write files, prove
+        them --> commit them in one snapshot --> record them --> (retention may trim)
+
+* What is archived next of a stream is what lies behind the files *of the snapshot that the commit stands
+  on*. Two archivers that wrote the same messages cannot both commit; the one that cannot throws its files
+  away. The term keeps the later one from being disturbed for long, and nothing more depends on it.
+* After a crash, or an answer that never came, the next run begins with the table: files that were committed
+  are read again and recorded; files that were not are no part of anything, and are swept away one day.
+* Trimming is not done here. It goes up to what is recorded, whoever asks for it.
+* Offsets that Redis has lost (``MissingOffsets``) are in no file. The stream goes on behind them, and a
+  reader is told there what it would be told by Redis.
+
+In memory are one row group, one step of reading, and what the client of the store holds back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from streamlease.protocol.ids import StreamId, random_token
+from streamlease.streams.archive.files.file_columns import read_columns
+from streamlease.streams.archive.files.file_reading import OpenFile
+from streamlease.streams.archive.files.file_writing import FileWriter
+from streamlease.streams.archive.files.index import ArchivedFile
+from streamlease.streams.archive.files.places import remove
+from streamlease.streams.archive.iceberg_table import SpaceTable, TableFile
+from streamlease.streams.archive.recording import ArchiveMoved, FileChange, Recorded, record, recorded
+from streamlease.streams.entries.decoding import DamagedEntry
+from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.segments import read_range
+from streamlease.streams.redis.connection import BlockingRedis
+from streamlease.streams.spaces.archive_settings import ArchiveSettings
+from streamlease.streams.spaces.definitions import Space
+
+log = logging.getLogger(__name__)
+
+FILE_BYTES = 128 * 1024 * 1024
+"""About how many bytes, expanded, go into one file."""
+
+COMMIT_FILES = 64
+COMMIT_BYTES = 1024 * 1024 * 1024
+"""After so much the files are committed, and what they hold may leave the memory."""
+
+ATTEMPTS = 5
+
+
+@dataclass(slots=True)
+class Archived:
+    """What a run came to."""
+
+    space: str
+    messages: int = 0
+    files: list[ArchivedFile] = field(default_factory=list)
+    streams: set[str] = field(default_factory=set)
+    healed: int = 0
+    """Files that were in the table, or recorded, and are now both."""
+    troubles: dict[str, str] = field(default_factory=dict)
+    """Streams that cannot be archived further, and why."""
+    more: bool = False
+    """Whether it stopped before its work."""
+
+    @property
+    def bytes(self) -> int:
+        """Of the files."""
+        return sum(one.size for one in self.files)
+
+
+Wanted = Callable[[StreamId, Recorded, int], bool]
+"""Whether a stream is worth a file now, of which all below an offset is archived."""
+
+
+def everything(stream: StreamId, known: Recorded, begin: int) -> bool:
+    """Each that has any message."""
+    return True
+
+
+class InTable(NamedTuple):
+    """A stream, in Redis and in the table."""
+
+    known: Recorded
+    there: dict[str, TableFile]
+
+    @property
+    def end(self) -> int:
+        """What is below it is in the table, or was retired."""
+        ends = [file.next for file in self.there.values()]
+        retired = self.known.exists if self.known.exists == self.known.archived else 0
+        return max(ends, default=retired)
+
+    def lacks(self) -> list[ArchivedFile]:
+        """Files that are recorded and hold what no file of the table does."""
+        behind = self.end
+        return [one for one in self.known.files if one.path not in self.there and one.first >= behind]
+
+
+class Archiver:
+    """Archives one space, under one term.
+
+    Args:
+        term: of the claim; None: of nobody's, for a command that works beside whoever has it.
+        sure: whether the claim is certainly held still.
+        rest: called after each file with how many seconds it took.
+    """
+
+    def __init__(
+        self,
+        redis: BlockingRedis,
+        space: Space,
+        settings: ArchiveSettings,
+        term: int | None = None,
+        *,
+        sure: Callable[[], bool] = lambda: True,
+        rest: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self.redis = redis
+        self.space = space
+        self._settings = settings
+        self._own_term = term
+        self.term = term or 0
+        self._sure = sure
+        self._rest = rest
+
+    def run(self, wanted: Wanted = everything, *, seconds: float | None = None) -> Archived:
+        """Archive what is wanted, as far as there is anything when it begins.
+
+        Args:
+            seconds: begin no file after so long.
+
+        Raises:
+            ArchiveUnavailable: the store or the catalog fails; what was committed stands.
+            Fenced: another archiver has followed.
+            Lost: a file is neither in the table nor in its place.
+            Unsupported, StoreUnavailable, StoreRefused, Indefinite.
+        """
+        done, until = Archived(self.space.name), None if seconds is None else time.monotonic() + seconds
+        ends: dict[StreamId, int] | None = None
+        for attempt in range(ATTEMPTS):
+            try:
+                while True:
+                    table, standing = self.look(done)
+                    if ends is None:
+                        ends = {stream: one.known.state.next for stream, one in standing.items()}
+                    if not self._round(table, standing, ends, wanted, done, until):
+                        return done
+            except ArchiveMoved:
+                if attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def look(self, done: Archived) -> tuple[SpaceTable, dict[StreamId, InTable]]:
+        """The table and what Redis knows of it, brought together.
+
+        Raises:
+            ArchiveUnavailable, Fenced, Lost, StreamleaseError.
+        """
+        table = SpaceTable.open(self.redis, self.space, self._settings)
+        there = table.files()
+        known = recorded(self.redis, self.space.streams())
+        if self._own_term is None:
+            self.term = max((one.term for one in known.values()), default=0)
+        standing = {stream: InTable(one, there.get(str(stream), {})) for stream, one in known.items()}
+        lacking = {stream: files for stream, one in standing.items() if (files := one.lacks())}
+        if lacking:
+            self._put_back(table, lacking)
+            done.healed += sum(map(len, lacking.values()))
+            return self.look(done)
+        changes = [change for stream, one in standing.items() if (change := _heal(stream, one)) is not None]
+        if not changes:
+            return table, standing
+        record(self.redis, self.term, changes)
+        done.healed += sum(len(one.new) for one in changes)
+        return self.look(done)
+
+    def _put_back(self, table: SpaceTable, lacking: Mapping[StreamId, Sequence[ArchivedFile]]) -> None:
+        """Files that are recorded belong to the table, also to one that was restored from a backup."""
+        for stream, files in lacking.items():
+            for file in files:
+                OpenFile(file, str(stream)).check_offsets()
+        table.commit(lacking, [], {}, self.term)
+
+    def _round(
+        self,
+        table: SpaceTable,
+        standing: Mapping[StreamId, InTable],
+        ends: Mapping[StreamId, int],
+        wanted: Wanted,
+        done: Archived,
+        until: float | None,
+    ) -> bool:
+        """Files for one commit; whether there may be more."""
+        schema = table.columns(self.space)
+        written: dict[StreamId, list[ArchivedFile]] = {}
+        more, size, begun = False, 0, {}
+        try:
+            for stream, one in standing.items():
+                begin, end = max(one.end, _first(one)), min(ends.get(stream, 0), one.known.state.next)
+                if begin >= end or str(stream) in done.troubles or not wanted(stream, one.known, begin):
+                    continue
+                begun[stream] = begin
+                with closing(self._files(stream, begin, end, schema, done)) as files:
+                    for file in files:
+                        written.setdefault(stream, []).append(file)
+                        size += file.size
+                        count = sum(map(len, written.values()))
+                        if count >= COMMIT_FILES or size >= COMMIT_BYTES:
+                            more = file.next < end or stream != [*standing][-1]
+                            break
+                if more or (until is not None and time.monotonic() >= until):
+                    done.more = done.more or not more
+                    break
+        except BaseException:
+            _discard(written)
+            raise
+        if not written:
+            return False
+        try:
+            self._commit(table, standing, begun, written)
+        except ArchiveMoved:
+            _discard(written)
+            raise
+        for stream, files_of in written.items():
+            done.files += files_of
+            done.streams.add(str(stream))
+            done.messages += sum(one.next - one.first for one in files_of)
+        return more
+
+    def _commit(
+        self,
+        table: SpaceTable,
+        standing: Mapping[StreamId, InTable],
+        begun: Mapping[StreamId, int],
+        written: Mapping[StreamId, Sequence[ArchivedFile]],
+    ) -> None:
+        if not self._sure():
+            raise ArchiveMoved(f"the claim to archive space {self.space.name} is not sure any more")
+        floors = {
+            stream: (_oldest(standing[stream], begun[stream]), files[-1].next)
+            for stream, files in written.items()
+        }
+        table.commit(written, [], floors, self.term)
+        changes = [
+            FileChange(stream, standing[stream].known.archived, files[-1].next, floors[stream][0], files)
+            for stream, files in written.items()
+        ]
+        record(self.redis, self.term, changes)
+
+    def _files(
+        self, stream: StreamId, begin: int, end: int, schema: pa.Schema, done: Archived
+    ) -> Generator[ArchivedFile]:
+        """The messages ``begin <= offset < end`` in files that are written and proven."""
+        position = begin
+        while position < end:
+            at = time.monotonic()
+            writer: FileWriter | None = None
+            hole: MissingOffsets | None = None
+            address = f"{self._settings.uri}/data/{stream}/{position:020d}-{random_token()}.parquet"
+            try:
+                with closing(
+                    read_range(self.redis, stream, position, end, columns=read_columns(self.space.collection))
+                ) as batches:
+                    try:
+                        for batch in batches:
+                            if set(batch.schema.names) - set(schema.names):
+                                done.more = True  # the space has got columns that the table is to get first
+                                end = position
+                                break
+                            if writer is None:
+                                writer = FileWriter(address, str(stream), schema, position)
+                            writer.add(batch)
+                            position += batch.num_rows
+                            if writer.bytes >= FILE_BYTES:
+                                break
+                    except MissingOffsets as error:
+                        hole = error
+                    except DamagedEntry as error:
+                        done.troubles[str(stream)] = str(error)
+                        end = position
+                file = None if writer is None else writer.finish()
+            except BaseException:
+                if writer is not None:
+                    writer.abandon()
+                raise
+            if file is not None:
+                yield file
+                self._rest(time.monotonic() - at)
+            if hole is not None:
+                log.warning("archive of %s: %s", stream, hole, extra={"stream": str(stream)})
+                position = hole.oldest
+
+
+def _first(one: InTable) -> int:
+    """Where the archive of a stream begins that has none yet: what Redis has not any more is gone already."""
+    return 0 if one.known.archived else one.known.state.memory.first
+
+
+def _oldest(one: InTable, begin: int) -> int:
+    return min((file.first for file in one.there.values()), default=begin)
+
+
+def _heal(stream: StreamId, one: InTable) -> FileChange | None:
+    """What is to be recorded of what the table has, after a crash between the two."""
+    known = {file.path: file for file in one.known.files}
+    exists = one.known.exists
+    there = {path: file for path, file in one.there.items() if file.next > exists or not one.known.archived}
+    if known.keys() == there.keys():
+        return None
+    new = [file.read_again() for path, file in there.items() if path not in known]
+    gone = [file for path, file in known.items() if path not in there]
+    first = min((file.first for file in there.values()), default=exists)
+    return FileChange(stream, one.known.archived, one.end, first, new, gone)
+
+
+def _discard(written: Mapping[StreamId, Iterable[ArchivedFile]]) -> None:
+    for files in written.values():
+        for file in files:
+            remove(file.path)
