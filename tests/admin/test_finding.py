@@ -1,0 +1,161 @@
+"""Messages found by topic, key, text, time and offset, over many streams, in pieces."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+
+from streamlease.admin.messages import finding
+from streamlease.admin.messages.finding import Question, cursor_text, find, parse_cursor
+from streamlease.agent.client import Client, connect
+from streamlease.protocol.errors import InvalidInput, InvalidOption, InvalidTopic, UnknownSpace
+from streamlease.streams.entries.delivered import Message
+from streamlease.streams.log.keys import stream_log
+from streamlease.streams.log.log import AsyncLog
+
+MANY = 400
+
+
+@pytest.fixture
+async def client(embedded_redis_url: str) -> AsyncIterator[Client]:
+    async with connect(embedded_redis_url, embedded=False) as client:
+        await client.create_space("calls", ["calls/#"], streams=7)
+        rolls = random.Random(7)
+        async with client.publisher() as publisher:
+            for number in range(MANY):
+                await publisher.send(
+                    f"calls/{number % 11}/in",
+                    f"call number {number} of {'Ana' if number % 50 == 0 else 'Ben'}",
+                    key=f"k{number % 13}",
+                    headers={"host": f"h{rolls.randrange(3)}"},
+                )
+        yield client
+
+
+async def all_of(client: Client, question: Question) -> list[Message]:
+    """Everything, page by page."""
+    messages: list[Message] = []
+    while True:
+        found = await find(client, question)
+        messages += found.messages
+        assert len(found.messages) <= question.limit
+        if found.done:
+            return messages
+        question = replace(question, cursor=parse_cursor(cursor_text(found.cursor)))
+
+
+def numbers(messages: list[Message]) -> list[int]:
+    return [int(one.payload.split()[2]) for one in messages]
+
+
+@pytest.mark.parametrize("limit", [1, 37, 1000])
+async def test_all_streams_are_one_list_in_the_order_of_append_times(client: Client, limit: int) -> None:
+    if limit > 1:
+        assert numbers(await all_of(client, Question("calls", limit=limit))) == [*range(MANY)][::-1]
+        assert numbers(await all_of(client, Question("calls", "oldest", limit=limit))) == [*range(MANY)]
+    else:
+        assert numbers((await find(client, Question("calls", limit=1))).messages) == [MANY - 1]
+        assert numbers((await find(client, Question("calls", "oldest", limit=1))).messages) == [0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "numbers_of"),
+    [
+        ({"filter": "calls/3/+"}, lambda n: n % 11 == 3),
+        ({"filter": "calls/3/in"}, lambda n: n % 11 == 3),
+        ({"key": b"k5"}, lambda n: n % 13 == 5),
+        ({"filter": "calls/3/in", "key": b"k5"}, lambda n: n % 11 == 3 and n % 13 == 5),
+        ({"text": "ANA"}, lambda n: n % 50 == 0),
+        ({"text": "k12"}, lambda n: n % 13 == 12),
+        ({"text": "calls/7"}, lambda n: n % 11 == 7),
+        ({"text": "of nobody"}, lambda n: False),
+    ],
+)
+async def test_what_is_wanted(client: Client, wanted: dict[str, Any], numbers_of: Any) -> None:
+    expected = [n for n in range(MANY) if numbers_of(n)]
+    assert numbers(await all_of(client, Question("calls", "oldest", limit=23, **wanted))) == expected
+    assert numbers(await all_of(client, Question("calls", limit=23, **wanted))) == expected[::-1]
+
+
+async def test_a_time_and_an_offset_are_where_it_begins(client: Client) -> None:
+    everything = await all_of(client, Question("calls", "oldest", limit=1000))
+    for place in (0, 1, 200, MANY - 1):
+        moment = everything[place].append_timestamp_us
+        before = [one for one in everything if one.append_timestamp_us <= moment]
+        after = [one for one in everything if one.append_timestamp_us >= moment]
+        assert await all_of(client, Question("calls", "oldest", moment=moment, limit=50)) == after
+        newest = await all_of(client, Question("calls", moment=moment, limit=50))
+        assert sorted(newest) == sorted(before)
+    stream = everything[0].stream
+    own = [one for one in everything if one.stream == stream]
+    middle = len(own) // 2
+    question = Question("calls", "oldest", stream=stream, offset=middle, limit=7)
+    assert await all_of(client, question) == own[middle:]
+    assert await all_of(client, replace(question, order="newest")) == own[:middle][::-1]
+    assert (await find(client, replace(question, offset=10_000))).messages == []
+
+
+async def test_a_question_that_matches_little_ends_within_its_bounds_and_goes_on(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "MOST_MESSAGES", 60)
+    monkeypatch.setattr(finding, "FIRST_PIECE", 8)
+    question, answers = Question("calls", text="number 0 of"), 0
+    found = await find(client, question)
+    while not found.done:
+        answers += 1
+        assert found.messages == []
+        assert found.reached is not None
+        assert 60 <= found.looked < 60 + 7 * finding.LARGEST_PIECE
+        found = await find(client, replace(question, cursor=found.cursor))
+    assert (numbers(found.messages), answers > 0) == ([0], True)
+
+
+async def test_what_cannot_be_read_is_told_and_passed_over(client: Client, embedded_redis_url: str) -> None:
+    space = await client.spaces.get("calls")
+    stream = space.streams()[0]
+    states = await AsyncLog(client.redis).states([stream])
+    with redis.Redis.from_url(embedded_redis_url) as store:
+        entries: Any = store.xrange(stream_log(stream), count=2)
+        store.xdel(stream_log(stream), entries[1][0])
+    for order in ("newest", "oldest"):
+        question = Question("calls", order, stream=str(stream), limit=1000)
+        found = await find(client, question)
+        assert len(found.messages) == states[stream].next - 1
+        assert (found.done, len(found.notes), "were lost" in found.notes[0]) == (True, 1, True)
+
+
+async def test_typed_columns_are_searched_and_returned(client: Client) -> None:
+    schema = pa.schema([("city", pa.string()), ("flights", pa.int64())])
+    await client.create_space("typed", ["typed/#"], schema=schema)
+    async with client.publisher() as publisher:
+        await publisher.send("typed/a", {"city": "Genève", "flights": 3})
+        await publisher.send("typed/a", {"city": "Oslo", "flights": 4})
+    found = await find(client, Question("typed", text="genève"))
+    assert [one.values for one in found.messages] == [{"city": "Genève", "flights": 3}]
+
+
+@pytest.mark.parametrize(
+    ("question", "error"),
+    [
+        (Question("nothing"), UnknownSpace),
+        (Question("calls", filter="a/#/b"), InvalidTopic),
+        (Question("calls", stream="calls.0.99"), InvalidInput),
+        (Question("calls", offset=3), InvalidOption),
+    ],
+)
+async def test_bad_questions(client: Client, question: Question, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        await find(client, question)
+
+
+@pytest.mark.parametrize("text", ["", "x", "####", "eJyrVgIAAKcAVA=="])
+def test_what_is_no_cursor_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is none"):
+        parse_cursor(text)
