@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from streamlease.admin.ui.board import Board, GroupOnPage
+    from streamlease.admin.ui.board import Board
+    from streamlease.admin.ui.board_rows import GroupOnPage
     from streamlease.agent.client import Client
 
 FIRST_SECONDS = 10.0

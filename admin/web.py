@@ -1,11 +1,13 @@
-"""``streamlease ui``: the settings of the web page; the page itself is ``admin.ui``."""
+"""``streamlease ui``: the settings of the console; the console itself is ``admin.ui``."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +17,12 @@ from streamlease.admin.output import line
 from streamlease.protocol.addresses import check_listen_host
 from streamlease.protocol.errors import InvalidOption, Unsupported
 
-SHORTEST_TOKEN = 16
+if TYPE_CHECKING:
+    from streamlease.admin.ui.logins import ProxyHeaders
+
+FIRST = "main"
+"""The name of the Redis of ``--redis``."""
+
 BACKLOG = 1024
 """Connections that the system takes before the process has looked at them."""
 
@@ -28,12 +35,46 @@ def ui(
     http_port: Annotated[
         int, typer.Option(envvar="STREAMLEASE_UI_PORT", help="Port to listen on; 0 picks a free one.")
     ] = 8090,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="STREAMLEASE_UI_SERVERS",
+            metavar="NAME=URL",
+            help="Another Redis that the console shows, beside --redis, and its name there. May be repeated.",
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
             envvar="STREAMLEASE_UI_TOKEN_FILE",
-            help="File with the token that acts require (16 characters or more). Without it, "
-            "the page only shows.",
+            help="File with the token that acts require (16 characters or more), or a JSON document of "
+            "several with roles; then the console shows nothing without a login. Without a file, it only "
+            "shows.",
+        ),
+    ] = None,
+    proxy_user_header: Annotated[
+        str | None,
+        typer.Option(
+            envvar="STREAMLEASE_UI_PROXY_USER_HEADER",
+            metavar="NAME",
+            help="The header in which a reverse proxy says who has logged in there.",
+        ),
+    ] = None,
+    proxy_role_header: Annotated[
+        str | None,
+        typer.Option(
+            envvar="STREAMLEASE_UI_PROXY_ROLE_HEADER",
+            metavar="NAME",
+            help="The header in which it says their role: observer (without one), operator or admin.",
+        ),
+    ] = None,
+    proxy_address: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="STREAMLEASE_UI_PROXY_ADDRESSES",
+            metavar="ADDRESS",
+            help="Where that proxy is; from elsewhere its headers are ignored. May be repeated. "
+            "Default: this machine.",
         ),
     ] = None,
     allow_host: Annotated[
@@ -47,30 +88,61 @@ def ui(
     ] = None,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
-    """Serve a live web page of groups, streams, spaces and hosts until Ctrl-C.
+    """Serve the console, a live web page of all that there is, until Ctrl-C.
 
-    Anyone who can reach the port sees everything: keep it on a private address, or behind a proxy with a
-    login.
+    Without a document of tokens or a proxy that says who looks, anyone who can reach the port sees
+    everything: keep it on a private address.
     """
     if not 0 <= http_port <= 65535:
         raise InvalidOption(f"--http-port is {http_port}: it must be from 0 to 65535")
-    token = None if token_file is None else _token(token_file)
     try:
         from streamlease.admin.ui.host_names import checked_names
+        from streamlease.admin.ui.logins import Logins
         from streamlease.admin.ui.server import serve
         from streamlease.protocol.addresses import host_name
     except ModuleNotFoundError as error:
         raise Unsupported(
             f"the page needs the package {error.name}: run pip install 'streamlease[ui]'"
         ) from None
+    logins = Logins(token_file, _proxy(proxy_user_header, proxy_role_header, proxy_address))
     names = checked_names(allow_host or ())
     if listening := host_name(http_host):
         names |= {listening}
     set_up_logs(log_format)
-    url = chosen_url(redis)
+    urls = _servers(chosen_url(redis), server or ())
     with listen(http_host, http_port, "--http-port") as listener:
         line(f"the page is at http://{http_host}:{listener.getsockname()[1]}/")
-        asyncio.run(serve(url, listener, token, names))
+        asyncio.run(serve(urls, listener, logins, names))
+
+
+def _proxy(user: str | None, role: str | None, addresses: list[str] | None) -> ProxyHeaders | None:
+    from streamlease.admin.ui.logins import ProxyHeaders
+
+    if user is None:
+        if role is not None or addresses:
+            raise InvalidOption("--proxy-role-header and --proxy-address need --proxy-user-header: name it")
+        return None
+    if addresses:
+        for address in addresses:
+            try:
+                ipaddress.ip_address(address)
+            except ValueError:
+                raise InvalidOption(f"--proxy-address is {address!r}: give an IP address") from None
+        return ProxyHeaders(user, role, frozenset(addresses))
+    return ProxyHeaders(user, role)
+
+
+def _servers(url: str, more: Iterable[str]) -> dict[str, str]:
+    """The URLs of all servers, by name; the first has none that anybody needs to see."""
+    urls = {FIRST: url}
+    for given in more:
+        name, equals, other = given.partition("=")
+        if not equals or not name or not other:
+            raise InvalidOption(f"--server is {given.partition('=')[0]!r}: write NAME=URL")
+        if name in urls:
+            raise InvalidOption(f"--server {name} is given twice: choose another name")
+        urls[name] = other
+    return urls
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
@@ -92,16 +164,3 @@ def listen(host: str, port: int, option: str) -> socket.socket:
     # asyncio does it only for sockets that name their protocol; else a small answer waits 40 ms for its rest.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
-
-
-def _token(file: Path) -> str:
-    try:
-        token = file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidOption(f"--token-file is {file}, which cannot be read: {error}") from None
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
-        raise InvalidOption(
-            f"the token in {file} has {len(token)} characters: "
-            f"it needs {SHORTEST_TOKEN} or more, printable ASCII"
-        )
-    return token

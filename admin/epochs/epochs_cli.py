@@ -68,7 +68,7 @@ def abort(
         yes=yes,
         as_json=as_json,
     )
-    with_client(redis, lambda client: _abort(client, name, publisher))
+    with_client(redis, lambda client: give_up(client, name, publisher))
     if as_json:
         from streamlease.admin.answers import AbortedPublisher
 
@@ -98,7 +98,12 @@ async def _close(client: Client, name: str) -> int:
     return len(await close_streams(client.redis, await _space(client, name)))
 
 
-async def _abort(client: Client, name: str, publisher: str) -> None:
+async def give_up(client: Client, name: str, publisher: str) -> None:
+    """What a publisher sent and has not given up is dropped.
+
+    Raises:
+        UnknownSpace, InvalidInput: there is no such publisher now.
+    """
     from streamlease.protocol.errors import InvalidInput
     from streamlease.protocol.nearest import nearest
     from streamlease.streams.epochs.stored import read_writers

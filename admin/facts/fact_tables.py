@@ -1,23 +1,21 @@
-"""The columns in which facts are shown: one description for the command's tables, ``top`` and the page.
+"""The columns in which facts are shown: one description for the command's tables and ``top``.
 
-A column names the field of the row that it shows. ``--json`` prints the rows themselves, so a table, the page
-and a document show the same value; ``tests/admin/test_fact_tables.py`` finds each in its row. The command
-writes titles in capitals, the page as they stand here. ``static/app.js`` draws each kind on the page.
+A column names the field of the row that it shows. ``--json`` prints the rows themselves, so a table and a
+document show the same value; ``tests/admin/test_fact_tables.py`` finds each in its row. The console has its
+own tables (``ui/static``), whose cells are links, states and curves; the rows are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from operator import attrgetter
 from typing import Any, Literal
 
 from streamlease.admin.output import aligned
 
-Kind = Literal["text", "number", "list", "share", "moment", "group"]
-"""``list``: texts, side by side; ``share``: a number, of another one; ``moment``: microseconds since 1970;
-``group``: a subscription, on the page a link to its group. Numbers stand at the right."""
+Kind = Literal["text", "number", "list"]
+"""``list``: texts, side by side. Numbers stand at the right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +28,6 @@ class TableColumn:
     kind: Kind = "text"
     unit: str = ""
     """Stands behind the title."""
-    of: str = ""
-    """Of a share, the field with the whole."""
     said: Callable[[Any, Any], Any] | None = None
     """The value as people read it, made of the value and of the fact that the table is of."""
     where: Callable[[Any], bool] | None = None
@@ -45,7 +41,7 @@ class TableColumn:
     @property
     def at_right(self) -> bool:
         """Whether its cells stand at the right."""
-        return self.kind in ("number", "share")
+        return self.kind == "number"
 
     def getter(self, fact: Any) -> Callable[[Any], Any]:
         """Gives the cell of a row in a table of `fact`."""
@@ -87,26 +83,6 @@ class FactTable:
         shown, cells = self.cells(rows, fact)
         aligned([one.heading.upper() for one in shown], cells, [one.at_right for one in shown], self.empty)
 
-    def head(self, order: Sequence[str] = ()) -> str:
-        """The head of the table of the page, which says in its attributes what ``app.js`` puts below it.
-
-        Args:
-            order: the fields of a row that is sent as a list; such a table can be sorted by each column.
-        """
-        cells = []
-        for one in self.all:
-            place = str(order.index(one.field)) if order else one.field
-            shown = {
-                "class": "n" if one.at_right else "",
-                "data-sort": place if order else "",
-                "data-field": place,
-                "data-kind": one.kind,
-                "data-of": one.of,
-            }
-            attributes = "".join(f' {name}="{escape(value)}"' for name, value in shown.items() if value)
-            cells.append(f"<th{attributes}>{escape(one.heading)}</th>")
-        return f"<tr>{''.join(cells)}</tr>"
-
 
 # ------------------------------------------------------------ groups
 
@@ -131,12 +107,6 @@ GROUPS_IN_STATUS = FactTable(
 )
 _LED_BY = replace(LEADER, field="leader")
 GROUPS_IN_TOP = FactTable((SUBSCRIPTION, _LED_BY, TERM, BORROWERS, HELD, STREAMS, MOVES, LAG))
-GROUPS_ON_PAGE = FactTable(
-    (
-        replace(SUBSCRIPTION, kind="group"), _LED_BY, TERM, BORROWERS,
-        TableColumn("Streams held", "held", "share", of="streams"), MOVES, LAG,
-    )
-)  # fmt: skip
 
 # ------------------------------------------------------------ streams and borrowers of a group
 
@@ -154,7 +124,7 @@ STREAMS_OF_GROUP = FactTable(
     "it has no streams",
 )  # fmt: skip
 STREAMS_LIVE = FactTable((STREAM, OWNER, LEASE_EPOCH, STATE, COMMITTED, NEXT, LAG))
-"""In ``top`` and on the page."""
+"""In ``top``."""
 
 BORROWERS_OF_GROUP = FactTable(
     (
@@ -183,14 +153,6 @@ SPACES_IN_STATUS = FactTable(
     (SPACE, STREAMS, MESSAGES, TOPICS),
     "no spaces: create one with 'streamlease space create NAME --topics FILTER'",
 )
-SPACES_ON_PAGE = FactTable(
-    (
-        SPACE, TOPICS, STREAMS, TableColumn("Generation", "generations.-1.number", "number"),
-        TableColumn("Durability", "durability"), MESSAGES, BYTES,
-        TableColumn("Held back by", "held_by", "list"),
-        TableColumn("Since", "held_since", "moment"),
-    )
-)  # fmt: skip
 
 EPOCH_PUBLISHERS = FactTable(
     (
@@ -249,12 +211,3 @@ HOSTS_IN_STATUS = FactTable(
     (HOST, PROCESS, LEADERS),
     "no leader hosts: consumers lead by themselves, or start one with 'streamlease serve'",
 )
-HOSTS_ON_PAGE = FactTable((HOST, TableColumn("Name", "name"), PROCESS, LEADERS))
-
-ON_PAGE = {
-    "groups": GROUPS_ON_PAGE,
-    "streams": STREAMS_LIVE,
-    "spaces": SPACES_ON_PAGE,
-    "hosts": HOSTS_ON_PAGE,
-}
-"""The tables of the page."""

@@ -1,25 +1,34 @@
-"""The web application: a page, the documents behind it, live updates as server-sent events, and acts.
+"""The web application: the console, the documents behind it, live updates as server-sent events, and acts.
 
 ====================================  ==========================================================
-``GET /``                             the page
-``GET /api/overview``                 server, hosts, spaces, groups
+``GET /``                             the console
+``GET /api/session``                  who looks, what they may do, which servers there are
+``POST /api/login``, ``/api/logout``  with a token, for a cookie
+``GET /api/overview``                 server, hosts, spaces, groups, processes, what needs attention
 ``GET /api/group?subscription=SUB``   one group: rows of streams, lag over time, events
-``GET /api/live[?subscription=SUB]``  server-sent events: ``overview``, and of one group ``group``
-``POST /api/act``                     an operator's act, with ``Authorization: Bearer TOKEN``
-``GET /healthz``                      200 while the newest look at Redis succeeded, else 503
+``GET /api/heat?subscription=SUB``    the lag of its streams over time
+``GET /api/look/WHAT``                space, topics, messages, message, why, letters, catalog
+``GET /api/live[?subscription=SUB]``  server-sent events: ``overview``, ``series``, and ``group``
+``POST /api/act``                     an operator's act; the header ``Authorization: Bearer TOKEN`` serves too
+``GET /healthz``                      200 while Redis answers and the newest look succeeded, else 503
 ====================================  ==========================================================
 
-Nothing can be changed unless a token was given at the start. The page loads nothing from elsewhere, and
-answers only under addresses, localhost and the names that it was told (see ``admin.ui.host_names``).
+All of ``/api`` takes ``server=NAME`` where the console has several. Nothing can be changed unless somebody
+logged in who may. The console loads nothing from elsewhere, and answers only under addresses, localhost and
+the names that it was told (see ``admin.ui.host_names``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
-import hmac
+import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,225 +41,322 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamlease.admin.facts.fact_tables import ON_PAGE
-from streamlease.admin.ui.board import Board, GroupBoard, StreamRow
+from streamlease.admin.ui import live, looks
+from streamlease.admin.ui.board import Board
 from streamlease.admin.ui.host_names import KnownHosts
-from streamlease.admin.ui.page_acts import asked, do
-from streamlease.protocol.errors import InvalidInput, StreamleaseError
+from streamlease.admin.ui.logins import COOKIE, LASTS_SECONDS, Logins, Person, Role
+from streamlease.admin.ui.other_acts import asked, demanded, do
+from streamlease.protocol.errors import (
+    InvalidInput,
+    InvalidOption,
+    StreamleaseError,
+    UnknownGroup,
+    UnknownSpace,
+)
+from streamlease.streams.log.times import server_time
 from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
 
-STATIC = Path(__file__).parent / "static"
-LONGEST_BODY = 65_536
-QUIET_SECONDS = 15.0
-"""After so long without news a comment goes out, so that a dead connection is noticed."""
+log = logging.getLogger(__name__)
 
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
+STATIC = Path(__file__).parent / "static"
+LONGEST_BODY = 2 * 1024 * 1024
+LOOKS: dict[str, Callable[[Client, Mapping[str, str]], Awaitable[dict[str, Any]]]] = {
+    "space": looks.space,
+    "topics": looks.topics,
+    "messages": looks.messages,
+    "message": looks.message,
+    "why": looks.why,
+    "letters": looks.letters,
+    "catalog": looks.catalog,
 }
+LOGIN_SECONDS = 0.5
+"""So long a wrong token is thought about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One Redis in the console."""
+
+    name: str
+    client: Client
+    board: Board
+
+
+Answer = Callable[[Request, Site, Person], Awaitable[Response]]
 
 
 def make_app(
-    client: Client,
-    board: Board,
-    token: str | None = None,
+    sites: Sequence[Site],
+    logins: Logins | None = None,
     names: frozenset[str] = frozenset(),
     failed: Callable[[], None] = lambda: None,
 ) -> Starlette:
-    """The application for `client`; `board` is run as long as the application lives.
+    """The application; the boards are run as long as it lives.
 
     Args:
-        token: what a request for an act must show; None: no acts at all.
-        names: under which the page may be asked for, besides addresses and localhost.
-        failed: called if the board cannot be run any more: the page shows nothing new, and its probe fails.
+        sites: one or more; the first is shown if none is asked for.
+        logins: who may do what; None: everybody may look, and nobody act.
+        names: under which the console may be asked for, besides addresses and localhost.
+        failed: called if a board cannot be run any more: it shows nothing new, and the probe fails.
     """
-    site = _Site(client, board, token)
+    console = _Console(sites, logins or Logins())
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        def fail(name: str, error: StreamleaseError) -> None:
-            board.fail(name, error)
-            failed()
-
-        supervisor = Supervisor("the page", fail)
-        supervisor.start("the reader", board.run(), endless=True)
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            for site in sites:
+                stack.push_async_callback(_running(site.board, failed).close)
             yield
-        finally:
-            await supervisor.close()
 
+    pages, guard = [Route("/", console.page), Route("/healthz", console.health)], console.guarded
     return Starlette(
         routes=[
-            Route("/", site.page),
-            Route("/healthz", site.health),
-            Route("/api/overview", site.overview),
-            Route("/api/group", site.group),
-            Route("/api/live", site.live),
-            Route("/api/act", site.act, methods=["POST"]),
+            *pages,
+            Route("/api/session", console.session),
+            Route("/api/login", console.login, methods=["POST"]),
+            Route("/api/logout", console.logout, methods=["POST"]),
+            Route("/api/overview", guard(console.overview)),
+            Route("/api/group", guard(console.group)),
+            Route("/api/heat", guard(console.heat)),
+            Route("/api/live", guard(console.live)),
+            *(Route(f"/api/look/{name}", guard(console.looked(work))) for name, work in LOOKS.items()),
+            Route("/api/act", guard(console.act), methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(_Headers), Middleware(KnownHosts, names=names)],
+        middleware=[Middleware(_Headers, policy=console.policy), Middleware(KnownHosts, names=names)],
         lifespan=lifespan,
     )
 
 
-def make_page() -> str:
-    """The page, with the heads of its tables."""
-    text = (STATIC / "index.html").read_text("utf-8")
-    for name, columns in ON_PAGE.items():
-        head = columns.head(StreamRow._fields if name == "streams" else ())
-        text = text.replace(f"<thead>{{{name}}}</thead>", f"<thead>{head}</thead>")
-    return text
+def _running(board: Board, failed: Callable[[], None]) -> Supervisor:
+    def fail(name: str, error: StreamleaseError) -> None:
+        board.fail(name, error)
+        failed()
+
+    supervisor = Supervisor("the console", fail)
+    supervisor.start("the reader", board.run(), endless=True)
+    return supervisor
+
+
+def policy_of(page: str) -> str:
+    """What the page may do, the one script in it by its hash."""
+    text = page.partition('<script type="importmap">')[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return (
+        f"default-src 'self'; script-src 'self' 'sha256-{digest}'; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    )
 
 
 class _Headers:
-    """Puts `HEADERS` on every response."""
+    """Puts the headers that guard a page on every response."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, policy: str) -> None:
         self._app = app
+        self._headers = {
+            "Content-Security-Policy": policy,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(self._headers)
+                # Files are asked for again with their tag, and answered with 304.
+                static = str(scope.get("path", "")).startswith("/static/")
+                headers["Cache-Control"] = "no-cache" if static else "no-store"
             await send(message)
 
         await self._app(scope, receive, with_headers)
 
 
-class _Site:
-    def __init__(self, client: Client, board: Board, token: str | None) -> None:
-        self._client = client
-        self._board = board
-        self._token = token
-        self._page = make_page()
+class _Console:
+    def __init__(self, sites: Sequence[Site], logins: Logins) -> None:
+        self._sites = {site.name: site for site in sites}
+        self._first = sites[0]
+        self._logins = logins
+        self._page = (STATIC / "index.html").read_text("utf-8")
+        self.policy = policy_of(self._page)
+
+    # ------------------------------------------------------------ who asks
+
+    def guarded(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+        """`answer` for who may look, of the server that is asked for, with errors as documents."""
+
+        async def answered(request: Request) -> Response:
+            person = self._person(request)
+            if person is None:
+                return _refused(401, "log in to see this")
+            name = request.query_params.get("server") or self._first.name
+            site = self._sites.get(name)
+            if site is None:
+                return _refused(404, f"the console has no server {name!r}: it has {', '.join(self._sites)}")
+            try:
+                return await answer(request, site, person)
+            except (UnknownGroup, UnknownSpace) as error:
+                return _refused(404 if request.method == "GET" else 409, str(error))
+            except InvalidInput as error:
+                return _refused(400, str(error))
+            except StreamleaseError as error:
+                return _refused(409, str(error))
+
+        return answered
+
+    def _person(self, request: Request) -> Person | None:
+        try:
+            self._logins.look_again()
+        except InvalidOption as error:
+            log.error("the former tokens go on: %s", error)
+        bearer = request.headers.get("authorization", "")
+        if bearer and self._logins.by_token:
+            return self._logins.with_token(bearer.removeprefix("Bearer "))
+        address = request.client.host if request.client is not None else ""
+        return (
+            self._logins.with_headers(request.headers, address)
+            or self._logins.with_cookie(request.cookies.get(COOKIE, ""), time.time())
+            or self._logins.everyone
+        )
+
+    async def session(self, request: Request) -> Response:
+        person = self._person(request)
+        role = None if person is None else person.role.name.lower()
+        return JSONResponse(
+            {
+                "name": None if person is None else person.name,
+                "role": role,
+                "login": self._logins.by_token,
+                "servers": [*self._sites],
+            }
+        )
+
+    async def login(self, request: Request) -> Response:
+        if not self._logins.by_token:
+            return _refused(403, "start 'streamlease ui' with --token-file to log in by token")
+        body, refused = await _body(request)
+        if refused is not None:
+            return refused
+        try:
+            token = str(json.loads(body).get("token", ""))
+        except (ValueError, AttributeError):
+            return _refused(400, "give a document with the field token")
+        person = self._logins.with_token(token)
+        if person is None:
+            await asyncio.sleep(LOGIN_SECONDS)
+            return _refused(401, "the token is missing or wrong")
+        answer = JSONResponse({"name": person.name, "role": person.role.name.lower()})
+        answer.set_cookie(
+            COOKIE,
+            self._logins.cookie(person, time.time()),
+            max_age=LASTS_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return answer
+
+    async def logout(self, request: Request) -> Response:
+        _, refused = await _body(request)
+        if refused is not None:
+            return refused
+        answer = JSONResponse({})
+        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return answer
+
+    # ------------------------------------------------------------ what is shown
 
     async def page(self, _: Request) -> Response:
         return HTMLResponse(self._page)
 
     async def health(self, _: Request) -> Response:
-        error = self._board.trouble
+        troubles = {name: await _trouble(site) for name, site in self._sites.items()}
+        found = [why if len(troubles) == 1 else f"{name}: {why}" for name, why in troubles.items() if why]
+        error = "; ".join(found) or None
         return JSONResponse({"ready": error is None, "error": error}, 200 if error is None else 503)
 
-    async def overview(self, _: Request) -> Response:
-        return JSONResponse(self._overview())
+    async def overview(self, _: Request, site: Site, person: Person) -> Response:
+        await site.board.fresh()
+        return JSONResponse({**live.whole_overview(site.board), "acts": person.role >= Role.OPERATOR})
 
-    async def group(self, request: Request) -> Response:
-        found = self._board.groups.get(request.query_params.get("subscription", ""))
+    async def group(self, request: Request, site: Site, _: Person) -> Response:
+        await site.board.fresh()
+        subscription = request.query_params.get("subscription", "")
+        found = site.board.groups.get(subscription)
         if found is None:
-            return _refused(404, f"there is no group {request.query_params.get('subscription')!r}")
-        return JSONResponse(_whole(found))
+            return _refused(404, f"there is no group {subscription!r}")
+        return JSONResponse(live.whole_group(found))
 
-    async def live(self, request: Request) -> Response:
-        return StreamingResponse(
-            self._events(request.query_params.get("subscription")), media_type="text/event-stream"
-        )
+    async def heat(self, request: Request, site: Site, _: Person) -> Response:
+        await site.board.fresh()
+        found = site.board.groups.get(request.query_params.get("subscription", ""))
+        return _refused(404, "there is no such group") if found is None else JSONResponse(found.heat_map())
 
-    async def act(self, request: Request) -> Response:
-        if self._token is None:
-            return _refused(
-                403, "this page only shows: start 'streamlease ui' with --token-file to allow acts"
-            )
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
-            return _refused(401, "the token is missing or wrong")
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > LONGEST_BODY:
-                return _refused(413, f"the request is longer than {LONGEST_BODY} bytes")
-        try:
-            wanted = asked(body)
-            says = await do(self._client, wanted, _who(request))
-        except InvalidInput as error:
-            return _refused(400, str(error))
-        except StreamleaseError as error:
-            return _refused(409, str(error))
+    async def live(self, request: Request, site: Site, _: Person) -> Response:
+        news = live.events(site.board, request.query_params.get("subscription"))
+        return StreamingResponse(news, media_type="text/event-stream")
+
+    def looked(self, work: Callable[[Client, Mapping[str, str]], Awaitable[dict[str, Any]]]) -> Answer:
+        """The answer to one of `LOOKS`."""
+
+        async def answer(request: Request, site: Site, _: Person) -> Response:
+            return JSONResponse(await work(site.client, request.query_params))
+
+        return answer
+
+    # ------------------------------------------------------------ acts
+
+    async def act(self, request: Request, site: Site, person: Person) -> Response:
+        body, refused = await _body(request)
+        if refused is not None:
+            return refused
+        if person.role < Role.OPERATOR:
+            if not self._logins.by_token and self._logins.everyone is not None:
+                return _refused(
+                    403, "this page only shows: start 'streamlease ui' with --token-file to allow acts"
+                )
+            return _refused(401 if not person.name else 403, "log in as an operator to do this")
+        wanted = asked(body)
+        if person.role < demanded(wanted):
+            return _refused(403, f"only an admin may {wanted.act.replace('_', ' ')}: you are an operator")
+        says = await do(site.client, wanted, _who(request, person))
         return JSONResponse({"done": not wanted.dry_run, "says": says})
 
-    def _overview(self) -> dict[str, Any]:
-        board = self._board
-        return {
-            **({} if board.overview is None else board.overview.as_json()),
-            "error": board.trouble,
-            "took_ms": round(board.took * 1000, 1),
-            "acts": self._token is not None,
-        }
 
-    async def _events(self, subscription: str | None) -> AsyncIterator[str]:
-        number = -1
-        viewer = _Viewer()
-        while True:
-            try:
-                async with asyncio.timeout(QUIET_SECONDS):
-                    number = await self._board.after(number)
-            except TimeoutError:
-                yield ": still here\n\n"
-                continue
-            except StreamleaseError:
-                yield _message("overview", self._overview())  # with the error, and for the last time
-                return
-            yield _message("overview", self._overview())
-            if subscription is not None:
-                found = self._board.groups.get(subscription)
-                yield _message("group", {"gone": True} if found is None else viewer.changes(found))
+async def _trouble(site: Site) -> str | None:
+    """Why what is shown is not the present state; where nobody looks, whether Redis answers."""
+    if site.board.failure is not None or not site.board.resting:
+        return site.board.trouble
+    try:
+        await server_time(site.client.redis)
+    except StreamleaseError as error:
+        return str(error)
+    return None
 
 
-class _Viewer:
-    """What one viewer of a group was sent already."""
+async def _body(request: Request) -> tuple[bytes, Response | None]:
+    """The body of a request that changes something; else why it is refused.
 
-    def __init__(self) -> None:
-        self._rows: dict[str, StreamRow] = {}
-        self._events = -1
-
-    def changes(self, group: GroupBoard) -> dict[str, Any]:
-        """What is new since the last call; at the first, everything."""
-        if self._events < 0:
-            self._rows, self._events = group.rows, group.written
-            return _whole(group)
-        before, self._rows = self._rows, group.rows
-        events = [event for event in group.events if event["number"] > self._events]
-        self._events = group.written
-        return {
-            "whole": False,
-            "rows": [row for stream, row in group.rows.items() if before.get(stream) is not row],
-            "gone": sorted(before.keys() - group.rows.keys()),
-            "lag": [group.lag[-1]],
-            "events": events,
-            "summary": _summary(group),
-        }
-
-
-def _whole(group: GroupBoard) -> dict[str, Any]:
-    return {
-        "whole": True,
-        "rows": list(group.rows.values()),
-        "gone": [],
-        "lag": list(group.lag),
-        "events": list(group.events),
-        "summary": _summary(group),
-    }
-
-
-def _summary(group: GroupBoard) -> dict[str, Any]:
-    return {} if group.summary is None else group.summary.as_json()
-
-
-def _message(event: str, data: dict[str, Any]) -> str:
-    return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'), default=str)}\n\n"
+    A page of another site cannot send one: it may not name the type of JSON without being asked first, and
+    nobody answers that question.
+    """
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return b"", _refused(403, "this is asked by another site")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LONGEST_BODY:
+            return b"", _refused(413, f"the request is longer than {LONGEST_BODY} bytes")
+    return body, None
 
 
 def _refused(status: int, why: str) -> JSONResponse:
     return JSONResponse({"error": " ".join(why.split())}, status)
 
 
-def _who(request: Request) -> str:
+def _who(request: Request, person: Person) -> str:
     address = request.client.host if request.client is not None else "unknown"
-    return f"ui@{address}"
+    return f"{person.name or 'ui'}@{address}"

@@ -1,8 +1,8 @@
-"""What the page shows, kept up to date by one reader for all viewers.
+"""What the console shows of one Redis, kept up to date by one reader for all who look at it.
 
 One look reads the definitions, the leadership records, the new entries of all journals and the ends of all
 streams, each in one round trip. It asks no leader, and then rests at least twice as long as it took, so
-watching adds little load to a busy Redis or machine.
+watching adds little load to a busy Redis or machine. While nobody looks, nothing is read.
 """
 
 from __future__ import annotations
@@ -10,49 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+from typing import TYPE_CHECKING
 
 from streamlease.admin.facts import hosts
-from streamlease.admin.facts.hosts import Host, Server
-from streamlease.admin.facts.rows import Count, FactRow, lag_of, total
-from streamlease.admin.facts.spaces import SpaceRow, messages
-from streamlease.leader.core.state.group_state import GroupState
-from streamlease.leader.core.state.operated import Acted, BorrowerLeft, RefusedAct
-from streamlease.leader.core.state.progress import StreamProgress
-from streamlease.leader.core.state.records import (
-    Attested,
-    Committed,
-    CutClosed,
-    CutOpened,
-    DeadLettered,
-    Expired,
-    Failed,
-    HandedOver,
-    Leased,
-    Record,
-    Released,
-    Returned,
-    SessionForgotten,
-    StreamsAdded,
-    StreamsAdvanced,
-    StreamsForgotten,
-    TermStarted,
-    Truncated,
-)
+from streamlease.admin.facts.groups import longest, seconds_waiting
+from streamlease.admin.facts.spaces import messages
+from streamlease.admin.ui.attention import concerns
+from streamlease.admin.ui.board_rows import DamagedOnPage, Overview, ProcessOnPage, SpaceOnPage
+from streamlease.admin.ui.group_board import GroupBoard
+from streamlease.admin.ui.processes import read_processes
+from streamlease.admin.ui.rates import Rates
 from streamlease.leader.journals import JournalFollower, JournalNews
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import leadership
-from streamlease.streams.redis.damaged import readable, why
+from streamlease.streams.log.times import waiting
+from streamlease.streams.redis.damaged import attempt, readable, why
 from streamlease.streams.spaces.retention import Holdings, Kept
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.protocol.topics import SharedSubscription
     from streamlease.streams.spaces.spaces import Space
 
 log = logging.getLogger(__name__)
@@ -65,73 +44,13 @@ that one slow look, such as the first, makes no pause."""
 SILENT_SECONDS = 30.0
 """After so long without the end of a look, what is shown counts as out of date."""
 
-LAG_POINTS = 1200
-"""Points of the lag of a group that are kept."""
+LINGER_SECONDS = 5.0
+"""For so long it goes on looking when nobody looks any more: somebody may only change pages."""
 
-EVENTS = 200
-"""Newest events of a group that are kept."""
+SLOW_SECONDS = 2.0
+"""How often what costs more is read: since when messages wait, and which processes there are."""
 
-
-class StreamRow(NamedTuple):
-    """One stream of a group, sent as a list; what is unknown is None."""
-
-    stream: str
-    owner: str | None
-    lease_epoch: int
-    state: str
-    committed: int
-    next: int | None
-    lag: int | None
-
-
-class SpaceOnPage(SpaceRow):
-    messages: Count
-    bytes: int
-    held_by: list[str]
-    held_since: int | None
-    """Microseconds since 1970."""
-
-
-class GroupOnPage(FactRow):
-    subscription: str
-    leader: str | None
-    term: Count
-    streams: Count
-    held: Count
-    borrowers: Count
-    moves: Count
-    lag: Count | None
-    expired: bool
-
-
-class DamagedOnPage(FactRow):
-    what: str
-    why: str
-
-
-class Overview(FactRow):
-    time: Count
-    """Milliseconds since 1970."""
-    redis: Server
-    hosts: list[Host]
-    spaces: list[SpaceOnPage]
-    groups: list[GroupOnPage]
-    damaged: list[DamagedOnPage]
-
-
-@dataclass(slots=True)
-class GroupBoard:
-    """One group as the page shows it."""
-
-    subscription: SharedSubscription
-    rows: dict[str, StreamRow] = field(default_factory=dict)
-    lag: deque[tuple[int, int | None]] = field(default_factory=lambda: deque(maxlen=LAG_POINTS))
-    """Time (ms since 1970) and lag of all streams."""
-    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS))
-    summary: GroupOnPage | None = None
-    """None: it was not looked at yet."""
-    written: int = 0
-    """How many events there were; the newest is event number `written`."""
+SLOW_REST = 10
 
 
 class Board:
@@ -154,7 +73,10 @@ class Board:
         self.took = 0.0
         """Seconds of the newest look."""
         self.looked_at = time.monotonic()
-        """When the newest look ended, by this process' clock."""
+        """When the newest look ended, or the first one after a rest was asked for, by this process' clock."""
+        self.resting = True
+        """Nobody looks, so nothing is read."""
+        self.space_rates, self.group_rates = Rates(), Rates()
         self._client = client
         self._interval = interval
         self._follower = JournalFollower(client.redis)
@@ -162,10 +84,22 @@ class Board:
         self._known: dict[str, tuple[object, dict[StreamId, str]]] = {}
         """The streams of each space with their text forms, as long as it has the same generations."""
         self._news = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._viewers = 0
+        self._wanted_until = float("-inf")
+        self._slow_at = float("-inf")
+        self._ages: dict[str, float | None] = {}
+        self._processes: list[ProcessOnPage] = []
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look while somebody wants to see it, until cancelled."""
         while True:
+            if not self._wanted:
+                self.resting = True
+                self._asked.clear()
+                await self._asked.wait()
+            if self.resting:
+                self.resting, self.looked_at = False, time.monotonic()
             began, before = time.monotonic(), self.took
             try:
                 await self._look()
@@ -190,12 +124,18 @@ class Board:
         news.set()
 
     @property
+    def _wanted(self) -> bool:
+        return self._viewers > 0 or time.monotonic() < self._wanted_until
+
+    @property
     def trouble(self) -> str | None:
-        """Why what is shown is not the present state; None if it is."""
-        silent = time.monotonic() - self.looked_at
-        if self.error is None and silent > SILENT_SECONDS:
-            return f"the newest look at Redis ended {silent:.0f} s ago"
-        return self.error
+        """Why what is shown is not the present state; None if it is, or nobody looks."""
+        if self.failure is not None or not self.resting:
+            silent = time.monotonic() - self.looked_at
+            if self.error is None and silent > SILENT_SECONDS:
+                return f"the newest look at Redis ended {silent:.0f} s ago"
+            return self.error
+        return None
 
     async def after(self, number: int) -> int:
         """Wait for a look after that of `number`; its number.
@@ -203,11 +143,26 @@ class Board:
         Raises:
             TaskFailed: it looks no more.
         """
-        while self.failure is None and self.number <= number:
-            await self._news.wait()
+        self._viewers += 1
+        self._asked.set()
+        try:
+            while self.failure is None and self.number <= number:
+                await self._news.wait()
+        finally:
+            self._viewers -= 1
+            self._wanted_until = time.monotonic() + LINGER_SECONDS
         if self.failure is not None:
             raise self.failure
         return self.number
+
+    async def fresh(self) -> None:
+        """Wait for a look, if nobody has looked for a while.
+
+        Raises:
+            TaskFailed: it looks no more.
+        """
+        rested = self.resting or self.overview is None
+        await self.after(self.number if rested else self.number - 1)
 
     async def _look(self) -> None:
         client = self._client
@@ -233,20 +188,73 @@ class Board:
             for stream in some
             if stream in sizes
         }
+        followed = self._follower.groups
         for group in self.groups.values():
             identity = group.subscription.id
-            self._take(group, news.get(identity, JournalNews()), ends, leaders[identity], now)
+            group.take(news.get(identity, JournalNews()), followed[identity].state, ends, now)
+        await self._look_slowly()
+        self._summarize(spaces, leaders)
         damaged = {f"space {name}": one.why for name, one in known.damaged.items()}
         damaged |= {f"group {name}": reason for name, reason in all_groups.damaged.items()}
         damaged |= {f"group {one}": unread[one.id] for one in shared if one.id in unread}
+        found = {space.name: [*filter(None, map(sizes.get, streams[space.name]))] for space in spaces}
+        rates = self.space_rates.take(
+            time.monotonic(), {name: sum(one.state.next for one in some) for name, some in found.items()}
+        )
+        shown = [_space(space, found[space.name], rates[space.name]) for space in spaces]
+        rows = [group.summary for group in self.groups.values() if group.summary is not None]
         self.overview = Overview(
             time=now,
             redis=server,
             hosts=alive,
-            spaces=[_space(space, [*filter(None, map(sizes.get, streams[space.name]))]) for space in spaces],
-            groups=[group.summary for group in self.groups.values() if group.summary is not None],
+            spaces=shown,
+            groups=rows,
+            processes=self._processes,
+            concerns=concerns(rows, shown, alive, now),
             damaged=[DamagedOnPage(what=what, why=reason) for what, reason in damaged.items()],
         )
+
+    def _summarize(self, spaces: Sequence[Space], leaders: Mapping[str, leadership.LeaderRecord]) -> None:
+        counts = {
+            name: sum(row.committed for row in group.rows.values()) for name, group in self.groups.items()
+        }
+        rates = self.group_rates.take(time.monotonic(), counts)
+        consumers: dict[str, int] = {}
+        for process in self._processes:
+            for subscription, count in process.consumes.items():
+                consumers[subscription] = consumers.get(subscription, 0) + count
+        for name, group in self.groups.items():
+            shared = group.subscription
+            group.summarize(
+                self._follower.groups[shared.id].state,
+                leaders[shared.id],
+                [space.name for space in spaces if space.intersects(shared.filter)],
+                rates[name],
+                0.0 if group.lag[-1][1] == 0 else self._ages.get(name),
+                consumers.get(name, 0),
+            )
+
+    async def _look_slowly(self) -> None:
+        """Read what costs more, less often; and what this user of Redis may not see is left out."""
+        began = time.monotonic()
+        if began < self._slow_at:
+            return
+        processes, _ = await attempt(read_processes(self._client))
+        self._processes = processes or []
+        behind = {
+            name: [(StreamId.parse(row.stream), row.committed) for row in group.rows.values() if row.lag]
+            for name, group in self.groups.items()
+        }
+        seen = await waiting(self._client.redis, [place for some in behind.values() for place in some])
+        now = time.time_ns() // 1000
+        self._ages = {
+            name: longest(
+                None if place not in seen else seconds_waiting(1, seen[place].since, now) for place in some
+            )
+            for name, some in behind.items()
+        }
+        ended = time.monotonic()
+        self._slow_at = ended + max(SLOW_SECONDS, SLOW_REST * (ended - began))
 
     def _streams_of(self, space: Space) -> dict[StreamId, str]:
         known = self._known.get(space.name)
@@ -255,89 +263,14 @@ class Board:
             self._known[space.name] = known
         return known[1]
 
-    def _take(
-        self,
-        group: GroupBoard,
-        news: JournalNews,
-        ends: Mapping[str, int],
-        leader: leadership.LeaderRecord,
-        now: int,
-    ) -> None:
-        state = self._follower.groups[group.subscription.id].state
-        for at, record in news.records:
-            if (event := _event(record, at)) is not None:
-                group.written += 1
-                group.events.append({"number": group.written, **event})
-        rows, lag = _rows(group.rows, state, ends)
-        group.rows = rows
-        group.lag.append((now, lag))
-        live = leader.held and not leader.expired
-        owners = {row.owner for row in rows.values() if row.owner is not None}
-        group.summary = GroupOnPage(
-            subscription=str(group.subscription),
-            leader=leader.host if live else None,
-            term=leader.term,
-            streams=len(rows),
-            held=sum(row.owner is not None for row in rows.values()),
-            borrowers=len(owners),
-            moves=state.moves,
-            lag=lag,
-            expired=state.expired_at is not None,
-        )
 
-
-def _rows(
-    before: Mapping[str, StreamRow], state: GroupState, ends: Mapping[str, int]
-) -> tuple[dict[str, StreamRow], int | None]:
-    """A row for each stream, the same object as before where nothing changed; and the lag of all."""
-    rows: dict[str, StreamRow] = {}
-    for stream, progress in state.streams.items():
-        row, made = before.get(stream), _row(stream, progress, ends.get(stream))
-        rows[stream] = made if row is None or row != made else row
-    return rows, total(row.lag for row in rows.values())
-
-
-def _row(stream: str, progress: StreamProgress, next: int | None) -> StreamRow:
-    if progress.finished:
-        state = "finished"
-    elif progress.waiting:
-        state = "waiting"
-    else:
-        state = "free" if progress.owner is None else "held"
-    committed = progress.committed
-    return StreamRow(
-        stream, progress.owner, progress.lease_epoch, state, committed, next, lag_of(next, committed)
-    )
-
-
-def _event(record: Record, at: int) -> dict[str, Any] | None:
-    match record:
-        case TermStarted():
-            return {"at": at, "what": "term", "text": f"{record.host} leads in term {record.term}"}
-        case Leased():
-            return {"at": at, "what": "lease", "stream": record.stream, "to": record.name}
-        case HandedOver():
-            how = "hand-over" if record.clean else "take-over"
-            return {"at": at, "what": how, "stream": record.stream, "ms": record.milliseconds}
-        case Acted():
-            return {"at": at, "what": "act", "text": f"{record.outcome.act} by {record.who}"}
-        case RefusedAct():
-            return {"at": at, "what": "act", "text": f"{record.act} by {record.who} was refused"}
-        case StreamsAdded() | StreamsAdvanced() | StreamsForgotten() | Truncated() | Attested():
-            return None
-        case Released() | Committed() | CutOpened() | CutClosed() | SessionForgotten():
-            return None
-        case Failed() | DeadLettered() | Expired() | Returned() | BorrowerLeft():
-            return None
-        case _:
-            assert_never(record)
-
-
-def _space(space: Space, found: Sequence[Kept]) -> SpaceOnPage:
+def _space(space: Space, found: Sequence[Kept], rate: float | None) -> SpaceOnPage:
     return SpaceOnPage.of(
         space,
         messages=messages(found),
         bytes=sum(size.state.bytes for size in found),
         held_by=sorted({size.held_by for size in found if size.held_by is not None}),
         held_since=min((size.held_since for size in found if size.held_since is not None), default=None),
+        rate=rate,
+        lost=max(0, len(space.streams()) - len(found)),
     )

@@ -1,13 +1,14 @@
-"""Operators' acts from the page: what may be asked, how it is done, and how the answer reads.
+"""Operators' acts on groups, from the console: what may be asked, how it is done, and how the answer reads.
 
-Every act can be shown before it is done (``dry_run``); the answer is lines of text, the same for both.
+What is no act on a group is in `admin/ui/other_acts.py`. Every act can be shown before it is done
+(``dry_run``); the answer is lines of text, the same for both.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, assert_never
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from streamlease.admin.acting import delete_group
 from streamlease.admin.groups.group_reset import reset_rows
@@ -18,10 +19,12 @@ from streamlease.protocol.acts import (
     DrainBorrower,
     MoveStream,
     PauseGroup,
+    PutDeadLetter,
     RebalanceGroup,
     ReleaseStream,
     ResetProgress,
     ResumeGroup,
+    RetryMessage,
     StepDown,
     UndrainBorrower,
     made,
@@ -40,53 +43,68 @@ Name = Annotated[str, Field(min_length=1, max_length=1000)]
 Time = Annotated[str, Field(max_length=100)]
 
 
-class _PageAct(BaseModel):
+class PageAct(BaseModel):
+    """One act, as a browser asks for it."""
+
     model_config = ConfigDict(extra="forbid")
 
-    subscription: str
     dry_run: bool = False
 
 
-class _Rebalance(_PageAct):
+class _GroupAct(PageAct):
+    subscription: str
+
+
+class _Rebalance(_GroupAct):
     act: Literal["rebalance"]
 
 
-class _StepDown(_PageAct):
+class _StepDown(_GroupAct):
     act: Literal["step_down"]
 
 
-class _Pause(_PageAct):
+class _Pause(_GroupAct):
     act: Literal["pause"]
     until: Time | None = None
     """A time or a duration; none: until it is resumed."""
 
 
-class _Resume(_PageAct):
+class _Resume(_GroupAct):
     act: Literal["resume"]
 
 
-class _Drain(_PageAct):
+class _Drain(_GroupAct):
     act: Literal["drain"]
     borrower: Name
 
 
-class _Undrain(_PageAct):
+class _Undrain(_GroupAct):
     act: Literal["undrain"]
     borrower: Name
 
 
-class _Move(_PageAct):
+class _Move(_GroupAct):
     act: Literal["move"]
     stream: Name
     borrower: Name
 
 
-class _Release(_PageAct):
+class _Release(_GroupAct):
     act: Literal["release"]
     stream: Name
 
 
-class _Reset(_PageAct):
+class _Retry(_GroupAct):
+    act: Literal["retry"]
+    stream: Name
+
+
+class _DeadLetter(_GroupAct):
+    act: Literal["dead_letter"]
+    stream: Name
+
+
+class _Reset(_GroupAct):
     act: Literal["reset"]
     stream: Name | None = None
     """Only this one; none: all of them."""
@@ -96,7 +114,7 @@ class _Reset(_PageAct):
     """In its place: so many messages further on, or back."""
 
 
-class _Delete(_PageAct):
+class _Delete(_GroupAct):
     act: Literal["delete"]
     force: bool = False
     """Also under its consumers."""
@@ -104,7 +122,7 @@ class _Delete(_PageAct):
     """The subscription once more, as somebody typed it."""
 
 
-PageAct = (
+GroupAct = (
     _Rebalance
     | _StepDown
     | _Pause
@@ -113,31 +131,15 @@ PageAct = (
     | _Undrain
     | _Move
     | _Release
+    | _Retry
+    | _DeadLetter
     | _Reset
     | _Delete
 )  # fmt: skip
-"""What the page may ask of a leader."""
-
-_ASKED: TypeAdapter[PageAct] = TypeAdapter(Annotated[PageAct, Field(discriminator="act")])
+"""What the console may ask of a leader."""
 
 
-def asked(body: bytes) -> PageAct:
-    """What the page asks for.
-
-    Raises:
-        InvalidOption: it is no act, or a field is missing or not acceptable.
-    """
-    try:
-        return _ASKED.validate_json(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        act, *where = map(str, first["loc"] or ("act",))
-        if first["type"] == "missing":
-            raise InvalidOption(f"{act} needs a {where[0]}: name one") from None
-        raise InvalidOption(f"{'.'.join((act, *where))}: {first['msg']}") from None
-
-
-async def do(client: Client, wanted: PageAct, who: str) -> list[str]:
+async def do_to_group(client: Client, wanted: GroupAct, who: str) -> list[str]:
     """Do an act, or with its `dry_run` only look what it would do; what is to be said of it.
 
     Raises:
@@ -181,6 +183,12 @@ async def do(client: Client, wanted: PageAct, who: str) -> list[str]:
         case _Release():
             said = await answer(made(ReleaseStream, stream=wanted.stream))
             return [f"{said['stream']} is taken from {said['from']}; what it has not committed comes again"]
+        case _Retry():
+            said = await answer(made(RetryMessage, stream=wanted.stream))
+            return [f"{wanted.stream} goes on at offset {said['offset']}, which is tried anew"]
+        case _DeadLetter():
+            said = await answer(made(PutDeadLetter, stream=wanted.stream))
+            return [f"{wanted.stream} goes on behind offset {said['offset']}, which becomes a dead letter"]
         case _Reset():
             return await _reset(client, shared, wanted, who)
         case _Delete():

@@ -307,4 +307,4 @@ async def test_a_row_that_is_built_wrong_ends_the_looks_of_the_page(
     assert command.url is not None
     async with Client(command.url) as client:
         with pytest.raises(ValidationError, match="1 validation error for Host"):
-            await Board(client, 0.01).run()
+            await Board(client, 0.01)._look()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
+import urllib.error
+import urllib.request
 from typing import Any
 
 import pytest
 
 from streamlease.admin import top
-from streamlease.admin.ui.app import make_app
+from streamlease.admin.ui.app import Site, make_app
 from streamlease.admin.ui.board import Board
+from streamlease.admin.ui.logins import Logins
 from streamlease.admin.ui.server import serve
 from streamlease.agent.client import connect
 from streamlease.protocol.errors import TaskFailed
@@ -50,7 +54,7 @@ async def _health(app: Any) -> tuple[int, dict[str, Any]]:
 async def test_the_probe_says_why(embedded_redis_url: str) -> None:
     async with connect(embedded_redis_url, embedded=False) as client:
         board, told = Board(client), asyncio.Event()
-        app = make_app(client, board, failed=told.set)
+        app = make_app([Site("main", client, board)], failed=told.set)
         async with app.router.lifespan_context(app):
             with pytest.raises(TaskFailed, match=SAID):
                 await board.after(0)
@@ -62,7 +66,17 @@ async def test_the_probe_says_why(embedded_redis_url: str) -> None:
 
 async def test_the_process_ends_with_the_error(embedded_redis_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(TaskFailed, match=SAID):
-        await asyncio.wait_for(serve(embedded_redis_url, listener, None, frozenset()), 60)
+        work = serve({"main": embedded_redis_url}, listener, Logins(), frozenset())
+        looking = asyncio.to_thread(_look, f"http://127.0.0.1:{listener.getsockname()[1]}/api/overview")
+        await asyncio.wait_for(asyncio.gather(work, looking), 60)
+
+
+def _look(url: str) -> None:
+    with (
+        contextlib.suppress(urllib.error.HTTPError, ConnectionError),
+        urllib.request.urlopen(url, timeout=30),
+    ):
+        pass
 
 
 async def test_top_ends_with_the_error(embedded_redis_url: str) -> None:

@@ -1,109 +1,142 @@
-"use strict";
+// The dialog for acts: fields of the act, what it would do, and doing it. Who may not act yet logs in there.
 
-// The dialog for operators' acts: fields of the act, what it would do, and doing it with the token.
+import { html, post, useEffect, useRef, useState } from "./lib.js";
+import { may, session, store } from "./live.js";
 
 const FIELDS = {
   until: { label: "Until (a time, or a duration such as 10m; empty: until it is resumed)" },
-  borrower: { label: "Borrower", list: "borrowers" },
+  borrower: { label: "Borrower", list: true },
   stream: { label: "Stream, such as flights.0.3" },
   only: { label: "Only this stream (empty: all)", name: "stream" },
   to: { label: "To: earliest, latest, a time, a duration back from now such as 2h, or an offset" },
   shift: { label: "or shift by so many messages (back if below 0)", type: "number" },
   force: { label: "Also if it has consumers: they get an error and end", type: "checkbox" },
-  confirm: { label: "Type the subscription to confirm" },
+  confirm: { label: "Type the name to confirm" },
+  topic: { label: "Topic" },
+  key: { label: "Key (may be empty: none)" },
+  payload: { label: "Payload; in a space with typed columns a JSON object", type: "area" },
+  headers: { label: "Headers, one a line, as NAME: VALUE", type: "lines" },
+  diff: { label: "How many of the item come, or go (below 0)", type: "number" },
 };
 
-const ACTS = {
+export const ACTS = {
   pause: { title: "Pause", fields: ["until"], means: "No messages are handed out beyond what is under way; progress stays." },
   resume: { title: "Resume", fields: [], means: "Ends a pause: the streams are granted again." },
   rebalance: { title: "Rebalance", fields: [], means: "Spreads the streams evenly with the fewest moves; moves by hand are forgotten." },
-  drain: { title: "Drain a borrower", fields: ["borrower"], means: "Its streams go to the others; it gets none until it is undrained." },
-  undrain: { title: "Undrain a borrower", fields: ["borrower"], means: "It may have streams again." },
-  move: { title: "Move a stream", fields: ["stream", "borrower"], means: "It stays with that borrower until that one goes, or a rebalance." },
-  release: { title: "Release a stream", fields: ["stream"], means: "Takes it from its owner now. What that one has not committed may be delivered twice." },
+  drain: { title: "Drain", long: "Drain a borrower", fields: ["borrower"], means: "Its streams go to the others; it gets none until it is undrained." },
+  undrain: { title: "Undrain", long: "Undrain a borrower", fields: ["borrower"], means: "It may have streams again." },
+  move: { title: "Move", long: "Move a stream", fields: ["stream", "borrower"], means: "It stays with that borrower until that one goes, or a rebalance." },
+  release: { title: "Release", long: "Release a stream", fields: ["stream"], means: "Takes it from its owner now. What that one has not committed may be delivered twice." },
   step_down: { title: "Step down", fields: [], means: "The leader resigns, another one follows; the borrowers keep their streams." },
+  retry: { title: "Retry", long: "Retry the message that stopped a stream", fields: ["stream"], means: "Its earlier failures are forgotten, and it is tried anew." },
+  dead_letter: { title: "Dead letter", long: "Put the message that stopped a stream among the dead letters", fields: ["stream"], means: "The stream goes on behind it." },
   reset: { title: "Reset", fields: ["to", "shift", "only"], means: "The group goes on elsewhere, while it runs." },
-  delete: { title: "Delete", fields: ["force", "confirm"], means: "The group is deleted with its progress and its history." },
+  delete: { title: "Delete", fields: ["force", "confirm"], role: "admin", means: "The group is deleted with its progress and its history." },
+  replay: { title: "Replay", fields: [], means: "The original messages are published to their topics again, for all groups. None is published twice." },
+  publish: { title: "Publish", long: "Publish a message", fields: ["topic", "key", "payload", "headers"], means: "It goes to all groups that read the topic." },
+  drain_host: { title: "Drain", long: "Drain a leader host", fields: [], means: "Its leaders go to other hosts, one by one, and it takes none; consumers keep their streams." },
+  undrain_host: { title: "Undrain", long: "Undrain a leader host", fields: [], means: "It takes leaders again." },
+  abort_publisher: { title: "Give up", long: "Give a publisher up", fields: ["confirm"], role: "admin", means: "What it staged and has not given up is dropped; the epochs of the others go on." },
 };
+export const OF_GROUP = ["pause", "resume", "rebalance", "drain", "undrain", "move", "release", "step_down", "reset", "delete"];
 
-class Asking {
-  constructor(dialog) {
-    this.dialog = dialog;
-    this.act = null;
-    this.subscription = null;
-    const on = (name, work) => dialog.querySelector(`[data-do=${name}]`).addEventListener("click", work);
-    on("show", () => this.ask(true));
-    on("execute", () => this.ask(false));
-    on("close", () => dialog.close());
-    dialog.querySelector("form").addEventListener("submit", (event) => { event.preventDefault(); this.ask(true); });
-  }
+let asked = null;
+let show = () => {};
 
-  part(selector) { return this.dialog.querySelector(selector); }
+// Opens the dialog. `fixed` goes with the act as it is, `start` fills the fields, `about` names it.
+export function act(name, about, fixed = {}, start = {}, borrowers = []) {
+  asked = { name, about, fixed, start, borrowers, number: (asked?.number ?? 0) + 1 };
+  show(asked);
+}
 
-  open(act, subscription, owners) {
-    const { title, fields, means } = ACTS[act];
-    this.act = act;
-    this.subscription = subscription;
-    this.part("h2").textContent = `${title}: ${subscription}`;
-    this.part(".meaning").textContent = means;
-    this.part(".fields").replaceChildren(...fields.map((name) => this.field(name)));
-    this.part("#borrowers").replaceChildren(...owners.slice(0, 200).map((owner) => {
-      const option = document.createElement("option");
-      option.value = owner;
-      return option;
-    }));
-    this.part("[name=token]").value = sessionStorage.getItem("token") ?? "";
-    this.say("", null);
-    this.dialog.showModal();
-  }
+export const canAct = () => may("operator") || Boolean(store.session?.login);
 
-  field(name) {
-    const { label, type, list, name: as } = FIELDS[name];
-    const holder = document.createElement("label");
-    const input = document.createElement("input");
-    input.name = as ?? name;
-    input.type = type ?? "text";
-    input.autocomplete = "off";
-    if (list !== undefined) input.setAttribute("list", list);
-    if (type === "checkbox") holder.append(input, label); else holder.append(label, input);
-    return holder;
-  }
+export function ActButton({ name, about, fixed, start, borrowers, label, small }) {
+  if (!canAct()) return null;
+  return html`<button type="button" class=${small ? "small" : ""} data-act=${name} onClick=${() => act(name, about, fixed, start, borrowers)}>${label ?? ACTS[name].title}…</button>`;
+}
 
-  wanted(dry) {
-    const body = { subscription: this.subscription, act: this.act, dry_run: dry };
-    for (const input of this.dialog.querySelectorAll(".fields input")) {
-      if (input.type === "checkbox") body[input.name] = input.checked;
-      else if (input.value !== "") body[input.name] = input.type === "number" ? Number(input.value) : input.value;
+export function ActDialog() {
+  const [now, set] = useState(asked);
+  show = set;
+  const dialog = useRef(null);
+  useEffect(() => { if (now !== null) dialog.current?.showModal(); }, [now]);
+  if (now === null) return null;
+  return html`<dialog id="act" ref=${dialog} aria-labelledby="act-title" onClose=${() => set(null)}>
+    <${Asking} key=${now.number} asked=${now} close=${() => dialog.current.close()} /></dialog>`;
+}
+
+function Asking({ asked: { name, about, fixed, start, borrowers }, close }) {
+  const { title, long, fields, means, role = "operator" } = ACTS[name];
+  const [answer, setAnswer] = useState({ text: "", lines: null, busy: false });
+  const form = useRef(null);
+  const ask = async (dry) => {
+    const wanted = { act: name, ...fixed, dry_run: dry };
+    for (const input of form.current.querySelectorAll(".fields [name]")) {
+      if (input.type === "checkbox") wanted[input.name] = input.checked;
+      else if (input.dataset.kind === "lines") wanted[input.name] = headersOf(input.value);
+      else if (input.value !== "") wanted[input.name] = input.type === "number" ? Number(input.value) : input.value;
     }
-    return body;
-  }
-
-  say(text, lines) {
-    this.part(".answer").textContent = text;
-    this.part(".says").hidden = lines === null;
-    this.part(".says").textContent = (lines ?? []).join("\n");
-  }
-
-  async ask(dry) {
-    const token = this.part("[name=token]").value;
-    if (token === "") { this.say("Give the token first.", null); return; }
-    this.say("…", null);
-    const buttons = this.dialog.querySelectorAll("[data-do]");
-    for (const button of buttons) button.disabled = true;
+    const token = form.current.querySelector("[name=token]")?.value;
+    if (token === "") { setAnswer({ text: "Give the token first.", lines: null, busy: false }); return; }
+    setAnswer({ text: "…", lines: null, busy: true });
     try {
-      const response = await fetch("/api/act", {
-        method: "POST",
-        headers: { "Authorization": `Bearer ${token}`, "Content-Type": "application/json" },
-        body: JSON.stringify(this.wanted(dry)),
-      });
-      const said = await response.json();
-      if (response.status === 401) sessionStorage.removeItem("token"); else sessionStorage.setItem("token", token);
-      if (said.error !== undefined) this.say(said.error, null);
-      else this.say(said.done ? "done:" : "this would be done; nothing was changed:", said.says);
+      if (token !== undefined) { await post("/api/login", { token }); await session(); }
+      const said = await post("/api/act", wanted);
+      setAnswer({ text: said.done ? "done:" : "this would be done; nothing was changed:", lines: said.says, busy: false });
     } catch (error) {
-      this.say(`no answer (${error.message}): it was done, or it was not; look at what happened`, null);
-    } finally {
-      for (const button of buttons) button.disabled = false;
+      const text = error.status === undefined ? `no answer (${error.message}): it was done, or it was not; look at what happened` : error.message;
+      setAnswer({ text, lines: null, busy: false });
     }
-  }
+  };
+  return html`<form method="dialog" ref=${form} onSubmit=${(event) => { event.preventDefault(); ask(true); }}>
+    <h2 id="act-title">${long ?? title}: ${about}</h2>
+    <p class="meaning">${means}</p>
+    <div class="fields">${fields.map((field) => html`<${Field} field=${field} start=${start[FIELDS[field].name ?? field]} borrowers=${borrowers} />`)}</div>
+    ${may(role) || !store.session?.login ? "" : html`<label class="token">Token of ${role === "admin" ? "an admin" : "an operator"} <input type="password" name="token" autocomplete="off" /></label>`}
+    <div class="buttons">
+      <button type="button" data-do="show" disabled=${answer.busy} onClick=${() => ask(true)}>Show what it would do</button>
+      <button type="button" data-do="execute" class="dangerous" disabled=${answer.busy} onClick=${() => ask(false)}>Do it</button>
+      <button type="button" data-do="close" onClick=${close}>Close</button>
+    </div>
+    <p class="answer" role="status">${answer.text}</p>
+    ${answer.lines === null ? "" : html`<pre class="says" tabindex="0">${answer.lines.join("\n")}</pre>`}
+  </form>`;
+}
+
+function headersOf(text) {
+  return Object.fromEntries(text.split("\n").filter((line) => line.includes(":")).map((line) => {
+    const place = line.indexOf(":");
+    return [line.slice(0, place).trim(), line.slice(place + 1).trim()];
+  }));
+}
+
+function Field({ field, start, borrowers }) {
+  const { label, type, list, name = field } = FIELDS[field];
+  if (type === "checkbox") return html`<label><input type="checkbox" name=${name} /> ${label}</label>`;
+  if (type === "area" || type === "lines") return html`<label>${label}<textarea name=${name} rows=${type === "area" ? 6 : 2} data-kind=${type} spellcheck="false">${start ?? ""}</textarea></label>`;
+  return html`<label>${label}<input name=${name} type=${type ?? "text"} autocomplete="off" defaultValue=${start ?? ""} list=${list ? "borrowers" : undefined} />
+    ${list ? html`<datalist id="borrowers">${borrowers.slice(0, 200).map((one) => html`<option value=${one} />`)}</datalist>` : ""}</label>`;
+}
+
+export function Login({ why }) {
+  const [said, say] = useState(why ?? "");
+  const enter = async (event) => {
+    event.preventDefault();
+    try {
+      await post("/api/login", { token: event.target.elements.token.value });
+      await session();
+    } catch (error) { say(error.message); }
+  };
+  return html`<form class="login" onSubmit=${enter}>
+    <h1>Log in</h1>
+    <label>Token<input type="password" name="token" autocomplete="current-password" autofocus required /></label>
+    <button type="submit">Log in</button>
+    <p class="answer" role="alert">${said}</p></form>`;
+}
+
+export async function logout() {
+  await post("/api/logout", {});
+  await session();
+  location.reload();
 }

@@ -1,0 +1,176 @@
+"""One group as the console shows it: its streams, its lag over time, and what happened."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from streamlease.admin.facts.rows import lag_of, total
+from streamlease.admin.ui.attention import OLD_SECONDS
+from streamlease.admin.ui.board_rows import GroupOnPage, GroupState, StreamRow
+from streamlease.admin.ui.group_events import event_of, event_of_act
+from streamlease.leader.core.state.group_state import GroupState as DurableState
+from streamlease.leader.core.state.operated import Acted, RefusedAct
+from streamlease.leader.core.state.progress import StreamProgress
+from streamlease.leader.core.state.records import Expired
+from streamlease.leader.journals import JournalNews
+from streamlease.registry.leadership import LeaderRecord
+
+if TYPE_CHECKING:
+    from streamlease.protocol.topics import SharedSubscription
+
+LAG_POINTS = 1200
+"""Points of the lag of a group that are kept."""
+
+EVENTS = 500
+"""Newest events of a group that are kept."""
+
+HEAT_MS = 5000
+HEAT_POINTS = 72
+"""Points of the lag of each stream, `HEAT_MS` apart; streams without lag cost nothing."""
+
+HEAT_STREAMS = 48
+"""Streams that the heat map shows: those that had most."""
+
+
+@dataclass(slots=True)
+class GroupBoard:
+    """What is known of it."""
+
+    subscription: SharedSubscription
+    rows: dict[str, StreamRow] = field(default_factory=dict)
+    lag: deque[tuple[int, int | None]] = field(default_factory=lambda: deque(maxlen=LAG_POINTS))
+    """Time (ms since 1970) and lag of all streams."""
+    heat: deque[tuple[int, dict[str, int]]] = field(default_factory=lambda: deque(maxlen=HEAT_POINTS))
+    """Time and lag of each stream that had one."""
+    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS))
+    summary: GroupOnPage | None = None
+    """None: it was not looked at yet."""
+    written: int = 0
+    """How many events there were; the newest is event number `written`."""
+
+    def take(self, news: JournalNews, state: DurableState, ends: Mapping[str, int], now: int) -> None:
+        """What one look found.
+
+        Args:
+            ends: the next offset of each stream, by name.
+            now: milliseconds since 1970.
+        """
+        if not self.lag:
+            # What was done before somebody looked stands in the state.
+            for act in state.operated.acts:
+                self._tell(event_of_act(act))
+        for at, record in news.records:
+            known = not self.lag and isinstance(record, Acted | RefusedAct | Expired)
+            if not known and (event := event_of(record, at)) is not None:
+                self._tell(event)
+        rows: dict[str, StreamRow] = {}
+        for stream, progress in state.streams.items():
+            row, made = self.rows.get(stream), _row(stream, progress, ends.get(stream))
+            rows[stream] = made if row is None or row != made else row
+        self.rows = rows
+        self.lag.append((now, total(row.lag for row in rows.values())))
+        if not self.heat or now - self.heat[-1][0] >= HEAT_MS:
+            self.heat.append((now, {row.stream: row.lag for row in rows.values() if row.lag}))
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        self.written += 1
+        self.events.append({"number": self.written, **event})
+
+    def heat_map(self) -> dict[str, Any]:
+        """The lag over time of the streams that had most."""
+        most: dict[str, int] = {}
+        for _, lags in self.heat:
+            for stream, lag in lags.items():
+                most[stream] = max(most.get(stream, 0), lag)
+        shown = sorted(most, key=lambda stream: (-most[stream], stream))[:HEAT_STREAMS]
+        return {
+            "times": [time for time, _ in self.heat],
+            "streams": [[one, [lags.get(one, 0) for _, lags in self.heat]] for one in shown],
+            "others": len(most) - len(shown),
+        }
+
+    def summarize(
+        self,
+        state: DurableState,
+        leader: LeaderRecord,
+        spaces: Sequence[str],
+        rate: float | None,
+        lag_seconds: float | None,
+        borrowers: int,
+    ) -> None:
+        """Make the row of the whole group.
+
+        Args:
+            borrowers: that the catalog knows.
+        """
+        lag = self.lag[-1][1]
+        live = leader.held and not leader.expired
+        owners = {row.owner for row in self.rows.values() if row.owner is not None}
+        stopped = [row.stream for row in self.rows.values() if row.state == "stopped"]
+        paused = state.operated.paused
+        self.summary = GroupOnPage(
+            subscription=str(self.subscription),
+            leader=leader.host if live else None,
+            term=leader.term,
+            streams=len(self.rows),
+            held=sum(row.owner is not None for row in self.rows.values()),
+            borrowers=max(len(owners), borrowers),
+            moves=state.moves,
+            lag=lag,
+            lag_seconds=lag_seconds,
+            rate=rate,
+            state=_word(
+                bool(stopped), paused is not None, live, bool(owners or borrowers),
+                state.expired_at is not None, lag, lag_seconds, rate,
+            ),
+            spaces=[*spaces],
+            paused_since=None if paused is None else paused.at,
+            paused_by=None if paused is None else paused.who,
+            stopped=stopped,
+            dead_letters=sum(progress.dead_letters for progress in state.streams.values()),
+            expired=state.expired_at is not None,
+        )  # fmt: skip
+
+
+def _word(
+    stopped: bool,
+    paused: bool,
+    led: bool,
+    consumed: bool,
+    expired: bool,
+    lag: int | None,
+    seconds: float | None,
+    rate: float | None,
+) -> GroupState:
+    if stopped:
+        return "stopped"
+    if paused:
+        return "paused"
+    if expired:
+        return "expired"
+    if lag != 0 and not led:
+        return "no leader"
+    if lag != 0 and not consumed:
+        return "no consumers"
+    if seconds is not None and seconds >= OLD_SECONDS:
+        return "behind"
+    return "consuming" if lag or rate else "idle"
+
+
+def _row(stream: str, progress: StreamProgress, next: int | None) -> StreamRow:
+    failure = progress.failure
+    if failure is not None and progress.blocked and failure.fate == "stop":
+        state = "stopped"
+    elif progress.finished:
+        state = "finished"
+    elif progress.waiting:
+        state = "waiting"
+    else:
+        state = "free" if progress.owner is None else "held"
+    committed = progress.committed
+    return StreamRow(
+        stream, progress.owner, progress.lease_epoch, state, committed, next, lag_of(next, committed)
+    )

@@ -1,0 +1,173 @@
+"""Acts from the console that are not on a group's leader: publish, replay, drain a host, give a publisher up.
+
+Here is also the one entrance for all acts: who may ask for which, and what becomes of a request.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from streamlease.admin.ui.logins import Role
+from streamlease.admin.ui.page_acts import GroupAct, Name, PageAct, do_to_group
+from streamlease.protocol.errors import InvalidInput, InvalidOption
+from streamlease.protocol.topics import SharedSubscription, check_topic
+
+if TYPE_CHECKING:
+    from streamlease.agent.client import Client
+
+MOST_REPLAYED = 10_000
+Text = Annotated[str, Field(max_length=1_000_000)]
+
+
+class _Publish(PageAct):
+    act: Literal["publish"]
+    topic: Name
+    payload: Text = ""
+    """In a space with typed columns a JSON object of them."""
+    key: Annotated[str, Field(max_length=10_000)] | None = None
+    headers: dict[str, str] = Field(default_factory=dict, max_length=100)
+    diff: int | None = None
+
+
+class _Replay(PageAct):
+    act: Literal["replay"]
+    subscription: str
+    places: list[Name] | None = Field(default=None, max_length=MOST_REPLAYED)
+    """None: all that were not replayed yet."""
+
+
+class _DrainHost(PageAct):
+    act: Literal["drain_host", "undrain_host"]
+    host: Name
+
+
+class _AbortPublisher(PageAct):
+    act: Literal["abort_publisher"]
+    space: Name
+    publisher: Name
+    confirm: Annotated[str, Field(max_length=1000)] | None = None
+    """The name of the publisher once more, as somebody typed it."""
+
+
+AnyAct = GroupAct | _Publish | _Replay | _DrainHost | _AbortPublisher
+_ASKED: TypeAdapter[AnyAct] = TypeAdapter(Annotated[AnyAct, Field(discriminator="act")])
+OF_ADMINS = frozenset({"delete", "abort_publisher"})
+"""Acts that lose what cannot be brought back."""
+
+
+def asked(body: bytes) -> AnyAct:
+    """What a browser asks for.
+
+    Raises:
+        InvalidOption: it is no act, or a field is missing or not acceptable.
+    """
+    try:
+        return _ASKED.validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        act, *where = map(str, first["loc"] or ("act",))
+        if first["type"] == "missing":
+            raise InvalidOption(f"{act} needs a {where[0]}: name one") from None
+        raise InvalidOption(f"{'.'.join((act, *where))}: {first['msg']}") from None
+
+
+def demanded(wanted: AnyAct) -> Role:
+    """The role that it takes."""
+    return Role.ADMIN if wanted.act in OF_ADMINS else Role.OPERATOR
+
+
+async def do(client: Client, wanted: AnyAct, who: str) -> list[str]:
+    """Do an act, or with its `dry_run` only look what it would do; what is to be said of it.
+
+    Raises:
+        InvalidTopic, InvalidOption, InvalidInput: a field is not acceptable.
+        UnknownGroup, ActRefused, NotLeader, Indefinite: as `Client.act`.
+        UnknownSpace, SchemaMismatch, StreamSealed, NotDurable: of a message.
+    """
+    match wanted:
+        case _Publish():
+            return await _publish(client, wanted)
+        case _Replay():
+            return await _replay(client, wanted, who)
+        case _DrainHost():
+            return await _drain(client, wanted, who)
+        case _AbortPublisher():
+            return await _abort(client, wanted)
+        case _:
+            return await do_to_group(client, wanted, who)
+
+
+async def _publish(client: Client, wanted: _Publish) -> list[str]:
+    space = await client.spaces.for_topic(check_topic(wanted.topic))
+    payload: Any = wanted.payload
+    if space.epochs:
+        raise InvalidInput(
+            f"space {space.name} has epochs, which need a publisher that stays: "
+            f"use 'streamlease publish {wanted.topic} --publisher NAME'"
+        )
+    if space.newest_schema is not None:
+        try:
+            payload = json.loads(wanted.payload)
+        except ValueError as error:
+            raise InvalidInput(f"the payload is no JSON ({error}): give an object of the columns") from None
+        if not isinstance(payload, dict):
+            raise InvalidInput("the payload is no JSON object: give one of the columns")
+    key = None if wanted.key is None else wanted.key.encode()
+    if wanted.dry_run:
+        return [f"it would go to {space.stream_for(wanted.topic, key)} of space {space.name}"]
+    async with client.publisher() as publisher:
+        more = {} if wanted.diff is None else {"diff": wanted.diff}
+        stream, offset = await publisher.send(wanted.topic, payload, key, wanted.headers or None, **more)
+    return [f"{stream}@{offset}"]
+
+
+async def _replay(client: Client, wanted: _Replay, who: str) -> list[str]:
+    from streamlease.admin.acting import declared
+    from streamlease.registry.dead_letters import DeadLetters
+
+    shared = SharedSubscription.parse(wanted.subscription)
+    declaration = await declared(client, shared)
+    kept = DeadLetters(client.redis)
+    letters = {one.place: one for one in await kept.of(shared, declaration.options)}
+    for place in wanted.places or ():
+        if place not in letters:
+            raise InvalidInput(f"{ascii(place)[:80]} is no dead letter of the group any more")
+    chosen = [one for place, one in letters.items() if wanted.places is None or place in wanted.places]
+    says = []
+    for letter in [one for one in chosen if one.replayed is None][:MOST_REPLAYED]:
+        if wanted.dry_run:
+            says.append(f"{letter.place} would be published to {letter.facts.get('topic')} again")
+        else:
+            stream, offset = await kept.replay(shared, letter, who)
+            says.append(f"{letter.place} is now {stream}@{offset}")
+    return says or ["there is nothing to replay"]
+
+
+async def _drain(client: Client, wanted: _DrainHost, who: str) -> list[str]:
+    undo = wanted.act == "undrain_host"
+    if wanted.dry_run:
+        what = "takes leaders again" if undo else "hands its leaders to others, one by one, and takes none"
+        return [f"{wanted.host} {what}; progress and leases stay"]
+    said = await client.drain_host(wanted.host, who=who, undo=undo)
+    if undo:
+        return [f"{wanted.host} takes leaders again"]
+    leaders = said["leaders"]
+    left = [f"{one} stays: nobody else can lead it" for one in said["not_moved"]]
+    return [f"{wanted.host} hands over {len(leaders)} groups", *[*leaders, *left][:200]]
+
+
+async def _abort(client: Client, wanted: _AbortPublisher) -> list[str]:
+    from streamlease.admin.epochs.epochs_cli import give_up
+
+    if wanted.dry_run:
+        return [
+            f"what {wanted.publisher} staged in space {wanted.space} and has not given up is dropped, "
+            f"and its epochs no longer hold back the others'"
+        ]
+    if wanted.confirm != wanted.publisher:
+        raise InvalidOption(f"type {wanted.publisher} to confirm that it is given up")
+    await give_up(client, wanted.space, wanted.publisher)
+    return [f"{wanted.publisher} of space {wanted.space} is given up"]
