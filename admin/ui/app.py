@@ -44,7 +44,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlease.admin.ui import live, looks
 from streamlease.admin.ui.board import Board
 from streamlease.admin.ui.host_names import KnownHosts
-from streamlease.admin.ui.logins import COOKIE, LASTS_SECONDS, Logins, Person, Role
+from streamlease.admin.ui.logins import LASTS_SECONDS, Logins, Person, Role
 from streamlease.admin.ui.other_acts import asked, demanded, do
 from streamlease.protocol.errors import (
     InvalidInput,
@@ -218,7 +218,7 @@ class _Console:
         address = request.client.host if request.client is not None else ""
         return (
             self._logins.with_headers(request.headers, address)
-            or self._logins.with_cookie(request.cookies.get(COOKIE, ""), time.time())
+            or self._logins.with_cookie(request.cookies.get(self._logins.cookie_name, ""), time.time())
             or self._logins.everyone
         )
 
@@ -250,7 +250,7 @@ class _Console:
             return _refused(401, "the token is missing or wrong")
         answer = JSONResponse({"name": person.name, "role": person.role.name.lower()})
         answer.set_cookie(
-            COOKIE,
+            self._logins.cookie_name,
             self._logins.cookie(person, time.time()),
             max_age=LASTS_SECONDS,
             httponly=True,
@@ -264,7 +264,7 @@ class _Console:
         if refused is not None:
             return refused
         answer = JSONResponse({})
-        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        answer.delete_cookie(self._logins.cookie_name, httponly=True, samesite="strict")
         return answer
 
     # ------------------------------------------------------------ what is shown

@@ -39,7 +39,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from streamlease.protocol.errors import InvalidOption
 
 SHORTEST_TOKEN = 16
-COOKIE = "streamlease_console"
 LASTS_SECONDS = 12 * 3600
 RoleName = Literal["observer", "operator", "admin"]
 
@@ -128,6 +127,11 @@ class Logins:
     def by_token(self) -> bool:
         """Whether somebody can log in with a token."""
         return self._file is not None
+
+    @property
+    def cookie_name(self) -> str:
+        """Of this file's logins: browsers give the cookies of a machine to all of its ports."""
+        return f"streamlease_{hashlib.sha256(self._key).hexdigest()[:8]}"
 
     @property
     def everyone(self) -> Person | None:

@@ -57,6 +57,7 @@ def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriv
 def browser(shared_browser: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
     shared_browser.get("about:blank")
     shared_browser.get_log("browser")
+    shared_browser.execute_cdp_cmd("Network.clearBrowserCookies", {})
     yield shared_browser
     said = shared_browser.get_log("browser")
     shared_browser.get("about:blank")
