@@ -44,7 +44,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlease.admin.ui import live, looks
 from streamlease.admin.ui.board import Board
 from streamlease.admin.ui.host_names import KnownHosts
-from streamlease.admin.ui.logins import LASTS_SECONDS, Logins, Person, Role
+from streamlease.admin.ui.logins import LASTS_SECONDS, ConsoleRole, Logins, Person
 from streamlease.admin.ui.other_acts import asked, demanded, do
 from streamlease.protocol.errors import (
     InvalidInput,
@@ -280,7 +280,7 @@ class _Console:
 
     async def overview(self, _: Request, site: Site, person: Person) -> Response:
         await site.board.fresh()
-        return JSONResponse({**live.whole_overview(site.board), "acts": person.role >= Role.OPERATOR})
+        return JSONResponse({**live.whole_overview(site.board), "acts": person.role >= ConsoleRole.OPERATOR})
 
     async def group(self, request: Request, site: Site, _: Person) -> Response:
         await site.board.fresh()
@@ -313,7 +313,7 @@ class _Console:
         body, refused = await _body(request)
         if refused is not None:
             return refused
-        if person.role < Role.OPERATOR:
+        if person.role < ConsoleRole.OPERATOR:
             if not self._logins.by_token and self._logins.everyone is not None:
                 return _refused(
                     403, "this page only shows: start 'streamlease ui' with --token-file to allow acts"

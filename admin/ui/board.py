@@ -20,8 +20,8 @@ from streamlease.admin.facts.spaces import messages
 from streamlease.admin.ui.attention import concerns
 from streamlease.admin.ui.board_rows import DamagedOnPage, Overview, ProcessOnPage, SpaceOnPage
 from streamlease.admin.ui.group_board import GroupBoard
-from streamlease.admin.ui.processes import read_processes
-from streamlease.admin.ui.rates import Rates
+from streamlease.admin.ui.message_rates import MessageRates
+from streamlease.admin.ui.shown_processes import read_processes
 from streamlease.leader.journals import JournalFollower, JournalNews
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
@@ -76,7 +76,7 @@ class Board:
         """When the newest look ended, or the first one after a rest was asked for, by this process' clock."""
         self.resting = True
         """Nobody looks, so nothing is read."""
-        self.space_rates, self.group_rates = Rates(), Rates()
+        self.space_rates, self.group_rates = MessageRates(), MessageRates()
         self._client = client
         self._interval = interval
         self._follower = JournalFollower(client.redis)

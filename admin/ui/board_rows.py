@@ -8,7 +8,7 @@ from streamlease.admin.facts.hosts import Host, Server
 from streamlease.admin.facts.rows import Count, FactRow, Seconds
 from streamlease.admin.facts.spaces import SpaceRow
 
-GroupState = Literal[
+GroupWord = Literal[
     "stopped", "no leader", "no consumers", "paused", "behind", "consuming", "idle", "expired"
 ]
 """What a group is like, in one word; the first that fits. ``behind``: its oldest message waits for long."""
@@ -51,7 +51,7 @@ class GroupOnPage(FactRow):
     """How long its oldest message waits; null: not known."""
     rate: Seconds | None
     """Messages per second that are consumed; null: not known yet."""
-    state: GroupState
+    state: GroupWord
     spaces: list[str]
     """Those that it reads."""
     paused_since: int | None

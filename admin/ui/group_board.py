@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.facts.rows import lag_of, total
 from streamlease.admin.ui.attention import OLD_SECONDS
-from streamlease.admin.ui.board_rows import GroupOnPage, GroupState, StreamRow
+from streamlease.admin.ui.board_rows import GroupOnPage, GroupWord, StreamRow
 from streamlease.admin.ui.group_events import event_of, event_of_act
-from streamlease.leader.core.state.group_state import GroupState as DurableState
+from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.operated import Acted, RefusedAct
 from streamlease.leader.core.state.progress import StreamProgress
 from streamlease.leader.core.state.records import Expired
@@ -51,7 +51,7 @@ class GroupBoard:
     written: int = 0
     """How many events there were; the newest is event number `written`."""
 
-    def take(self, news: JournalNews, state: DurableState, ends: Mapping[str, int], now: int) -> None:
+    def take(self, news: JournalNews, state: GroupState, ends: Mapping[str, int], now: int) -> None:
         """What one look found.
 
         Args:
@@ -94,7 +94,7 @@ class GroupBoard:
 
     def summarize(
         self,
-        state: DurableState,
+        state: GroupState,
         leader: LeaderRecord,
         spaces: Sequence[str],
         rate: float | None,
@@ -144,7 +144,7 @@ def _word(
     lag: int | None,
     seconds: float | None,
     rate: float | None,
-) -> GroupState:
+) -> GroupWord:
     if stopped:
         return "stopped"
     if paused:

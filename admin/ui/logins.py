@@ -43,7 +43,7 @@ LASTS_SECONDS = 12 * 3600
 RoleName = Literal["observer", "operator", "admin"]
 
 
-class Role(IntEnum):
+class ConsoleRole(IntEnum):
     """A higher one may all that a lower one may."""
 
     OBSERVER = 1
@@ -51,7 +51,7 @@ class Role(IntEnum):
     ADMIN = 3
 
     @classmethod
-    def named(cls, name: str) -> Role | None:
+    def named(cls, name: str) -> ConsoleRole | None:
         """The role with that name; None: there is none."""
         return cls.__members__.get(name.strip().upper())
 
@@ -61,7 +61,7 @@ class Person:
     """Who looks."""
 
     name: str
-    role: Role
+    role: ConsoleRole
 
 
 class _Token(BaseModel):
@@ -97,8 +97,8 @@ class ProxyHeaders:
         name = headers.get(self.user, "").strip()
         if address not in self.addresses or not name or len(name) > 200:
             return None
-        told = Role.named(headers.get(self.role, "")) if self.role is not None else None
-        return Person(name, told or Role.OBSERVER)
+        told = ConsoleRole.named(headers.get(self.role, "")) if self.role is not None else None
+        return Person(name, told or ConsoleRole.OBSERVER)
 
 
 class Logins:
@@ -136,7 +136,7 @@ class Logins:
     @property
     def everyone(self) -> Person | None:
         """Who somebody is who did not log in; None: nobody who may see anything."""
-        return Person("", Role.OBSERVER) if self._open else None
+        return Person("", ConsoleRole.OBSERVER) if self._open else None
 
     def _read(self, file: Path) -> None:
         try:
@@ -150,7 +150,7 @@ class Logins:
                     f"the token in {file} has {len(text)} characters: "
                     f"it needs {SHORTEST_TOKEN} or more, printable ASCII"
                 )
-            self._tokens, self._open = [(_digest(text), Person("", Role.ADMIN))], True
+            self._tokens, self._open = [(_digest(text), Person("", ConsoleRole.ADMIN))], True
             return
         try:
             found = _TokensFile.model_validate_json(text).tokens
@@ -162,7 +162,7 @@ class Logins:
                 '{"tokens": [{"name": ..., "sha256": ..., "role": "observer"|"operator"|"admin"}]}'
             ) from None
         self._tokens = [
-            (one.sha256.lower().encode(), Person(one.name, Role[one.role.upper()])) for one in found
+            (one.sha256.lower().encode(), Person(one.name, ConsoleRole[one.role.upper()])) for one in found
         ]
         self._open = False
 
@@ -203,7 +203,7 @@ class Logins:
             name, role, until = json.loads(base64.urlsafe_b64decode(text))
         except (ValueError, TypeError, binascii.Error):
             return None
-        return Person(name, Role[role]) if now < until else None
+        return Person(name, ConsoleRole[role]) if now < until else None
 
     def with_headers(self, headers: Mapping[str, str], address: str) -> Person | None:
         """Who the reverse proxy says that it is; None: it says nothing."""

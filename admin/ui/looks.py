@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from streamlease.admin.facts import spaces
 from streamlease.admin.facts.epochs import SpaceEpochs
 from streamlease.admin.facts.group import describe
-from streamlease.admin.messages.finding import Question, cursor_text, find, parse_cursor
+from streamlease.admin.messages.message_search import MessageQuestion, cursor_text, find, parse_cursor
 from streamlease.admin.moments import parse_moment
-from streamlease.admin.ui.processes import items
+from streamlease.admin.ui.shown_processes import items
 from streamlease.catalog.items import ITEMS, PublicationItem, TopicItem
 from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.ids import StreamId
@@ -62,7 +62,7 @@ async def topics(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:
 
 
 async def messages(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """Messages of a space; the fields of the question are those of `Question`.
+    """Messages of a space; the fields of the question are those of `MessageQuestion`.
 
     Args:
         wanted: ``at`` is a time, a duration back from now, or an offset of a stream; ``until`` or ``from``.
@@ -77,7 +77,7 @@ async def messages(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:
         moment = await parse_moment(client.redis, "at", at, ahead=False) * 1000
     found = await find(
         client,
-        Question(
+        MessageQuestion(
             wanted.get("space", ""),
             "newest" if order == "newest" else "oldest",
             stream=wanted.get("stream") or None,

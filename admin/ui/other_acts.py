@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from streamlease.admin.ui.logins import Role
+from streamlease.admin.ui.logins import ConsoleRole
 from streamlease.admin.ui.page_acts import GroupAct, Name, PageAct, do_to_group
 from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.topics import SharedSubscription, check_topic
@@ -74,9 +74,9 @@ def asked(body: bytes) -> AnyAct:
         raise InvalidOption(f"{'.'.join((act, *where))}: {first['msg']}") from None
 
 
-def demanded(wanted: AnyAct) -> Role:
+def demanded(wanted: AnyAct) -> ConsoleRole:
     """The role that it takes."""
-    return Role.ADMIN if wanted.act in OF_ADMINS else Role.OPERATOR
+    return ConsoleRole.ADMIN if wanted.act in OF_ADMINS else ConsoleRole.OPERATOR
 
 
 async def do(client: Client, wanted: AnyAct, who: str) -> list[str]:

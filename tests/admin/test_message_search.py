@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 import redis
 
-from streamlease.admin.messages import finding
-from streamlease.admin.messages.finding import Question, cursor_text, find, parse_cursor
+from streamlease.admin.messages import message_search
+from streamlease.admin.messages.message_search import MessageQuestion, cursor_text, find, parse_cursor
 from streamlease.agent.client import Client, connect
 from streamlease.protocol.errors import InvalidInput, InvalidOption, InvalidTopic, UnknownSpace
 from streamlease.streams.entries.delivered import Message
@@ -38,7 +38,7 @@ async def client(embedded_redis_url: str) -> AsyncIterator[Client]:
         yield client
 
 
-async def all_of(client: Client, question: Question) -> list[Message]:
+async def all_of(client: Client, question: MessageQuestion) -> list[Message]:
     """Everything, page by page."""
     messages: list[Message] = []
     while True:
@@ -57,11 +57,13 @@ def numbers(messages: list[Message]) -> list[int]:
 @pytest.mark.parametrize("limit", [1, 37, 1000])
 async def test_all_streams_are_one_list_in_the_order_of_append_times(client: Client, limit: int) -> None:
     if limit > 1:
-        assert numbers(await all_of(client, Question("calls", limit=limit))) == [*range(MANY)][::-1]
-        assert numbers(await all_of(client, Question("calls", "oldest", limit=limit))) == [*range(MANY)]
+        assert numbers(await all_of(client, MessageQuestion("calls", limit=limit))) == [*range(MANY)][::-1]
+        assert numbers(await all_of(client, MessageQuestion("calls", "oldest", limit=limit))) == [
+            *range(MANY)
+        ]
     else:
-        assert numbers((await find(client, Question("calls", limit=1))).messages) == [MANY - 1]
-        assert numbers((await find(client, Question("calls", "oldest", limit=1))).messages) == [0]
+        assert numbers((await find(client, MessageQuestion("calls", limit=1))).messages) == [MANY - 1]
+        assert numbers((await find(client, MessageQuestion("calls", "oldest", limit=1))).messages) == [0]
 
 
 @pytest.mark.parametrize(
@@ -79,23 +81,23 @@ async def test_all_streams_are_one_list_in_the_order_of_append_times(client: Cli
 )
 async def test_what_is_wanted(client: Client, wanted: dict[str, Any], numbers_of: Any) -> None:
     expected = [n for n in range(MANY) if numbers_of(n)]
-    assert numbers(await all_of(client, Question("calls", "oldest", limit=23, **wanted))) == expected
-    assert numbers(await all_of(client, Question("calls", limit=23, **wanted))) == expected[::-1]
+    assert numbers(await all_of(client, MessageQuestion("calls", "oldest", limit=23, **wanted))) == expected
+    assert numbers(await all_of(client, MessageQuestion("calls", limit=23, **wanted))) == expected[::-1]
 
 
 async def test_a_time_and_an_offset_are_where_it_begins(client: Client) -> None:
-    everything = await all_of(client, Question("calls", "oldest", limit=1000))
+    everything = await all_of(client, MessageQuestion("calls", "oldest", limit=1000))
     for place in (0, 1, 200, MANY - 1):
         moment = everything[place].append_timestamp_us
         before = [one for one in everything if one.append_timestamp_us <= moment]
         after = [one for one in everything if one.append_timestamp_us >= moment]
-        assert await all_of(client, Question("calls", "oldest", moment=moment, limit=50)) == after
-        newest = await all_of(client, Question("calls", moment=moment, limit=50))
+        assert await all_of(client, MessageQuestion("calls", "oldest", moment=moment, limit=50)) == after
+        newest = await all_of(client, MessageQuestion("calls", moment=moment, limit=50))
         assert sorted(newest) == sorted(before)
     stream = everything[0].stream
     own = [one for one in everything if one.stream == stream]
     middle = len(own) // 2
-    question = Question("calls", "oldest", stream=stream, offset=middle, limit=7)
+    question = MessageQuestion("calls", "oldest", stream=stream, offset=middle, limit=7)
     assert await all_of(client, question) == own[middle:]
     assert await all_of(client, replace(question, order="newest")) == own[:middle][::-1]
     assert (await find(client, replace(question, offset=10_000))).messages == []
@@ -104,15 +106,15 @@ async def test_a_time_and_an_offset_are_where_it_begins(client: Client) -> None:
 async def test_a_question_that_matches_little_ends_within_its_bounds_and_goes_on(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "MOST_MESSAGES", 60)
-    monkeypatch.setattr(finding, "FIRST_PIECE", 8)
-    question, answers = Question("calls", text="number 0 of"), 0
+    monkeypatch.setattr(message_search, "MOST_MESSAGES", 60)
+    monkeypatch.setattr(message_search, "FIRST_PIECE", 8)
+    question, answers = MessageQuestion("calls", text="number 0 of"), 0
     found = await find(client, question)
     while not found.done:
         answers += 1
         assert found.messages == []
         assert found.reached is not None
-        assert 60 <= found.looked < 60 + 7 * finding.LARGEST_PIECE
+        assert 60 <= found.looked < 60 + 7 * message_search.LARGEST_PIECE
         found = await find(client, replace(question, cursor=found.cursor))
     assert (numbers(found.messages), answers > 0) == ([0], True)
 
@@ -125,7 +127,7 @@ async def test_what_cannot_be_read_is_told_and_passed_over(client: Client, embed
         entries: Any = store.xrange(stream_log(stream), count=2)
         store.xdel(stream_log(stream), entries[1][0])
     for order in ("newest", "oldest"):
-        question = Question("calls", order, stream=str(stream), limit=1000)
+        question = MessageQuestion("calls", order, stream=str(stream), limit=1000)
         found = await find(client, question)
         assert len(found.messages) == states[stream].next - 1
         assert (found.done, len(found.notes), "were lost" in found.notes[0]) == (True, 1, True)
@@ -137,20 +139,20 @@ async def test_typed_columns_are_searched_and_returned(client: Client) -> None:
     async with client.publisher() as publisher:
         await publisher.send("typed/a", {"city": "Genève", "flights": 3})
         await publisher.send("typed/a", {"city": "Oslo", "flights": 4})
-    found = await find(client, Question("typed", text="genève"))
+    found = await find(client, MessageQuestion("typed", text="genève"))
     assert [one.values for one in found.messages] == [{"city": "Genève", "flights": 3}]
 
 
 @pytest.mark.parametrize(
     ("question", "error"),
     [
-        (Question("nothing"), UnknownSpace),
-        (Question("calls", filter="a/#/b"), InvalidTopic),
-        (Question("calls", stream="calls.0.99"), InvalidInput),
-        (Question("calls", offset=3), InvalidOption),
+        (MessageQuestion("nothing"), UnknownSpace),
+        (MessageQuestion("calls", filter="a/#/b"), InvalidTopic),
+        (MessageQuestion("calls", stream="calls.0.99"), InvalidInput),
+        (MessageQuestion("calls", offset=3), InvalidOption),
     ],
 )
-async def test_bad_questions(client: Client, question: Question, error: type[Exception]) -> None:
+async def test_bad_questions(client: Client, question: MessageQuestion, error: type[Exception]) -> None:
     with pytest.raises(error):
         await find(client, question)
 

@@ -5,7 +5,7 @@ than is needed: the next message is always in the stream that may have the newes
 may come next of a stream is known without reading it, from the time of its last append, or of the message at
 its position; so among thousands of streams only those are read that have something to show::
 
-    found = await find(client, Question("flights", filter="flights/JFK/#", text="delayed"))
+    found = await find(client, MessageQuestion("flights", filter="flights/JFK/#", text="delayed"))
     more = await find(client, replace(question, cursor=found.cursor))      # while not found.done
 
 A question looks at a bounded number of messages (`MOST_MESSAGES`, `MOST_BYTES`), and then says how far it
@@ -62,7 +62,7 @@ _LATEST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class MessageQuestion:
     """Which messages are wanted.
 
     Args:
@@ -90,7 +90,7 @@ class Question:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundMessages:
     """An answer."""
 
     messages: list[Message]
@@ -106,7 +106,7 @@ class Found:
     """What could not be read."""
 
 
-async def find(client: Client, question: Question) -> Found:
+async def find(client: Client, question: MessageQuestion) -> FoundMessages:
     """What there is of it.
 
     Raises:
@@ -121,7 +121,7 @@ async def find(client: Client, question: Question) -> Found:
     return await _Search(client.redis, question, places, states).run()
 
 
-def _streams(space: Space, question: Question) -> list[StreamId]:
+def _streams(space: Space, question: MessageQuestion) -> list[StreamId]:
     """The streams in which such messages can be."""
     streams = space.streams()
     if question.stream is not None:
@@ -145,7 +145,7 @@ def _streams(space: Space, question: Question) -> list[StreamId]:
 
 
 async def _places(
-    client: Client, question: Question, states: Mapping[StreamId, LogState]
+    client: Client, question: MessageQuestion, states: Mapping[StreamId, LogState]
 ) -> dict[StreamId, int]:
     """Where each stream is begun: the first offset that is wanted, or, newest first, the one behind it."""
     newest = question.order == "newest"
@@ -184,7 +184,7 @@ class _Search:
     def __init__(
         self,
         redis: AsyncRedis,
-        question: Question,
+        question: MessageQuestion,
         places: Mapping[StreamId, int],
         states: Mapping[StreamId, LogState],
     ) -> None:
@@ -203,7 +203,7 @@ class _Search:
         ]
         self._until = time.monotonic() + MOST_SECONDS
 
-    async def run(self) -> Found:
+    async def run(self) -> FoundMessages:
         """Look until enough is found, or looked at."""
         due: list[tuple[int, int]] = []
         first, moment = await self._first(), self._question.moment or 0
@@ -225,7 +225,7 @@ class _Search:
                 at = self._key(one.read[-1].append_timestamp_us)
             if one.read or self._left(one):
                 heapq.heappush(due, (at, number))
-        return Found(
+        return FoundMessages(
             messages=self._messages,
             cursor={
                 str(self._streams[n].stream): (self._position(self._streams[n]), abs(at)) for at, n in due

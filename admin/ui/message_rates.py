@@ -16,7 +16,7 @@ PAUSE = 10.0
 """After so long without a count, what was before is forgotten: nobody looked meanwhile."""
 
 
-class Rates:
+class MessageRates:
     """The rates of any number of things."""
 
     def __init__(self) -> None:
