@@ -23,7 +23,9 @@ COPY registry/ registry/
 COPY leader/ leader/
 COPY borrower/ borrower/
 COPY catalog/ catalog/
+COPY queries/ queries/
 COPY hosts/ hosts/
+COPY executor/ executor/
 COPY agent/ agent/
 COPY http_client/ http_client/
 COPY gateway/ gateway/

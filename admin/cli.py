@@ -29,6 +29,8 @@ from streamlease.admin.gateway import bridge_cli, gateway_cli
 from streamlease.admin.groups import group_cli
 from streamlease.admin.messages import catalog_view, collection_view, consume, importing, publish
 from streamlease.admin.output import document, note
+from streamlease.admin.queries import executor_cli, query_cli, submit_cli
+from streamlease.admin.queries.secrets_aside import start_without_secrets
 from streamlease.admin.redis import redis_cli
 from streamlease.admin.spaces import space_cli
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
@@ -60,6 +62,9 @@ app.command("doctor")(doctor.doctor)
 app.command("top")(top.top)
 app.command("ui")(web.ui)
 app.command("gateway")(gateway_cli.gateway)
+app.command("executor")(executor_cli.executor)
+app.command("submit")(submit_cli.submit)
+app.add_typer(query_cli.app, name="query")
 
 
 @app.command()
@@ -113,6 +118,7 @@ def main() -> None:
     # A view of 10,000 streams makes objects by the hundred thousand, which all stay to the end.
     gc.set_threshold(100_000)
     _hide_secrets()
+    start_without_secrets(sys.argv[1:])
     sys.exit(run(sys.argv[1:]))
 
 

@@ -60,6 +60,7 @@ from streamlease.admin.facts.catalog_rows import (
 from streamlease.admin.facts.epochs import SpaceEpochs
 from streamlease.admin.facts.group import Group
 from streamlease.admin.facts.groups import GroupList
+from streamlease.admin.facts.queries import LogLine, QueryList, QueryRow
 from streamlease.admin.facts.rows import FactRow
 from streamlease.admin.facts.spaces import SpaceList, SpaceRow, SpaceShown
 from streamlease.admin.facts.status import StatusFacts
@@ -97,6 +98,10 @@ DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
     "group step-down": (SteppedDown,),
     "import redis-stream": (Imported,),
     "publish": (Published,),
+    "query list": (QueryList,),
+    "query logs": (LogLine,),
+    "query show": (QueryRow,),
+    "query terminate": (QueryRow,),
     "redis start": (EmbeddedRedis,),
     "redis status": (EmbeddedRedis,),
     "redis stop": (StoppedRedis,),
@@ -108,6 +113,7 @@ DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
     "space show": (SpaceShown,),
     "space topics": (TopicsShown,),
     "status": (StatusFacts,),
+    "submit": (QueryRow,),
 }
 """Command -> the documents that it may print, beside `Error`."""
 

@@ -127,6 +127,37 @@ class ExecutorItem(MadeItem):
     busy: int = 0
     labels: tuple[tuple[str, str], ...] = ()
     ports: tuple[int, int] | None = None
+    address: str = ""
+    """Where its workers' ports are reached."""
+
+
+class QueryWorker(CatalogItem):
+    """A worker of a query."""
+
+    worker: int
+    executor: str
+    host: str
+    port: int | None
+    pid: int | None
+    exit: int | None
+
+    def __str__(self) -> str:
+        return f"{self.worker}@{self.executor}"
+
+
+class QueryItem(CatalogItem):
+    """A submitted program; those that ended stay for some days."""
+
+    query: str
+    name: str
+    state: str
+    outcome: str | None
+    reason: str
+    who: str
+    restart: bool
+    former: str | None
+    next: str | None
+    workers: tuple[QueryWorker, ...] = ()
 
 
 ITEMS: dict[str, type[CatalogItem]] = {
@@ -135,6 +166,7 @@ ITEMS: dict[str, type[CatalogItem]] = {
     "publications": PublicationItem,
     "subscriptions": SubscriptionItem,
     "executors": ExecutorItem,
+    "queries": QueryItem,
     "services": ServiceItem,
     "hosts": HostItem,
     "leaders": LeaderItem,

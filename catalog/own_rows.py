@@ -19,6 +19,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from streamlease.catalog.own_query import own_query
 from streamlease.catalog.sweeping import change_rows
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.streams.redis.connection import AsyncRedis
@@ -63,11 +64,13 @@ class OwnRows:
         self._settled = asyncio.Condition()
         self._tasks = Supervisor("rows of this process", self._failed)
         self._defect: StreamleaseError | None = None
+        self._query = own_query()
 
     @property
     def description(self) -> dict[str, Any]:
         """What each of its rows says of the process."""
-        return {"process": self.process, "host": socket.gethostname(), "pid": os.getpid()}
+        process = {"process": self.process, "host": socket.gethostname(), "pid": os.getpid()}
+        return process if self._query is None else process | {"query": self._query.query}
 
     def put(self, collection: str, key: str, row: Mapping[str, Any]) -> None:
         """Have a row there soon, as long as the process lives."""
@@ -167,7 +170,8 @@ class OwnRows:
                 self._topics.pop(one, None)
 
     async def _run_script(self, changes: list[str], *, ttl: float, anew: bool = False) -> bool:
-        return await change_rows(self._redis, self.process, round(ttl * 1000), changes, anew=anew)
+        ms = round(ttl * 1000)
+        return await change_rows(self._redis, self.process, ms, changes, anew=anew, query=self._query)
 
     def _failed(self, name: str, error: StreamleaseError) -> None:
         self._defect = error

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
 
-from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, rows
+from streamlease.catalog.own_query import OwnQuery
+from streamlease.protocol.errors import QueryRefused
+from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, REFUSED, TOKENS, rows
 from streamlease.streams.redis.connection import Argument, AsyncRedis
 from streamlease.streams.redis.scripts import load_script
 
 _PROCESS = load_script("streamlease.catalog", "process")
+_REFUSED = 2
 
 
 async def change_rows(
-    redis: AsyncRedis, process: str, lease_ms: int, changes: Sequence[str], *, anew: bool
+    redis: AsyncRedis,
+    process: str,
+    lease_ms: int,
+    changes: Sequence[str],
+    *,
+    anew: bool,
+    query: OwnQuery | None = None,
 ) -> bool:
     """Renew the lease of a process, and change its rows.
 
@@ -20,16 +31,24 @@ async def change_rows(
         lease_ms: 0: it leaves, with all that it made.
         changes: collection, key, row (empty: it goes), and so on.
         anew: change them even if the lease was over.
+        query: that the process is of, as the rows say.
 
     Returns:
         Whether they were changed.
 
     Raises:
+        QueryRefused: the process has not the token of the query.
         StoreUnavailable, StoreRefused, Indefinite.
     """
-    names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE)]
-    arguments: list[Argument] = [process, lease_ms, CATALOG.told, " ".join(MADE), int(anew), *changes]
-    return bool(await _PROCESS.run(redis, names, arguments))
+    names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE), TOKENS, REFUSED]
+    arguments: list[Argument] = [process, lease_ms, CATALOG.told, " ".join(MADE), int(anew)]
+    arguments += [*(query or ("", "")), f"pid {os.getpid()} on {socket.gethostname()}", *changes]
+    done = int(await _PROCESS.run(redis, names, arguments))
+    if done == _REFUSED and query is not None:
+        raise QueryRefused(
+            f"this process says that it is of query {query.query}, and has not its token, or that has ended"
+        )
+    return bool(done)
 
 
 async def remove_what_is_over(redis: AsyncRedis) -> None:

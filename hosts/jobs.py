@@ -1,4 +1,4 @@
-"""Spawn jobs: the only RQ jobs that a leader host takes, and the worker that takes them.
+"""Spawn jobs: the only RQ jobs that a leader host or an executor takes, and the worker that takes them.
 
 RQ by itself runs whatever a job names: it unpickles the job, imports its function, its callbacks and its
 dependents' functions, sends its webhooks, and obeys commands that come over a channel. Whoever may write the
@@ -6,8 +6,10 @@ keys of RQ could so run any code on every host. Here nothing of that is left. A 
 with the forms that it may have *before* anything is done with it (``registry.spawn_jobs``, a closed union)::
 
     ["streamlease.lead", null, [GROUP, ABOVE], {}]      and no callback, webhook, repetition, dependency, ...
+    ["streamlease.spawn", null, [ORDER, SIGNATURE], {}]
 
-No function is ever looked up by name: what has this form is handed to the host as a value. All else is
+Which of them is known depends on the queue. No function is ever looked up by name: what has this form is
+handed to the host as a value. All else is
 refused: it is logged as an error, counted (``streamlease_refused_jobs_total``, and as failed in RQ's own
 registry, where `streamlease doctor` sees it), and removed. The worker performs no job in RQ's way, listens on
 no channel, and minds no ``rq suspend``, which belongs to other applications of RQ.
@@ -35,8 +37,7 @@ from rq.serializers import JSONSerializer
 from rq.utils import now as rq_now
 
 from streamlease.leader.metrics import REFUSED_JOBS
-from streamlease.registry.keys import FAILED_JOBS, QUEUE
-from streamlease.registry.spawn_jobs import KINDS, JobRefused, SpawnJob, spawn_job
+from streamlease.registry.spawn_jobs import LEADERS, JobQueue, JobRefused, SpawnJob, spawn_job
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,7 @@ AGAIN_SECONDS = 1.0
 LONGEST_DATA = 256 * 1024
 """Bytes of the data of a job, unpacked. A group and its filter are shorter."""
 
-_PREFIX = "|".join(re.escape(kind.id_prefix) for kind in KINDS.values())
-_ID = re.compile(f"(?:{_PREFIX})[0-9a-f]{{32}}-[0-9]{{1,20}}-[0-9]{{1,20}}".encode())
+_NUMBERS = re.compile(rb"[0-9a-f]{32}-[0-9]{1,20}-[0-9]{1,20}")
 REMEMBERED_SECONDS = 3600
 """How long a job that was refused counts as failed."""
 
@@ -63,18 +63,24 @@ _FIELDS = frozenset(
 """What a spawn job may tell of itself; of these only `data` and `origin` are read."""
 
 
-def read_job(fields: Mapping[str, bytes]) -> SpawnJob:
+def is_id(id: bytes, of: JobQueue) -> bool:
+    """Whether a job of that queue may have this id. Pure."""
+    prefixes = [kind.id_prefix.encode() for kind in of.kinds.values()]
+    return any(id.startswith(one) and _NUMBERS.fullmatch(id[len(one) :]) for one in prefixes)
+
+
+def read_job(fields: Mapping[str, bytes], of: JobQueue = LEADERS) -> SpawnJob:
     """What is asked, from the hash of a job. Pure.
 
     Raises:
-        JobRefused: it is not of the one form that is taken.
+        JobRefused: it is not of a form that is taken in that queue.
     """
     more = sorted(name for name, value in fields.items() if name not in _FIELDS and value)
     if more:
         raise JobRefused(f"it has {', '.join(ascii(name)[1:-1] for name in more)[:200]}")
-    if fields.get("origin", b"") != QUEUE.encode():
+    if fields.get("origin", b"") != of.name.encode():
         raise JobRefused(f"it is of another queue, {ascii(fields.get('origin', b''))[:80]}")
-    return spawn_job(_data(fields.get("data", b"")))
+    return spawn_job(_data(fields.get("data", b"")), of)
 
 
 def _data(packed: bytes) -> Any:
@@ -92,16 +98,23 @@ class QueuedJob(Job):
     """RQ's job around a spawn job: it can do nothing but carry it."""
 
     asks: SpawnJob
+    fields: Mapping[str, bytes]
+    """What its hash says; nothing is done with that but by `take`."""
 
     def restore(self, raw_data: Any) -> None:
-        """Take what the hash says, if it is a spawn job.
+        """Keep what the hash says."""
+        self.fields = {
+            bytes(name).decode("ascii", "replace"): bytes(value) for name, value in raw_data.items()
+        }
+
+    def take(self, of: JobQueue) -> None:
+        """Take what the hash says, if it is a spawn job of that queue.
 
         Raises:
             JobRefused: it is not.
         """
-        fields = {bytes(name).decode("ascii", "replace"): bytes(value) for name, value in raw_data.items()}
-        self.asks = read_job(fields)
-        self.origin, self.description = QUEUE, str(self.asks)
+        self.asks = read_job(self.fields, of)
+        self.origin, self.description = of.name, str(self.asks)
 
     @property
     def func(self) -> None:
@@ -109,9 +122,10 @@ class QueuedJob(Job):
 
 
 class SpawnQueue(Queue):
-    """The queue of spawn jobs; what is none is refused as it is taken."""
+    """A queue of spawn jobs; what is none is refused as it is taken."""
 
     job_class = QueuedJob
+    of: JobQueue = LEADERS
 
     @classmethod
     def dequeue_any(
@@ -124,34 +138,38 @@ class SpawnQueue(Queue):
             redis.RedisError: Redis does not answer.
         """
         (queue,) = queues
+        of: JobQueue = queue.of  # type: ignore[attr-defined]  # it is a SpawnQueue
         while (taken := cls.lmove(connection, queue.key, timeout)) is not None:
             id = bytes(taken[1])
             try:
-                if not _ID.fullmatch(id):
+                if not is_id(id, of):
                     raise JobRefused("its id is not that of a spawn job")
                 job = QueuedJob.fetch(id.decode("ascii"), connection=connection, serializer=JSONSerializer)
+                assert isinstance(job, QueuedJob), job
+                job.take(of)
                 return job, queue
             except NoSuchJobError:
                 connection.lrem(queue.intermediate_queue_key, 1, id.decode("ascii"))  # nobody took it in time
             except (JobRefused, ValueError, ResponseError) as error:
-                refuse(connection, queue, id, error)
+                refuse(connection, queue, id, error, of)
         return None
 
 
-def refuse(connection: Redis, queue: Queue, id: bytes, why: Exception) -> None:
+def refuse(connection: Redis, queue: Queue, id: bytes, why: Exception, of: JobQueue = LEADERS) -> None:
     """Remove a job that is no spawn job, and say so."""
     REFUSED_JOBS.inc()
     log.error(
-        "job %s in queue %s is refused, nothing of it was run: %s; only leader hosts may write this queue: "
+        "job %s in queue %s is refused, nothing of it was run: %s; only %s may write this queue: "
         "look who else has rights to rq:* (docs/redis.md)",
         ascii(id)[2:-1][:100],
-        QUEUE,
+        of.name,
         " ".join(str(why).split()),
+        "leader hosts" if of is LEADERS else "operators and executors",
     )
     with connection.pipeline(transaction=False) as pipe:
         pipe.execute_command("LREM", queue.intermediate_queue_key, 0, id)  # type: ignore[no-untyped-call]
-        pipe.zadd(FAILED_JOBS, {id: time.time() + REMEMBERED_SECONDS})
-        if _ID.fullmatch(id):
+        pipe.zadd(of.failed, {id: time.time() + REMEMBERED_SECONDS})
+        if is_id(id, of):
             pipe.unlink(b"rq:job:" + id)
         pipe.execute(raise_on_error=False)
 
@@ -163,9 +181,11 @@ class HostWorker(SimpleWorker):
     job_class = QueuedJob
     max_connection_wait_time = 2.0
 
-    def __init__(self, redis: Redis, name: str, run_job: RunJob) -> None:
+    def __init__(self, redis: Redis, name: str, run_job: RunJob, of: JobQueue = LEADERS) -> None:
         # RQ waits for jobs in steps of its worker_ttl less 15 s; a name is free again after a while.
-        queue = SpawnQueue(QUEUE, connection=redis, serializer=JSONSerializer, job_class=QueuedJob)
+        queue = SpawnQueue(of.name, connection=redis, serializer=JSONSerializer, job_class=QueuedJob)
+        queue.of = of
+        self._of = of
         super().__init__([queue], connection=redis, name=name, worker_ttl=16, serializer=JSONSerializer)
         self._run_job = run_job
 
@@ -214,7 +234,7 @@ class HostWorker(SimpleWorker):
         (queue,) = self.queues
         connection = self.connection
         with self._refusals():
-            connection.zremrangebyscore(FAILED_JOBS, 0, time.time())
+            connection.zremrangebyscore(self._of.failed, 0, time.time())
             for id in connection.lrange(queue.intermediate_queue_key, 0, -1):
                 if not connection.exists(b"rq:job:" + bytes(id)):  # type: ignore[arg-type]  # no text here
                     connection.execute_command("LREM", queue.intermediate_queue_key, 0, id)  # type: ignore[no-untyped-call]
@@ -237,6 +257,7 @@ class SpawnJobs:
 
     Args:
         failed: told, in that thread, if it ends by a defect: then no more jobs are taken.
+        of: the queue from which they are taken.
     """
 
     def __init__(
@@ -245,7 +266,9 @@ class SpawnJobs:
         name: str,
         run_job: RunJob,
         failed: Callable[[str, BaseException], None] = lambda name, error: None,
+        of: JobQueue = LEADERS,
     ) -> None:
+        self._of = of
         self._redis = redis
         self._name = name
         self._run_job = run_job
@@ -273,16 +296,17 @@ class SpawnJobs:
         try:
             self._work()
         except BaseException as error:
-            log.critical("host %s takes no spawn jobs any more", self._name, exc_info=True)
+            log.critical("%s takes no spawn jobs any more", self._name, exc_info=True)
             self._failed("spawn-jobs", error)
 
     def _work(self) -> None:
         for number in itertools.count(1):
             try:
-                self._worker = HostWorker(self._redis, f"streamlease-{self._name}.{number}", self._run_job)
+                name = f"streamlease-{self._name}.{number}"
+                self._worker = HostWorker(self._redis, name, self._run_job, self._of)
                 if not self._stopped.is_set():
                     self._worker.work(logging_level="WARNING")
             except (RedisError, OSError) as error:
-                log.warning("host %s takes no spawn jobs for a moment: %s", self._name, error)
+                log.warning("%s takes no spawn jobs for a moment: %s", self._name, error)
             if self._stopped.wait(AGAIN_SECONDS):
                 return

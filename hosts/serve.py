@@ -36,7 +36,7 @@ from streamlease.protocol.addresses import check_listen_host
 from streamlease.protocol.errors import InvalidOption
 from streamlease.registry import hosts
 from streamlease.registry.spawn import queue_client, spawn
-from streamlease.registry.spawn_jobs import LeadGroup, SpawnJob
+from streamlease.registry.spawn_jobs import LeadGroup, SpawnJob, SpawnWorkers
 from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.redis.connection import (
     check_server,
@@ -94,6 +94,8 @@ class _Serving:
         match job:
             case LeadGroup():
                 self.loop.call_soon_threadsafe(self.host.lead, job.group, job.above)
+            case SpawnWorkers():
+                raise TypeError("the queue of leader hosts knows no such job")
             case _:
                 assert_never(job)
 

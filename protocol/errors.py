@@ -43,6 +43,10 @@
     +-- ServiceConflict         others serve that name with other types
     +-- TypeMismatch            what a caller writes, the server does not read, or the other way round
     +-- ServiceError            the handler of a service raised it
+    +-- UnknownQuery            nobody submitted a query of that id, or it is forgotten
+    +-- NoExecutor              no executor has room for the workers of a job, or fits (retriable)
+    +-- QueryRefused            an order, a token or a file of a query is not what was signed
+    +-- SpawningAborted         a query never ran: not all of its workers have joined
     +-- BrokerRefused           an MQTT broker will not do what is needed (``gateway.mqtt.broker_errors``)
     +-- BrokerUnavailable       it does not answer, or ended the connection (retriable; there, too)
     +-- GatewayRefused, GatewayUnavailable, GatewayGarbled, WebhookRefused   (``http.core.gateway_errors``)
@@ -269,6 +273,24 @@ class ServiceError(StreamleaseError):
         self.error = error
         self.kind = "ServiceError"
         """The class of what the handler raised."""
+
+
+class UnknownQuery(StreamleaseError):
+    """Nobody submitted a query of that id, or it ended long ago and is forgotten."""
+
+
+class NoExecutor(StreamleaseError):
+    """No executor fits a job, or none of those that do has room for it; nothing was done."""
+
+    retriable = True
+
+
+class QueryRefused(StreamleaseError):
+    """An order, a token or a file of a query is not what was signed; nothing was run."""
+
+
+class SpawningAborted(StreamleaseError):
+    """A query never ran: not all of its workers have joined. All of them are ended."""
 
 
 class TaskFailed(StreamleaseError):

@@ -25,10 +25,9 @@ from redis.exceptions import RedisError, ResponseError
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import SpawnWanted
 from streamlease.registry import hosts, leadership
-from streamlease.registry.keys import QUEUE
 from streamlease.registry.leadership import LeaderRecord
 from streamlease.registry.mail import mailbox
-from streamlease.registry.spawn_jobs import LeadGroup
+from streamlease.registry.spawn_jobs import LEADERS, JobQueue, LeadGroup, SpawnJob
 from streamlease.streams.redis.connection import (
     AsyncRedis,
     BlockingCluster,
@@ -133,22 +132,32 @@ async def spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: 
 
 
 def _spawn(redis: redis_py.Redis, group: str, record: LeaderRecord, above: int) -> bool:
-    from rq import Queue  # only leader hosts get here: a consumer need not import it
+    now = record.read_at or _redis_ms(redis)
+    return put_job(redis, LEADERS, LeadGroup(group, above), job_id(group, record.term + 1, now))
+
+
+def put_job(redis: redis_py.Redis, queue: JobQueue, job: SpawnJob, id: str, ttl: int = 10) -> bool:
+    """Put a job into a queue; False if one of that id is there already.
+
+    Args:
+        ttl: seconds until nobody need take it any more.
+
+    Raises:
+        redis.RedisError, OSError.
+    """
+    from rq import Queue  # whoever makes no jobs need not import it
     from rq.exceptions import DuplicateJobError
     from rq.serializers import JSONSerializer
 
-    queue = Queue(QUEUE, connection=redis, serializer=JSONSerializer)
-    now = record.read_at or _redis_ms(redis)
-    job = LeadGroup(group, above)
     try:
-        queue.enqueue_call(
+        Queue(queue.name, connection=redis, serializer=JSONSerializer).enqueue_call(
             job.kind,
             args=job.arguments,
-            job_id=job_id(group, record.term + 1, now),
+            job_id=id,
             unique=True,
             result_ttl=0,
             failure_ttl=60,
-            ttl=10,
+            ttl=ttl,
             timeout=10,
             description=str(job),
         )

@@ -1,9 +1,10 @@
-"""What a spawn job may ask of the host that takes it: a closed union, one class for each kind. Pure.
+"""What a spawn job may ask of the process that takes it: closed unions, one class for each kind. Pure.
 
 A job travels through RQ as JSON that names its kind and its arguments: ``[KIND, null, [ARGUMENT, ...], {}]``.
-`KINDS` is the one table of names; nothing else is ever looked up by a name that came from Redis. A new kind
-is a class here, a member of `SpawnJob`, and a line of `KINDS`; mypy then names the ``match`` in which hosts
-do it.
+A `JobQueue` has the one table of names that are known in its queue; nothing else is ever looked up by a
+name that came from Redis. Leader hosts share a queue, and each executor has one of its own. A new kind is a
+class here, a member of `SpawnJob`, and in the table of a queue; mypy then names the ``match`` in which jobs
+are done.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from streamlease.protocol.errors import InvalidTopic
 from streamlease.protocol.ids import HIGHEST_TOLD
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry.keys import QUEUE
 
 
 class JobRefused(Exception):
@@ -61,21 +63,79 @@ class LeadGroup:
         return f"lead {self.group}"
 
 
-SpawnJob = LeadGroup
-"""All that a host may be asked to run."""
-
-KINDS: Mapping[str, type[SpawnJob]] = MappingProxyType({one.kind: one for one in (LeadGroup,)})
+LONGEST_ORDER = 128 * 1024
+"""Characters of an order, with the job in it."""
 
 
-def spawn_job(call: object) -> SpawnJob:
+@dataclass(frozen=True, slots=True)
+class SpawnWorkers:
+    """Run workers of a query. What is to be run is in the order, which the executor believes only if it is
+    signed (`streamlease.queries`)."""
+
+    kind: ClassVar[str] = "streamlease.spawn"
+    id_prefix: ClassVar[str] = "streamlease-spawn-"
+
+    order: str
+    signature: str
+
+    @property
+    def arguments(self) -> tuple[str, str]:
+        """As they stand in a job."""
+        return self.order, self.signature
+
+    @classmethod
+    def read(cls, arguments: list[object]) -> SpawnWorkers:
+        """The job with these arguments.
+
+        Raises:
+            JobRefused: they are not an order and a signature.
+        """
+        match arguments:
+            case [str(order), str(signature)] if len(order) <= LONGEST_ORDER and len(signature) <= 128:
+                return cls(order, signature)
+            case _:
+                raise JobRefused("its data is not a call with an order and a signature")
+
+    def __str__(self) -> str:
+        return "spawn workers"
+
+
+SpawnJob = LeadGroup | SpawnWorkers
+"""All that a process may be asked to run."""
+
+
+class JobQueue(NamedTuple):
+    """A queue of RQ, and the kinds of jobs that are known in it."""
+
+    name: str
+    kinds: Mapping[str, type[SpawnJob]]
+
+    @property
+    def failed(self) -> str:
+        """Key of the jobs that failed or were refused."""
+        return f"rq:failed:{self.name}"
+
+
+LEADERS = JobQueue(QUEUE, MappingProxyType({LeadGroup.kind: LeadGroup}))
+"""That of the leader hosts."""
+
+EXECUTOR_QUEUES = "streamlease-executor-"
+
+
+def executor_queue(executor: str) -> JobQueue:
+    """That of the executor of this name."""
+    return JobQueue(f"{EXECUTOR_QUEUES}{executor}", MappingProxyType({SpawnWorkers.kind: SpawnWorkers}))
+
+
+def spawn_job(call: object, queue: JobQueue = LEADERS) -> SpawnJob:
     """The job that a call, as JSON has it, stands for.
 
     Raises:
-        JobRefused: it is of no known kind, or not in its form.
+        JobRefused: it is of no kind that is known in the queue, or not in its form.
     """
     match call:
         case [str(kind), None, [*arguments], {**rest}] if not rest:
-            known = KINDS.get(kind)
+            known = queue.kinds.get(kind)
             if known is None:
                 raise JobRefused(f"it calls {ascii(kind)[:80]}")
             return known.read(arguments)

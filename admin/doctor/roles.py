@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlease.registry.keys import FAILED_JOBS, QUEUE, WAITING_JOBS
-from streamlease.registry.spawn_jobs import KINDS
+from streamlease.registry.spawn_jobs import LEADERS
 
 OURS = "sl:*"
 
@@ -93,7 +93,7 @@ HOST = Role(
     (
         OURS,
         f"{WAITING_JOBS}*",
-        *(f"rq:job:{kind.id_prefix}*" for kind in KINDS.values()),
+        *(f"rq:job:{kind.id_prefix}*" for kind in LEADERS.kinds.values()),
         FAILED_JOBS,
         "rq:queues",
         "rq:workers",

@@ -27,7 +27,7 @@ def catalog(
         typer.Argument(
             metavar="NAME",
             help="spaces, topics, hosts, leaders, leases, borrowers, publications, subscriptions, services, "
-            "executors.",
+            "executors, queries.",
         ),
     ],
     follow: Annotated[

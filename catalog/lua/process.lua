@@ -1,17 +1,21 @@
 -- A process shows that it lives, and changes what stands in the catalog as made by it; what processes made whose
 -- lease is over leaves with them.
 -- KEYS[1] processes (zset: process -> until, ms)  KEYS[2] owned (zset)  KEYS[3] changes
--- KEYS[4...] rows (hashes) of the collections that ARGV[4] names
+-- KEYS[4...] rows (hashes) of the collections that ARGV[4] names, and behind them:
+-- digests of the tokens of queries (hash)  refusals (stream)
 -- ARGV[1] process  ARGV[2] for how many ms its lease holds; 0: it leaves with all that it made
 -- ARGV[3] channel  ARGV[4] the collections, with spaces between
 -- ARGV[5] 1: it makes all of it anew if its lease was over; 0: nothing is changed then
--- ARGV[6...] collection, key, row (empty: remove it), ...
--- Replies: 1 done; 0 its lease was over: nothing was changed for it
+-- ARGV[6] the query that it is of  ARGV[7] the token of that; both empty: it is of none
+-- ARGV[8] who it is, for refusals
+-- ARGV[9...] collection, key, row (empty: remove it), ...
+-- Replies: 1 done; 0 its lease was over: nothing was changed for it; 2 the token is not that of the query: nothing
+-- was changed
 -- include: streamlease.streams.catalog/tell
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = tonumber(ARGV[2])
-if not ttl or #ARGV % 3 ~= 2 then
+if not ttl or #ARGV % 3 ~= 2 or #ARGV < 8 then
   return redis.error_reply('ERR process: the lease must be a number, and changes come in threes')
 end
 local rows, place = {}, 4
@@ -19,10 +23,16 @@ for name in string.gmatch(ARGV[4], '%S+') do
   rows[name] = KEYS[place]
   place = place + 1
 end
-for i = 6, #ARGV, 3 do
+local adds = false
+for i = 9, #ARGV, 3 do
+  adds = adds or ARGV[i + 2] ~= ''
   if not rows[ARGV[i]] then
     return redis.error_reply('ERR process: no collection ' .. ARGV[i])
   end
+end
+if adds and ARGV[6] ~= '' and redis.call('HGET', KEYS[place], ARGV[6]) ~= redis.sha1hex(ARGV[7]) then
+  redis.call('XADD', KEYS[place + 1], 'MAXLEN', '~', 1000, '*', 'q', ARGV[6], 'w', ARGV[8])
+  return 2
 end
 redis.call('HDEL', KEYS[4], '')  -- needs no memory, see streams/redis/scripts.py
 
@@ -73,7 +83,7 @@ if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and ARGV[5] == '0' then
   return 0
 end
 redis.call('ZADD', KEYS[1], string.format('%.0f', now + ttl), ARGV[1])
-for i = 6, #ARGV, 3 do
+for i = 9, #ARGV, 3 do
   local name, key, row = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if row == '' then
     remove(ARGV[1], name, key)

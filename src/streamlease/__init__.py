@@ -18,11 +18,12 @@ from streamlease.protocol import errors
 from streamlease.protocol.errors import StreamleaseError
 
 if TYPE_CHECKING:
+    from streamlease import queries
     from streamlease.agent.client import Client, connect
     from streamlease.agent.membership.metrics import serve_metrics
 
 __version__ = "0.1.0"
-__all__ = ["Client", "StreamleaseError", "__version__", "connect", "errors", "serve_metrics"]
+__all__ = ["Client", "StreamleaseError", "__version__", "connect", "errors", "queries", "serve_metrics"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,6 +32,10 @@ def __getattr__(name: str) -> Any:
         from streamlease.agent import client
 
         return getattr(client, name)
+    if name == "queries":
+        import importlib
+
+        return importlib.import_module("streamlease.queries")
     if name == "serve_metrics":
         from streamlease.agent.membership import metrics
 

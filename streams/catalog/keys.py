@@ -16,6 +16,11 @@ and, of what processes have made, in the home `{catalog}`::
     sl:{catalog}:rows:NAME    hash    PROCESS/KEY -> row as JSON
     sl:{catalog}:processes    zset    process -> until when its lease holds (ms of the Redis clock)
     sl:{catalog}:owned        zset    PROCESS/NAME/KEY, all with score 0: what each process has made
+
+and, of the queries that processes say they are of::
+
+    sl:{catalog}:queries:tokens   hash    QUERY -> SHA-1 of its token
+    sl:{catalog}:queries:refused  stream  q query, w who used a token that is not that of the query
 """
 
 from __future__ import annotations
@@ -26,6 +31,9 @@ TOPICS = "sl:{spaces}:topics"
 TOPICS_ORDER = "sl:{spaces}:topics:order"
 PROCESSES = "sl:{catalog}:processes"
 OWNED = "sl:{catalog}:owned"
+
+TOKENS = "sl:{catalog}:queries:tokens"
+REFUSED = "sl:{catalog}:queries:refused"
 
 MADE = ("publications", "subscriptions", "borrowers", "services", "executors", "queries")
 """The collections of what processes make. Their order is that of KEYS in `catalog/lua/process.lua`."""

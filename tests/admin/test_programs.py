@@ -48,6 +48,7 @@ CALLS = (
     ("archive verify", "kept"),
     ("archive compact", "kept"),
     ("catalog", "spaces"),
+    ("query list",),
     ("status",),
     ("doctor",),
     ("top",),
@@ -65,13 +66,18 @@ REFUSED = (
     ("group dead-letters put", SUB, STREAM, "--dry-run"),
     ("group delete", "$shared/none/#", "--yes"),
     ("epochs abort", "flights", "nobody", "--yes"),
+    ("submit", "job.py"),
+    ("query show", "0" * 16),
+    ("query logs", "0" * 16),
+    ("query terminate", "0" * 16),
     ("import redis-stream", "none", "--space", "flights", "--topic", "flights/a"),
 )
 """These find nothing to do, and say so in one line."""
 
 EMBEDDED = (("redis start",), ("redis status",), ("redis stop",))
 BELOW = {"serve", "ui"}
-ELSEWHERE = {"demo", "bridge mqtt", "gateway"}  # tests/demo, tests/mqtt and tests/gateway start them
+ELSEWHERE = {"demo", "bridge mqtt", "gateway", "executor"}
+"""Their own tests start them: tests/demo, tests/mqtt, tests/gateway, tests/queries."""
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ GOOD = {
     "--to": "b1",
     "--space": "flights",
     "url": "mqtt://127.0.0.1:1",
+    "job": "job.py",
+    "query": "0123456789abcdef",
 }
 """Values of what a command needs."""
 

@@ -13,7 +13,7 @@ from streamlease.agent.client import Client
 from streamlease.catalog.own_rows import OwnRows
 from streamlease.protocol.errors import InvalidOption, InvalidTopic, TopicNotFound
 from streamlease.streams.catalog.changes import BEGINNING, changes_behind, list_rows
-from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, rows
+from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, REFUSED, TOKENS, rows
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces import published_topics as topics_module
@@ -127,9 +127,9 @@ async def test_rows_are_written_when_redis_answers_again(redis: AsyncRedis) -> N
 
 @pytest.mark.parametrize("changes", [["services", "a"], ["nothing", "a", "{}"]])
 async def test_the_script_checks_before_it_writes(redis: AsyncRedis, changes: list[str]) -> None:
-    names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE)]
+    names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE), TOKENS, REFUSED]
     script = load_script("streamlease.catalog", "process")
-    arguments = ["p", 1000, CATALOG.told, " ".join(MADE), 1, "services", "good", "{}", *changes]
+    arguments = ["p", 1000, CATALOG.told, " ".join(MADE), 1, "", "", "", "services", "good", "{}", *changes]
     with pytest.raises(Exception, match=r"threes|no collection") as caught:
         await script.run(redis, names, arguments)
     assert not isinstance(caught.value, ResponseError)

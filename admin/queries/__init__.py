@@ -1,0 +1,1 @@
+"""Commands for executors and submitted queries."""

@@ -1,0 +1,1 @@
+"""Executors: processes that run the workers of submitted queries."""

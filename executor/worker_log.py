@@ -1,0 +1,123 @@
+"""What a worker writes, on its way to Redis: bounded there and here; the program never waits for Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable
+from streamlease.queries import keys
+from streamlease.queries.store import KEPT_MS
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask
+
+KEPT_BYTES = 1024 * 1024
+"""Of the output of a worker; the oldest goes first. As much may wait for a Redis that does not answer."""
+
+MOST_ENTRIES = 4000
+LONGEST_ENTRY = 16 * 1024
+TOGETHER = 64
+GATHER_SECONDS = 0.05
+LINE_SECONDS = 0.5
+"""How long the beginning of a line waits for its end."""
+
+RETRY_SECONDS = 0.5
+
+
+class _Piece(NamedTuple):
+    stream: str
+    offset: int
+    text: bytes
+
+
+class WorkerLog:
+    """The log of one worker. Its owner runs `run`, and waits for `close` at the end."""
+
+    def __init__(self, redis: AsyncRedis, query: str, worker: int) -> None:
+        self._redis = redis
+        self._key = keys.log(query, worker)
+        self._pieces: deque[_Piece] = deque()
+        self._waiting = 0
+        """Bytes in `_pieces`."""
+        self._offset = 0
+        self._kept: deque[tuple[bytes, int]] = deque()
+        """Entries in Redis, and their sizes."""
+        self._kept_bytes = 0
+        self._changed = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def read(self, reader: asyncio.StreamReader, stream: str) -> None:
+        """Take all that comes, in lines where it comes so."""
+        rest = b""
+        while True:
+            try:
+                async with asyncio.timeout(LINE_SECONDS if rest else None):
+                    heard = await reader.read(LONGEST_ENTRY)
+            except TimeoutError:
+                self.add(stream, rest)
+                rest = b""
+                continue
+            rest += heard
+            end = len(rest) if not heard else rest.rfind(b"\n") + 1
+            if len(rest) - end >= LONGEST_ENTRY:
+                end = len(rest)
+            self.add(stream, rest[:end])
+            rest = rest[end:]
+            if not heard:
+                return
+
+    def add(self, stream: str, text: bytes) -> None:
+        """Have that written."""
+        for at in range(0, len(text), LONGEST_ENTRY):
+            piece = text[at : at + LONGEST_ENTRY]
+            self._pieces.append(_Piece(stream, self._offset, piece))
+            self._offset += len(piece)
+            self._waiting += len(piece)
+        while self._waiting > KEPT_BYTES:
+            self._waiting -= len(self._pieces.popleft().text)
+        if self._pieces:
+            self._empty.clear()
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Write, until it is stopped."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while self._pieces:
+                try:
+                    await self._write()
+                except (StoreUnavailable, StoreRefused, Indefinite):
+                    await asyncio.sleep(RETRY_SECONDS)
+            self._empty.set()
+            await asyncio.sleep(GATHER_SECONDS)
+
+    async def close(self, seconds: float) -> None:
+        """Wait until all is written, for so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            pass
+
+    async def _write(self) -> None:
+        pieces = [*self._pieces][:TOGETHER]
+        commands: list[Command] = [
+            ("XADD", self._key, "*", "o", one.offset, "s", one.stream, "t", one.text) for one in pieces
+        ]
+        commands.append(("PEXPIRE", self._key, KEPT_MS))
+        ids = await ask(self._redis, commands)
+        for one, id in zip(pieces, ids, strict=False):
+            if self._pieces and self._pieces[0] is one:  # else it was dropped meanwhile
+                self._pieces.popleft()
+                self._waiting -= len(one.text)
+            self._kept.append((id, len(one.text)))
+            self._kept_bytes += len(one.text)
+        trim = None
+        while self._kept_bytes > KEPT_BYTES or len(self._kept) > MOST_ENTRIES:
+            _, size = self._kept.popleft()
+            self._kept_bytes -= size
+            trim = self._kept[0][0] if self._kept else None
+        if trim is not None:
+            await ask(self._redis, [("XTRIM", self._key, "MINID", trim)])
