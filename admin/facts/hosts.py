@@ -40,4 +40,4 @@ async def alive(redis: AsyncRedis) -> list[Host]:
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    return [Host(**host.model_dump()) for host in await hosts.alive(redis)]
+    return [Host(**host.model_dump(include={*Host.model_fields})) for host in await hosts.alive(redis)]
