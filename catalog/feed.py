@@ -161,6 +161,10 @@ class CatalogFeed:
         self._places[follower] = self._end
         return None if place < self._first else self._changes[place - self._first :]
 
+    def has_all(self, follower: object) -> bool:
+        """Whether a follower has got all changes."""
+        return self._places[follower] == self._end
+
     @property
     def items(self) -> Counter[CatalogItem]:
         """What there is, at the point `cursor`."""

@@ -160,6 +160,9 @@ class Catalog:
     @property
     def at(self) -> str:
         """A cursor behind all that was read, to go on there."""
+        if self._feed is not None and not self._due and self._feed.has_all(self):
+            # Changes of others have moved the point, and what it rests on would else be dropped some day.
+            self._cursor = self._feed.cursor
         return self._cursor.text
 
     async def _more(self) -> None:

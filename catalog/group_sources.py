@@ -72,6 +72,18 @@ class GroupSource:
     def _all(self) -> dict[str, CatalogItem]:
         return {key: item for items in self._items.values() for key, item in items.items()}
 
+    async def as_of(self, at: Any) -> dict[str, CatalogItem]:
+        """All items at a point that was told before, by key."""
+        raise NotImplementedError
+
+    async def since(self, at: Any) -> list[ItemChange]:
+        """What changed from a point that was told before."""
+        return differences(await self.as_of(at), self._all())
+
+    async def between(self, at: Any, end: Any) -> list[ItemChange]:
+        """What changed from one point that was told before to a later one."""
+        return differences(await self.as_of(at), await self.as_of(end))
+
     async def news(self) -> list[ItemChange]:
         """What changed."""
         former = dict(self._items)
@@ -120,8 +132,8 @@ class LeaderSource(GroupSource):
         items = [item for one in self._items.values() for item in one.values()]
         return {item.subscription: [item.host, item.term] for item in items if isinstance(item, LeaderItem)}
 
-    async def since(self, at: Any) -> list[ItemChange]:
-        """What changed from a point that was told before.
+    async def as_of(self, at: Any) -> dict[str, CatalogItem]:
+        """What a point says itself.
 
         Raises:
             InvalidInput: it is no such point.
@@ -129,12 +141,11 @@ class LeaderSource(GroupSource):
         if not isinstance(at, Mapping):
             raise no_cursor("leaders")
         try:
-            former = {
+            return {
                 name: LeaderItem(subscription=name, host=host, term=term) for name, (host, term) in at.items()
             }
         except (TypeError, ValueError):
             raise no_cursor("leaders") from None
-        return differences(former, self._all())
 
     async def _read(self, groups: list[SharedSubscription]) -> dict[str, dict[str, CatalogItem]]:
         records = await leadership.read_all(self._redis, [group.id for group in groups])
@@ -159,11 +170,11 @@ class LeaseSource(GroupSource):
         """The point up to which everything was told."""
         return {name: self._folded[name].last_id.decode() for name in self._items if name in self._folded}
 
-    async def since(self, at: Any) -> list[ItemChange]:
-        """What changed from a point that was told before.
+    async def as_of(self, at: Any) -> dict[str, CatalogItem]:
+        """What the journals come to at a point that was told before.
 
         Raises:
-            CatalogTruncated: what came behind it is not kept any more.
+            CatalogTruncated: it is not kept any more.
             InvalidInput: it is no such point.
         """
         if not isinstance(at, Mapping):
@@ -183,7 +194,7 @@ class LeaseSource(GroupSource):
             if folded is None:
                 raise CatalogTruncated("leases")
             former |= _leases(name, folded)
-        return differences(former, self._all())
+        return former
 
     async def _read(self, groups: list[SharedSubscription]) -> dict[str, dict[str, CatalogItem]]:
         found = {}

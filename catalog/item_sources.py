@@ -63,6 +63,22 @@ class Source(Protocol):
             InvalidInput: it is no such point.
         """
 
+    async def as_of(self, at: Any) -> dict[str, CatalogItem]:
+        """All items at a point that was told before, by key.
+
+        Raises:
+            CatalogTruncated: it is not kept any more.
+            InvalidInput: it is no such point.
+        """
+
+    async def between(self, at: Any, end: Any) -> list[ItemChange]:
+        """What changed from one point that was told before to a later one: the same, whenever it is asked.
+
+        Raises:
+            CatalogTruncated: one of them is not kept any more.
+            InvalidInput: one is no such point.
+        """
+
     async def news(self) -> list[ItemChange]:
         """What changed behind the point, which goes on; nothing: nothing changed.
 
@@ -109,18 +125,44 @@ class HomeSource:
         return {key: item_of(self._collection, key, text) for key, text in listed.rows.items()}
 
     async def since(self, at: Any) -> list[ItemChange] | None:
-        if not isinstance(at, str) or not POINT.fullmatch(at):
-            raise no_cursor(self._collection)
-        found: list[ItemChange] = []
+        changes = await self._read(at, self._at)
+        return None if changes is None else [self._changed(one, former=True) for one in changes]
+
+    async def as_of(self, at: Any) -> dict[str, CatalogItem]:
+        # What a dead process made is there until its removal is told.
+        listed = await list_rows(self._redis, self._home, self._key)
+        rows = listed.rows
+        for change in reversed(await self._all_between(at, listed.at)):
+            if change.former:
+                rows[change.key] = change.former
+            else:
+                rows.pop(change.key, None)
+        return {key: item_of(self._collection, key, text) for key, text in rows.items()}
+
+    async def between(self, at: Any, end: Any) -> list[ItemChange]:
+        return [self._changed(one, former=True) for one in await self._all_between(at, end)]
+
+    async def _all_between(self, at: Any, end: Any) -> list[RowChange]:
+        found = await self._read(at, end)
+        if found is None:
+            raise CatalogTruncated(self._collection)
+        return found
+
+    async def _read(self, at: Any, end: Any) -> list[RowChange] | None:
+        """The changes behind `at` up to `end`; None: `end` is not there any more."""
+        for one in (at, end):
+            if not isinstance(one, str) or not POINT.fullmatch(one):
+                raise no_cursor(self._collection)
+        found: list[RowChange] = []
         while True:
             try:
-                changes = await changes_behind(self._redis, self._home, at, self._at)
+                changes = await changes_behind(self._redis, self._home, at, end)
             except ChangesGone:
                 raise CatalogTruncated(self._collection) from None
-            found += [self._changed(one, former=True) for one in changes if self._is_mine(one)]
+            found += [one for one in changes if self._is_mine(one)]
             at = changes[-1].at if changes else at
             if len(changes) < PAGE:
-                return found if at == self._at else None
+                return found if at == end else None
 
     async def news(self) -> list[ItemChange]:
         if self._looks and await self._swept():

@@ -177,14 +177,16 @@ class EpochsTruncated(StreamleaseError):
 class CatalogTruncated(StreamleaseError):
     """What changed of a collection of the catalog behind a cursor is not kept any more, or Redis lost it."""
 
-    def __init__(self, collection: str) -> None:
+    def __init__(self, collection: str, remedy: str = "begin without a cursor") -> None:
         self.collection = collection
+        self.remedy = remedy
         super().__init__(
-            f"what changed of {collection} behind this cursor is not kept any more: begin without a cursor"
+            f"what changed of {collection} behind this cursor is not kept any more, or Redis lost it: "
+            f"{remedy}"
         )
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
-        return (type(self), (self.collection,))
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return (type(self), (self.collection, self.remedy))
 
 
 class SchemaMismatch(StreamleaseError):

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from streamlease.borrower.reading import Pieces, SlotWork
 from streamlease.protocol.cuts import NO_RANGES
+from streamlease.protocol.topics import is_of_catalog
 from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.pieces import divided
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamlease.spark.batch_read import BatchReader
+    from streamlease.spark.collections.catalog_reading import CatalogStream, CatalogTable
     from streamlease.spark.collections.change_stream import ChangeStream
     from streamlease.spark.collections.item_table import ItemTable
     from streamlease.spark.query.query import QuerySession
@@ -63,21 +65,34 @@ class StreamleaseSource(DataSource):
             InvalidOption, InvalidTopic: an option is unknown or unacceptable.
             UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused: see ``spark.schema``.
         """
+        if self._is_of_catalog():
+            from streamlease.spark.collections.catalog_frame import catalog_columns
+
+            return catalog_columns(self.options)
         if self._is_of_collection():
             from streamlease.spark.collections.collection_options import columns_of
 
             return columns_of(self.options)
         return readable(self.options)
 
+    def _is_of_catalog(self) -> bool:
+        return any(
+            name.lower() == "subscribe" and is_of_catalog(value) for name, value in self.options.items()
+        )
+
     def _is_of_collection(self) -> bool:
         return any(name.lower() == "collection" for name in self.options)
 
-    def streamReader(self, schema: StructType) -> StreamReader | ChangeStream:
+    def streamReader(self, schema: StructType) -> StreamReader | ChangeStream | CatalogStream:
         """A reader of the shared subscription, with the columns `schema`, some or all of the source's.
 
         Raises:
             SchemaMismatch: a column is not there, or is of another type.
         """
+        if self._is_of_catalog():
+            from streamlease.spark.collections.catalog_reading import catalog_stream
+
+            return catalog_stream(schema, self.options)
         if self._is_of_collection():
             from streamlease.spark.collections.change_stream import change_stream
 
@@ -85,8 +100,12 @@ class StreamleaseSource(DataSource):
         options = SourceOptions.parse(self.options)
         return StreamReader(options, stream_columns(options, schema))
 
-    def reader(self, schema: StructType) -> BatchReader | ItemTable:
+    def reader(self, schema: StructType) -> BatchReader | ItemTable | CatalogTable:
         """A reader of a part of the history, or of the items of a collection; see ``spark.batch_read``."""
+        if self._is_of_catalog():
+            from streamlease.spark.collections.catalog_reading import catalog_table
+
+            return catalog_table(schema, self.options)
         if self._is_of_collection():
             from streamlease.spark.collections.item_table import item_table
 

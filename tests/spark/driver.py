@@ -223,6 +223,23 @@ def collected(spark: SparkSession, step: dict[str, Any]) -> Any:
     return [[row["topic"], bytes(row["payload"]).decode(), row["count"]] for row in rows.collect()]
 
 
+def catalogued(spark: SparkSession, step: dict[str, Any]) -> Any:
+    """Make a space, and read what changed of them up to then; their names, as a table has them."""
+    with blocking.connect(step["options"]["redis"]) as client:
+        client.create_space(step["space"], [f"{step['space']}/#"])
+    query = (
+        load(spark, step["options"])
+        .select("space", "topics", "diff")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", step["checkpoint"])
+        .trigger(availableNow=True)
+        .start(step["out"])
+    )
+    query.awaitTermination()
+    rows = spark.read.format("streamlease").options(**step["options"], collection="items").load()
+    return sorted([row["space"], row["count"]] for row in rows.collect())
+
+
 def joined(spark: SparkSession, step: dict[str, Any]) -> Any:
     """Join two spaces by their epochs; the most rows of its state. With `batches`, stop after so many."""
     left, right = (
@@ -268,7 +285,7 @@ def main() -> None:
     steps = {
         function.__name__: function
         for function in (where, refused, once, fails_first, twice, late, always, continuous, count)
-    } | {"collected": collected, "joined": joined}
+    } | {"collected": collected, "catalogued": catalogued, "joined": joined}
     for step in wanted["steps"]:
         say(steps[step["do"]](spark, step))
     spark.stop()

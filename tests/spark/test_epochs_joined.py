@@ -53,7 +53,15 @@ def test_collections_and_two_spaces_that_are_joined_by_their_epochs(
         "out": str(tmp_path / "prices"),
     }
     steps = [{**collection, "changes": changes} for changes in CHANGES]
-    *tables, _, told = run(tmp_path, *steps, {**join, "batches": 2}, join)
+    catalog: dict[str, Any] = {
+        "do": "catalogued",
+        "options": {"redis": world.url, "subscribe": "$catalog/spaces"},
+        "checkpoint": str(tmp_path / "cp-catalog"),
+        "out": str(tmp_path / "catalog"),
+    }
+    more = [{**catalog, "space": name} for name in ("made1", "made2")]
+    *tables, one, two, _, told = run(tmp_path, *steps, *more, {**join, "batches": 2}, join)
+    check_catalog([one, two], tmp_path / "catalog")
     check_collection(tables, tmp_path / "prices")
     check_join(told["state"], tmp_path / "join")
     for feed in feeds.values():
@@ -74,6 +82,15 @@ def check_collection(tables: list[Any], out: Path) -> None:
         else:
             assert sorted((row["topic"], row["payload"], row["diff"]) for row in rows) == sorted(changes)
         assert {row["offset"] is None for row in rows} == {rows is batches[0]}
+
+
+def check_catalog(tables: list[Any], out: Path) -> None:
+    """The first run has all spaces, the second one what came."""
+    first, second = rows_by_batch(out)
+    assert [[row["space"], 1] for row in sorted(first, key=lambda row: str(row["space"]))] == tables[0]
+    assert {row["diff"] for row in first} == {1}
+    assert [(row["space"], list(row["topics"]), row["diff"]) for row in second] == [("made2", ["made2/#"], 1)]
+    assert tables[1] == sorted([*tables[0], ["made2", 1]])
 
 
 def check_join(state: int, out: Path) -> None:
