@@ -168,7 +168,8 @@ class Client:
         """A publisher of messages of epochs, to be used as a context manager; as of `EpochPublisher`."""
         from streamlease.streams.epochs.epoch_publisher import EpochPublisher
 
-        return EpochPublisher(self.redis, space, name, spaces=self.spaces, keep=self._have_keepers, **options)
+        own: dict[str, Any] = {"keep": self._have_keepers, "shown": self._shown.publication}
+        return EpochPublisher(self.redis, space, name, spaces=self.spaces, **own, **options)
 
     async def _have_keepers(self) -> None:
         (await self.agent()).need_keepers()
@@ -298,8 +299,7 @@ class Client:
         Args:
             start: `positions` of another one, to go on there; None: with all that is there.
 
-        Raises:
-            InvalidTopic, InvalidOption: at once; when entered, as of `Collection`.
+        Raises InvalidTopic, InvalidOption: at once; when entered, as of `Collection`.
         """
         from streamlease.agent.collections.collection import Collection
 

@@ -25,7 +25,8 @@ class Shown:
 
     def __init__(self, rows: OwnRows | None = None) -> None:
         self._rows = rows
-        self._topics: set[str] = set()
+        self._topics: dict[str, bool] = {}
+        """To which it publishes, and whether that is shown."""
         self._count = 0
 
     @property
@@ -39,12 +40,15 @@ class Shown:
             await self._rows.close()
 
     def publication(self, topic: str, space: str) -> None:
-        """The client publishes to `topic`, until it is closed; the topic is known from then on."""
-        if self._rows is None or topic in self._topics or len(self._topics) >= MOST_TOPICS:
+        """The client publishes to `topic`, until it is closed; the topic is known from then on.
+
+        It is told again when it looks for the space anew: that may have been deleted and made again since,
+        and then none of its topics is known.
+        """
+        if self._rows is None or (topic not in self._topics and len(self._topics) >= MOST_TOPICS):
             return
-        if len(self._topics) < MOST_SHOWN:
+        if self._topics.setdefault(topic, len(self._topics) < MOST_SHOWN):
             self._rows.put("publications", topic, {"topic": topic, "space": space})
-        self._topics.add(topic)
         self._rows.note_topic(space, topic)
 
     def subscription(self, filter: str, group: str | None = None) -> Removal:

@@ -11,14 +11,14 @@ from redis.exceptions import ResponseError
 import streamlease
 from streamlease.agent.client import Client
 from streamlease.catalog.own_rows import OwnRows
-from streamlease.protocol.errors import InvalidOption, InvalidTopic, TopicNotFound
+from streamlease.protocol.errors import InvalidOption, InvalidTopic, StreamleaseError, TopicNotFound
 from streamlease.streams.catalog.changes import BEGINNING, changes_behind, list_rows
 from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, REFUSED, TOKENS, rows
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces import published_topics as topics_module
 from streamlease.streams.spaces.published_topics import known_topics, note_topics
-from tests.catalog.waiting import eventually
+from tests.catalog.waiting import SECONDS, eventually
 
 NAME = "services"
 
@@ -193,6 +193,41 @@ async def test_topics_are_known_after_their_publishers_until_their_space_goes(
                 await anext(followed)
         await note_topics(looker.redis, [("gone", "gone/1")])
         assert await known_topics(looker.redis, "gone") == ([], False)
+
+
+async def test_a_publisher_notes_its_topics_again_when_their_space_was_made_anew(redis_url: str) -> None:
+    async with (
+        streamlease.connect(redis_url) as operator,
+        streamlease.connect(redis_url) as client,
+        client.publisher() as pub,
+    ):
+        for _ in range(2):
+            await operator.create_space("a", ["a/#"])
+
+            async def sent() -> bool:
+                try:
+                    await pub.send("a/1", b"x")
+                except StreamleaseError:  # what it knows of the space is old
+                    return False
+                return await known_topics(operator.redis, "a") == (["a/1"], False)
+
+            await eventually(sent)
+            await operator.spaces.delete("a")
+            assert await known_topics(operator.redis, "a") == ([], False)
+
+
+async def test_what_an_epoch_publisher_sends_to_is_shown(redis_url: str) -> None:
+    async with streamlease.connect(redis_url) as looker:
+        await looker.create_space("clicks", ["clicks/#"], epochs=1)
+        async with (
+            streamlease.connect(redis_url) as client,
+            client.epoch_publisher("clicks", "ingest-1") as pub,
+        ):
+            await pub.submit("clicks/de", b"x", epoch=0)
+            found = await looker.lookup("clicks/de", wait=SECONDS)
+            assert (found.space, found.pid) == ("clicks", os.getpid())
+            await pub.advance(1)
+        assert await known_topics(looker.redis, "clicks") == (["clicks/de"], False)
 
 
 async def test_a_publication_is_looked_up_and_waited_for(redis_url: str) -> None:
