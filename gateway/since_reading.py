@@ -26,11 +26,12 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.times import BeyondTheEnd
+from streamlease.streams.spaces.spaces import streams_of
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.agent.listening import PlainSubscription
-    from streamlease.streams.spaces.spaces import Known
+    from streamlease.streams.spaces.spaces import Known, Space
 
 READERS = 16
 """So many clients read the log at once; others wait for their turn."""
@@ -249,7 +250,15 @@ class SinceReading:
                 space = known.spaces.get(stream.space)
                 if stream.space not in known.damaged and (space is None or stream not in space.streams()):
                     next = after.next_of(stream)
+                    if space is not None and await self._ended_at(stream, space) == next:
+                        continue
                     raise HistoryTruncated(str(stream), next, next, "go on from the cursor 'oldest'")
+
+    async def _ended_at(self, gone: StreamId, space: Space) -> int | None:
+        """Where a dropped stream ended, if all that came after it is there; None: nobody knows."""
+        following = [one for one in space.generations if one.number == gone.generation + 1]
+        ends = await AsyncLog(self._client.redis).former_ends(streams_of(space.name, following))
+        return ends.get(gone)
 
     async def _oldest(self, filter: str, since: Point, error: HistoryTruncated) -> Cursor:
         """The cursor that has all that is left after `since`."""

@@ -10,7 +10,8 @@ key                       type    what
                                   merged: where the log begins, if entries below it were merged;
                                   of an archive (``archived``): exists (see ``state``), archived: what is
                                   below it is in files, archive_term, retired_at (us)
-                                  of retention: trimmed_at, trim_term, held_by, held_since
+                                  of retention: trimmed_at, trim_term, held_by, held_since;
+                                  ends: GENERATION.SHARD:END of dropped streams that it follows
 ``sl:{flights.0.3}:pubs`` hash    publisher id -> ``incarnation sequence first count append_us``; of a
                                   sink with two words more: tag of the decision, rows of the batch
 ``sl:{flights.0.3}:news`` channel each append publishes the new ``next`` here

@@ -36,7 +36,15 @@ from streamlease.streams.log.keys import staged_part, stream_meta, stream_news, 
 from streamlease.streams.log.many import READ_BYTES, read_all
 from streamlease.streams.log.ranges import RangeReader
 from streamlease.streams.log.segments import Segment
-from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_metas
+from streamlease.streams.log.state import (
+    MOST_ENDS,
+    Legacy,
+    LogState,
+    meta_command,
+    no_stream,
+    parse_ends,
+    parse_metas,
+)
 from streamlease.streams.log.times import after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import (
     Argument,
@@ -171,19 +179,34 @@ class AsyncLog:
             if isinstance(reply, ResponseError):
                 raise refusal(reply) from None
 
-    async def inherit(self, moments: Mapping[StreamId, int]) -> None:
-        """Tell streams that messages of those that they follow are gone, up to these append times (us).
+    async def inherit(self, legacies: Mapping[StreamId, Legacy]) -> None:
+        """Tell streams what is gone of those that they follow.
 
-        ``since`` of an earlier moment is ``HistoryTruncated`` from then on.
+        ``since`` of a moment before their newest message is ``HistoryTruncated`` from then on.
 
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
         """
         script = load_script(_ROOM, "inherit")
-        calls = [script.call([stream_meta(stream)], [moment]) for stream, moment in moments.items()]
+        calls = [
+            script.call([stream_meta(stream)], [legacy.newest, legacy.written, MOST_ENDS])
+            for stream, legacy in legacies.items()
+        ]
         for reply in await run_many(self._redis, calls) if calls else []:
             if isinstance(reply, ResponseError):
                 raise refusal(reply) from None
+
+    async def former_ends(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
+        """Where the dropped streams that `streams` follow had ended, as far as that is remembered.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        wanted, found = [*streams], dict[StreamId, int]()
+        asked: list[Command] = [("HGET", stream_meta(stream), "ends") for stream in wanted]
+        for stream, text in zip(wanted, await ask(self._redis, asked) if asked else [], strict=True):
+            found |= parse_ends(stream, text)
+        return found
 
     async def named_appends(self, streams: Iterable[StreamId]) -> int:
         """When a publisher with a name of its own (not ``~...``) last appended to any of `streams`; us, or 0.

@@ -14,7 +14,7 @@ Without that field, what exists is what is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError, UnknownSpace
@@ -92,6 +92,35 @@ class Wanted(NamedTuple):
     """The typed columns, in a space with a schema; None for all."""
     columns: frozenset[str] | None = None
     """The columns of every message; see ``decode_entries``; None for all."""
+
+
+class Legacy(NamedTuple):
+    """What streams that are dropped leave to one that follows them."""
+
+    newest: int
+    """Append time of their newest message, in microseconds; 0 if they had none."""
+    ends: Mapping[StreamId, int]
+    """Where they ended."""
+
+    @property
+    def written(self) -> str:
+        """The ends as text, the oldest first."""
+        return " ".join(f"{one.generation}.{one.shard}:{end}" for one, end in sorted(self.ends.items()))
+
+
+MOST_ENDS = 4096
+"""Ends that a stream remembers."""
+
+
+def parse_ends(stream: StreamId, text: bytes | None) -> dict[StreamId, int]:
+    """What `Legacy.written` has become in the meta of `stream`; what is damaged is left out."""
+    found = {}
+    for one in (text or b"").split():
+        place, _, end = one.partition(b":")
+        generation, _, shard = place.partition(b".")
+        if generation.isdigit() and shard.isdigit() and end.isdigit():
+            found[StreamId(stream.space, int(generation), int(shard))] = int(end)
+    return found
 
 
 def meta_command(stream: StreamId) -> Command:

@@ -35,6 +35,7 @@ from streamlease.streams.log.keys import (
     stream_publishers,
 )
 from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.state import Legacy
 from streamlease.streams.redis.connection import Command, Redis, ask, servers
 from streamlease.streams.spaces.definitions import (
     Generation,
@@ -205,14 +206,18 @@ class Generations:
             await self._log.set_schemas(space.streams(), Versions(space.schemas))
 
     async def _bequeath(self, space: Space) -> None:
-        """Let the streams that follow dropped ones know what is gone: a history from before is truncated."""
+        """Let the streams that follow dropped ones know what is gone, and where it ended.
+
+        So a history from before is truncated, and whoever had read all of it has missed nothing.
+        """
         heirs = space.heirs()
         states = await self._log.states({one for gone in heirs.values() for one in gone})
-        newest = {
-            heir: max((states[one].last_append for one in gone if one in states), default=0)
-            for heir, gone in heirs.items()
-        }
-        await self._log.inherit({heir: moment for heir, moment in newest.items() if moment})
+        legacies = {}
+        for heir, gone in heirs.items():
+            there = {one: states[one] for one in gone if one in states}
+            newest = max((state.last_append for state in there.values()), default=0)
+            legacies[heir] = Legacy(newest, {one: state.next for one, state in there.items()})
+        await self._log.inherit(legacies)
 
     async def with_keys(self, name: str) -> list[StreamId]:
         """The streams of a space that have keys, whatever its definition says."""

@@ -211,11 +211,33 @@ async def test_a_generation_that_was_read_to_its_end_may_go_and_one_that_was_not
     await publish(client, ("a/1", "3"))
     assert payloads(await polling) == ["3"]
     await client.spaces.generations.drop("s", 0)
-    assert (await read_on(gateway, ended))[0] == ["3"]
-    for cursor in (part, end):  # of `end` nobody knows any more whether all was read
-        answer = await gateway.get("/v1/messages", filter="#", since=cursor)
-        assert answer.status == 410
-        assert (await read_on(gateway, answer.json()["oldest"]))[0] == ["3"]
+    for cursor in (ended, end):  # `end` had all, and did not know that nothing more would come
+        assert (await read_on(gateway, cursor))[0] == ["3"]
+    answer = await gateway.get("/v1/messages", filter="#", since=part)
+    assert answer.status == 410
+    assert (await read_on(gateway, answer.json()["oldest"]))[0] == ["3"]
+    await client.spaces.generations.alter("s", streams=1)
+    await client.spaces.generations.drop("s", 1)
+    answer = await gateway.get("/v1/messages", filter="#", since=end)
+    assert answer.status == 410  # "3" went with the next generation
+    assert (await read_on(gateway, answer.json()["oldest"]))[0] == []
+    assert (await gateway.get("/v1/messages", filter="#", since=ended)).status == 410
+
+
+async def test_a_cursor_that_had_all_holds_over_one_dropped_generation_of_any_size(
+    client: Client, gateway: HttpClient
+) -> None:
+    await client.create_space("s", ["a/#"], streams=3)
+    await publish(client, *((f"a/{n}", str(n)) for n in range(9)))
+    _, end = await read_on(gateway, "earliest")
+    for number, streams in enumerate((2, 5, 1, 3)):
+        part = (await ask(gateway, filter="#", since="earliest", limit=1))["next"]
+        await client.spaces.generations.alter("s", streams=streams)
+        await client.spaces.generations.drop("s", number)
+        assert (await gateway.get("/v1/messages", filter="#", since=part)).status == 410
+        await publish(client, ("a/1", f"{number}"), ("a/2", f"{number}"))
+        found, end = await read_on(gateway, end)
+        assert found == [f"{number}"] * 2
 
 
 async def test_a_space_that_is_deleted_is_told(client: Client, gateway: HttpClient) -> None:
