@@ -26,6 +26,7 @@ from streamlease.hosts.hand_out import UNANSWERED, HandOut
 from streamlease.hosts.other_leaders import OtherLeaders
 from streamlease.hosts.reception import Reception
 from streamlease.hosts.renewing import Renewing
+from streamlease.hosts.sharing import Sharing
 from streamlease.hosts.signals.exporter import Exporter
 from streamlease.hosts.signals.exposition import HostFacts
 from streamlease.hosts.trimming import INTERVAL_SECONDS
@@ -103,16 +104,27 @@ class LeaderHost:
         self._hand_out = HandOut(redis, self.id, self._runners, self._postbox, self._beat_once)
         self._upkeep = Upkeep(redis, self._runners, lambda: self._reception.heard, self._loops)
         self._renewing = Renewing(redis, self.id, config.leadership, self._runners, self._loops)
+        others = OtherLeaders(redis, self.id, config.leadership, self._runners, self._loops)
         self._candidates = Candidates(
             redis,
             self.id,
             self._runners,
-            OtherLeaders(redis, self.id, config.leadership, self._runners, self._loops),
+            others,
             self._hand_out,
             self._postbox,
             self._single,
             self._begin,
             lambda: self.draining,
+        )
+        self._sharing = Sharing(
+            redis,
+            self.id,
+            others,
+            self._candidates,
+            self._hand_out,
+            self._postbox,
+            lambda: self.draining,
+            now_ms,
         )
         self._reception = Reception(
             redis,
@@ -195,6 +207,7 @@ class LeaderHost:
             self._chores.keepers.watch_definitions()
             works["watch"] = self._candidates.watch
             works["hand out"] = self._hand_out.look
+            works["share"] = self._sharing.turn
         for name, work in works.items():
             self._tasks.append(self._loops.start(name, self._forever(name, work), endless=True))
 

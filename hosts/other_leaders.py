@@ -63,6 +63,10 @@ class OtherLeaders:
             return known
         return Candidacy(group, self._host, self._host, self._config, declared=True)
 
+    def hosts(self) -> set[str]:
+        """Who leads groups, as it was read last."""
+        return {known.watch.record.host for known in self._watched.values() if known.watch.record.held}
+
     async def turn(self) -> list[str]:
         """Look at the leaders of other hosts; the groups of dead ones that are this host's to take."""
         await asyncio.sleep(WATCH_SECONDS)

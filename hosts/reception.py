@@ -165,6 +165,8 @@ class Reception:
                 self._candidates.lead(wanted.group, wanted.above)
             case DrainHost() as drain:
                 self._errand(self._hand_out.take, letter.sender, drain)
+            case CommandDone() | CommandRefused() | CommandAstray():
+                pass  # of a leader that was to step down for this host, which looks at the record
             case (
                 LeaderConnectResponse()
                 | NotLeader()
@@ -180,9 +182,6 @@ class Reception:
                 | CutFinished()
                 | CutResumed()
                 | CutRead()
-                | CommandDone()
-                | CommandRefused()
-                | CommandAstray()
             ) as strange:
                 log.warning("host %s got a %s, which is for borrowers", self._host, strange.type)
             case _:

@@ -17,6 +17,9 @@ BEAT_MS = 2000
 SILENCE_MS = 6000
 """After so much silence a host is not counted any more."""
 
+CLIENT = "embedded"
+"""The name of the host that a client has in its own process where no leader host is registered."""
+
 _ALIVE = load_script("streamlease.registry", "host_alive")
 _HOSTS = load_script("streamlease.registry", "hosts")
 
@@ -34,6 +37,11 @@ class HostInfo(BaseModel):
     """An operator wants it to lead nothing, as long as there are others."""
     since: Annotated[int, Field(ge=0)] = 0
     """When it began, in milliseconds of the clock of Redis; 0: it does not say."""
+
+
+def is_client(host: str) -> bool:
+    """Whether the host with this id is one that a client has in its own process, if it is not registered."""
+    return host.startswith(f"{CLIENT}-")
 
 
 async def beat(redis: AsyncRedis, info: HostInfo) -> int:

@@ -7,7 +7,8 @@ a script may touch them together::
     sl:{g:GROUP/FILTER}:leader     hash    term, host, mailbox, renewed_at (ms), ttl (ms), lineage of the data
                                            in which the term was issued; declared: lineage in which the
                                            group was declared; pulse: tag of the pulses of its host,
-                                           where they renew it
+                                           where they renew it; heir, heir_until (ms): who alone may
+                                           claim it until then
     sl:{g:GROUP/FILTER}:journal    stream  fields r: JSON array of records, t: term, n: number in it
     sl:{g:GROUP/FILTER}:snapshot   hash    id, t, n (of the last journal entry in it), state (JSON)
     sl:{g:GROUP/FILTER}:arrivals   string  counter of sessions

@@ -5,6 +5,7 @@
     nobody --claim--> led --renew--> led --resign--> nobody
                        |
                        +-- not renewed for a ttl --take over--> led by another, term + 1
+                       +-- heir named: for some moments only it claims what is resigned
 
 The term is the fencing token. It rises with every new leadership and stays in the record when the leader
 resigns; every durable write of a leader compares it in the same script as the write. So two hosts may both
@@ -51,6 +52,7 @@ _TAKE_OVER = load_script("streamlease.registry", "take_over")
 _RENEW = load_script("streamlease.registry", "renew")
 _RESIGN = load_script("streamlease.registry", "resign")
 _WITNESS = load_script("streamlease.registry", "witness")
+_HEIR = load_script("streamlease.registry", "heir")
 
 
 class LineageChanged(StreamleaseError):
@@ -327,6 +329,21 @@ async def renew_all(
 async def resign(redis: AsyncRedis, group: str, host: str, term: int) -> bool:
     """Give leadership up; False if it was not held any more."""
     return bool(await _RESIGN.run(redis, [keys.leader(group)], [host, term]))
+
+
+async def name_heir(redis: AsyncRedis, group: str, host: str, term: int, milliseconds: int) -> bool:
+    """Have nobody but `host` claim the group for that long, if the leader of `term` resigns.
+
+    Args:
+        milliseconds: 10,000 at most.
+
+    Returns:
+        False: another term has begun, or another host is to follow.
+
+    Raises:
+        StoreUnavailable, StoreRefused, Indefinite: Redis does not answer.
+    """
+    return bool(await _HEIR.run(redis, [keys.leader(group)], [host, term, milliseconds]))
 
 
 async def witness(redis: AsyncRedis, group: str, term: int) -> bool:

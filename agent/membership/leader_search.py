@@ -218,7 +218,7 @@ class LeaderSearch:
 
                 host = LeaderHost(
                     self._redis,
-                    HostConfig(name="embedded", registered=False),
+                    HostConfig(name=hosts.CLIENT, registered=False),
                     pid=os.getpid(),
                     neighbours=self._mail.neighbours,
                 )

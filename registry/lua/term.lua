@@ -16,7 +16,7 @@ local function lead(term, lost, step, now, lineage)
   else
     term = term + 1
   end
-  redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
+  redis.call('HDEL', KEYS[1], '', 'heir', 'heir_until')  -- needs no memory, see streams/redis/scripts.py
   redis.call('HSET', KEYS[1], 'term', string.format('%.0f', term), 'host', ARGV[1], 'mailbox', ARGV[2],
     'renewed_at', string.format('%.0f', now), 'ttl', ARGV[3], 'lineage', lineage, 'pulse', '')
   redis.call('PUBLISH', (string.gsub(KEYS[1], ':leader$', ':news')), 'leader')

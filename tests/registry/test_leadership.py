@@ -378,3 +378,26 @@ def test_of_a_record_that_never_changed_only_the_time_since_the_first_look_is_kn
 def test_a_renewal_that_does_not_fit_twice_into_the_ttl_is_refused(ttl: int, interval: int) -> None:
     with pytest.raises(InvalidOption, match=f"leader ttl is {ttl} ms and renew interval {interval} ms"):
         LeadershipConfig(ttl=ttl, renew_interval=interval)
+
+
+async def test_an_heir_alone_claims_what_is_resigned_for_some_moments(redis: AsyncRedis) -> None:
+    assert await claim(redis, "h1") == 1
+    assert not await leadership.name_heir(redis, GROUP, "h2", 2, 5000), "it is another term"
+    assert await leadership.name_heir(redis, GROUP, "h2", 1, 5000)
+    assert await leadership.name_heir(redis, GROUP, "h2", 1, 5000), "once more"
+    assert not await leadership.name_heir(redis, GROUP, "h3", 1, 5000), "another one is"
+    await leadership.renew(redis, GROUP, "h1", 1)
+    assert await leadership.resign(redis, GROUP, "h1", 1)
+    assert await claim(redis, "h3") is None
+    assert await claim(redis, "h2") == 2
+    await leadership.resign(redis, GROUP, "h2", 2)
+    assert await claim(redis, "h3") == 3, "the claim of the heir is the end of it"
+
+
+@pytest.mark.parametrize("milliseconds", [0, 60_000], ids=["over", "from before the clock went back"])
+async def test_an_heir_that_does_not_come_keeps_nobody_away(redis: AsyncRedis, milliseconds: int) -> None:
+    assert await claim(redis, "h1") == 1
+    assert await leadership.name_heir(redis, GROUP, "h2", 1, milliseconds)
+    assert await leadership.name_heir(redis, GROUP, "h3", 1, milliseconds)
+    await leadership.resign(redis, GROUP, "h1", 1)
+    assert await claim(redis, "h4") == 2
