@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -106,8 +107,11 @@ async def _examine(
     url: str, stuck_after: float = STUCK_SECONDS, role: RoleName | None = None
 ) -> list[Finding]:
     from streamlease.admin.doctor.compaction import compaction
+    from streamlease.admin.doctor.fleets import Look, fleets, look
     from streamlease.admin.doctor.held_epochs import epochs
     from streamlease.admin.doctor.held_up import held_up
+    from streamlease.admin.doctor.leading import hosts_alive, terms
+    from streamlease.admin.doctor.retention_held import retention
     from streamlease.admin.doctor.server_facts import server_facts
     from streamlease.agent.client import Client
 
@@ -122,17 +126,22 @@ async def _examine(
             _version(facts),
             _eviction(facts),
             _persistence(facts),
-            _memory(facts),
+            _memory(facts, ours=(embedded := _only_user_of(client, facts)) is not None),
         ]
-        findings += await _rights(client, role, _only_user_of(client, facts))
+        findings += await _rights(client, role, embedded)
+        before: Look | None = None
+        with contextlib.suppress(StreamleaseError):  # the second look says it
+            before = await look(client)
         checks: list[tuple[str, Callable[[Client], Awaitable[Finding]]]] = [
             ("round trip", _round_trip),
             ("clock", _clock),
-            ("leader hosts", _hosts),
+            ("leader hosts", hosts_alive),
+            ("terms", partial(terms, facts=facts)),
             ("spawn queue", _queue),
             ("groups", _groups),
             ("streams", partial(held_up, stuck_after=stuck_after)),
             ("epochs", partial(epochs, stuck_after=stuck_after)),
+            ("retention", partial(retention, stuck_after=stuck_after)),
             ("compaction", compaction),
             ("keys", _keys),
         ]
@@ -143,6 +152,10 @@ async def _examine(
                 findings.append(await check(client))
             except StreamleaseError as error:
                 findings.append(Finding(name, Level.FAIL, str(error)))
+        try:
+            findings += await fleets(client, before or await look(client), stuck_after)
+        except StreamleaseError as error:
+            findings.append(Finding("fleets", Level.FAIL, str(error)))
         return findings
     finally:
         await client.close()
@@ -205,7 +218,8 @@ def _persistence(facts: ServerFacts) -> Finding:
     )
 
 
-def _memory(facts: ServerFacts) -> Finding:
+def _memory(facts: ServerFacts, *, ours: bool = False) -> Finding:
+    """What is used. A Redis that came along (`ours`) is for trials: a warning that all see is read by nobody."""
     used, limit = int(facts.get("used_memory", "0")), int(facts.get("maxmemory", "0"))
     shown = facts.get("used_memory_human", "unknown")
     if limit and used > FULL * limit:
@@ -215,7 +229,16 @@ def _memory(facts: ServerFacts) -> Finding:
             f"{shown} of {facts.get('maxmemory_human')} are used; when it is full, publishing is refused",
             "raise maxmemory, or delete what is not needed",
         )
-    return Finding("memory", Level.OK, f"{shown} used, " + ("with a limit" if limit else "without a limit"))
+    if not limit and ours:
+        return Finding("memory", Level.OK, f"{shown} used, without a limit")
+    if not limit:
+        return Finding(
+            "memory",
+            Level.WARN,
+            f"{shown} used, without a limit: Redis grows until the machine has no memory left",
+            "run CONFIG SET maxmemory SIZE, below what the machine has; then publishing is refused instead",
+        )
+    return Finding("memory", Level.OK, f"{shown} of {facts.get('maxmemory_human')} used")
 
 
 async def _round_trip(client: Client) -> Finding:
@@ -272,30 +295,6 @@ async def _clock(client: Client) -> Finding:
 
 
 # ---------------------------------------------------------------- Streamlease itself
-
-
-async def _hosts(client: Client) -> Finding:
-    from streamlease.registry import hosts
-
-    alive = await hosts.alive(client.redis)
-    if not alive:
-        return Finding(
-            "leader hosts",
-            Level.OK,
-            "none: consumers lead by themselves, which pauses a group when the leading one ends; "
-            "'streamlease serve' runs one",
-        )
-    if all(host.drained for host in alive):
-        return Finding(
-            "leader hosts",
-            Level.WARN,
-            f"all {len(alive)} are drained: the last one leads all the same, with nobody to take over",
-            "start another one, or 'streamlease group drain --host HOST --undo'",
-        )
-    leaders = sum(host.leaders for host in alive)
-    return Finding(
-        "leader hosts", Level.OK, f"{len(alive)} alive with {leaders} leaders: {some(h.host for h in alive)}"
-    )
 
 
 async def _queue(client: Client) -> Finding:

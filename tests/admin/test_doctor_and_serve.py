@@ -35,11 +35,16 @@ def checks(command: Command) -> tuple[int, dict[str, dict[str, str]]]:
 def test_a_healthy_redis_without_persistence_is_warned_of(flights: Command) -> None:
     code, found = checks(flights)
     assert code == 0
-    assert {check for check in found if found[check]["level"] == "warn"} == {"persistence", "privileges"}
+    assert {check for check in found if found[check]["level"] == "warn"} == {
+        "persistence",
+        "memory",
+        "privileges",
+    }
     assert "appendonly" in found["persistence"]["remedy"]
     assert set(found) == {
         "server", "version", "eviction", "persistence", "memory", "round trip", "clock", "leader hosts",
         "spawn queue", "groups", "keys", "rights", "privileges", "streams", "epochs", "compaction",
+        "terms", "retention", "fleets", "lag",
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamlease.admin.doctor import doctor, rights
+from streamlease.admin.doctor import doctor, leading, rights
 from streamlease.admin.doctor.findings import Finding, some
 from streamlease.admin.doctor.held_up import stuck
 from streamlease.admin.doctor.rights import examine, excess
@@ -41,9 +41,11 @@ def test_the_version(version: str, level: str) -> None:
     assert doctor._version(facts(redis_version=version)).level == level
 
 
-@pytest.mark.parametrize(("used", "level"), [("80", "ok"), ("95", "warn")])
-def test_the_memory(used: str, level: str) -> None:
-    found = doctor._memory(facts(used_memory=used, maxmemory="100", used_memory_human=used))
+@pytest.mark.parametrize(
+    ("used", "limit", "level"), [("80", "100", "ok"), ("95", "100", "warn"), ("80", "0", "warn")]
+)
+def test_the_memory(used: str, limit: str, level: str) -> None:
+    found = doctor._memory(facts(used_memory=used, maxmemory=limit, used_memory_human=used))
     assert found.level == level
 
 
@@ -72,11 +74,11 @@ async def test_a_slow_connection_and_a_clock_that_is_off(
 
 
 async def test_hosts_that_are_all_drained(client: Client) -> None:
-    assert (await doctor._hosts(client)).level == "ok"
+    assert (await leading.hosts_alive(client)).level == "ok"
     await hosts.beat(client.redis, hosts.HostInfo(host="one", drained=True))
-    assert (await doctor._hosts(client)).level == "warn"
+    assert (await leading.hosts_alive(client)).level == "warn"
     await hosts.beat(client.redis, hosts.HostInfo(host="two"))
-    assert (await doctor._hosts(client)).level == "ok"
+    assert (await leading.hosts_alive(client)).level == "ok"
 
 
 async def as_user(client: Client, *rules: str) -> Client:
