@@ -219,7 +219,7 @@ def _persistence(facts: ServerFacts) -> Finding:
 
 
 def _memory(facts: ServerFacts, *, ours: bool = False) -> Finding:
-    """What is used. A Redis that came along (`ours`) is for trials: a warning that all see is read by nobody."""
+    """What is used. A Redis that came along (`ours`) is for trials: what all are warned of, nobody reads."""
     used, limit = int(facts.get("used_memory", "0")), int(facts.get("maxmemory", "0"))
     shown = facts.get("used_memory_human", "unknown")
     if limit and used > FULL * limit:

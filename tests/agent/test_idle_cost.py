@@ -15,7 +15,7 @@ from streamlease.testing.memory_server import MemoryServer
 STREAMS = 4
 MINUTE = 60.0
 MORE = 32
-"""So many commands a second more, by each host and process, are about some groups in turn, not about each: several
+"""So many commands a second more, by each host and process, are about some groups in turn, not about each:
 hosts share the groups, and each renews some of its own in turn, and reads some of the others'."""
 LAYOUTS = {"embedded": (0, 1), "shared": (0, 2), "host": (1, 1), "hosts": (3, 1), "processes": (1, 4)}
 """Leader hosts, and processes of consumers that share the groups; without hosts each consumes all of them."""
