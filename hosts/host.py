@@ -26,7 +26,7 @@ from streamlease.hosts.hand_out import UNANSWERED, HandOut
 from streamlease.hosts.other_leaders import OtherLeaders
 from streamlease.hosts.reception import Reception
 from streamlease.hosts.renewing import Renewing
-from streamlease.hosts.sharing import Sharing
+from streamlease.hosts.shares.sharing import Sharing
 from streamlease.hosts.signals.exporter import Exporter
 from streamlease.hosts.signals.exposition import HostFacts
 from streamlease.hosts.trimming import INTERVAL_SECONDS

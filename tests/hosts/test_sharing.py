@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlease.agent.client import Client, connect
-from streamlease.hosts import sharing
 from streamlease.hosts.host import HostConfig, LeaderHost
-from streamlease.hosts.sharing import shares
+from streamlease.hosts.shares import sharing
+from streamlease.hosts.shares.even_shares import shares
 from streamlease.leader.journal import recover
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
