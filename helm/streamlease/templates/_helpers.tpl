@@ -81,10 +81,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
-{{/* repository:tag or repository@digest. Argument: dict "repository" "tag" "digest". */}}
+{{/* repository:tag or repository@digest. Argument: dict "repository" "tag" "digest" "pinned". */}}
 {{- define "streamlease.imageReference" -}}
 {{- if .digest -}}
 {{- printf "%s@%s" .repository .digest -}}
+{{- else if .pinned -}}
+{{- fail (printf "requireDigests is true, and the image %s:%s has no digest: give its digest: sha256:..." .repository .tag) -}}
 {{- else -}}
 {{- printf "%s:%s" .repository .tag -}}
 {{- end -}}
@@ -92,14 +94,14 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{- define "streamlease.image" -}}
 {{- $tag := default .Chart.AppVersion .Values.image.tag -}}
-{{- include "streamlease.imageReference" (dict "repository" .Values.image.repository "tag" $tag "digest" .Values.image.digest) -}}
+{{- include "streamlease.imageReference" (dict "repository" .Values.image.repository "tag" $tag "digest" .Values.image.digest "pinned" .Values.requireDigests) -}}
 {{- end -}}
 
 {{- define "streamlease.sparkImage" -}}
 {{- $image := .Values.sparkJob.image -}}
 {{- $tag := default (printf "%s-spark" (default .Chart.AppVersion .Values.image.tag)) $image.tag -}}
 {{- $repository := default .Values.image.repository $image.repository -}}
-{{- include "streamlease.imageReference" (dict "repository" $repository "tag" $tag "digest" $image.digest) -}}
+{{- include "streamlease.imageReference" (dict "repository" $repository "tag" $tag "digest" $image.digest "pinned" .Values.requireDigests) -}}
 {{- end -}}
 
 {{/* The one variable that says where Redis is. values.schema.json sees to it that exactly one source is given.
@@ -140,12 +142,15 @@ Argument: dict "root" $ "key" NAME, the name of the value with the key of this p
 {{- end }}
 {{- end -}}
 
-{{/* What every pod of this chart runs under. Fixed on purpose: the image needs nothing more. */}}
+{{/* What every pod of this chart runs under. Fixed on purpose: the image needs nothing more. OpenShift gives each
+namespace users of its own, and refuses pods that name one. */}}
 {{- define "streamlease.podSecurityContext" -}}
 runAsNonRoot: true
+{{- if not .Values.openshift }}
 runAsUser: 10001
 runAsGroup: 10001
 fsGroup: 10001
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault
@@ -155,16 +160,43 @@ seccompProfile:
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 runAsNonRoot: true
+{{- if not .Values.openshift }}
 runAsUser: 10001
 runAsGroup: 10001
+{{- end }}
 capabilities:
   drop: [ALL]
 seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{/* Where pods may run. Argument: the values that hold nodeSelector, tolerations and affinity. */}}
+{{/* A quantity as a number, to be compared with another. */}}
+{{- define "streamlease.amount" -}}
+{{- $text := toString . -}}
+{{- $units := dict "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- $unit := regexFind "[A-Za-z]+$" $text -}}
+{{- mulf (trimSuffix $unit $text | float64) (default 1.0 (get $units $unit)) -}}
+{{- end -}}
+
+{{/* Requests and limits, of which no request is above its limit. Argument: dict "of" PATH "resources" VALUES. */}}
+{{- define "streamlease.resources" -}}
+{{- $of := .of -}}
+{{- $limits := .resources.limits -}}
+{{- range $name, $asked := .resources.requests -}}
+{{- if hasKey $limits $name -}}
+{{- if gt (include "streamlease.amount" $asked | float64) (include "streamlease.amount" (get $limits $name) | float64) -}}
+{{- fail (printf "%s.requests.%s is %v, which is more than its limit, %v" $of $name $asked (get $limits $name)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml .resources -}}
+{{- end -}}
+
+{{/* Where and how soon pods may run. Argument: the values that hold nodeSelector, tolerations, affinity and priorityClassName. */}}
 {{- define "streamlease.placement" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
 {{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
