@@ -44,10 +44,11 @@ def _print(console: Console, table: Table) -> None:
 def main() -> None:
     """Parse the options, measure, print."""
     known = subjects()
+    width = max(map(len, known)) + 2
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
-        epilog="subjects:\n" + "\n".join(f"  {name:<12}{text}" for name, text in known.items()),
+        epilog="subjects:\n" + "\n".join(f"  {name:<{width}}{text}" for name, text in known.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
