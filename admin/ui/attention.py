@@ -51,9 +51,15 @@ def _of_group(group: GroupOnPage, now: int) -> Iterable[tuple[tuple[int, float],
         text = "it was idle for so long that retention may remove what it has not consumed"
         yield (3, size), Concern(level="warn", text=text, subscription=name)
     elif group.state == "no leader" and group.lag:
-        yield (2, size), Concern(level="bad", text=f"nobody leads it, and {waits}", subscription=name)
+        yield (
+            (2, size),
+            Concern(level="bad", text=f"nobody leads it, and {waits}: start a consumer", subscription=name),
+        )
     elif group.state == "no consumers" and group.lag:
-        yield (2, size), Concern(level="bad", text=f"it has no consumers, and {waits}", subscription=name)
+        yield (
+            (2, size),
+            Concern(level="bad", text=f"it has no consumers, and {waits}: start one", subscription=name),
+        )
     elif group.state == "paused":
         since = _age(max(0, now - (group.paused_since or now)) / 1000)
         text = f"{group.paused_by or 'somebody'} paused it {since} ago, and {waits}"

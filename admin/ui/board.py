@@ -25,7 +25,7 @@ from streamlease.admin.ui.shown_processes import read_processes
 from streamlease.leader.journals import JournalFollower, JournalNews
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.registry import leadership
+from streamlease.registry import group_needs, leadership
 from streamlease.streams.log.times import waiting
 from streamlease.streams.redis.damaged import attempt, readable, why
 from streamlease.streams.spaces.retention import Holdings, Kept
@@ -89,6 +89,8 @@ class Board:
         self._wanted_until = float("-inf")
         self._slow_at = float("-inf")
         self._ages: dict[str, float | None] = {}
+        self._never_led: dict[str, dict[str, int]] = {}
+        """The groups that no leader has begun yet, and where each of their streams would begin."""
         self._processes: list[ProcessOnPage] = []
 
     async def run(self) -> None:
@@ -189,10 +191,18 @@ class Board:
             if stream in sizes
         }
         followed = self._follower.groups
+        began = time.monotonic()
+        slowly = began >= self._slow_at
+        if slowly:
+            await self._look_at_never_led(spaces)
         for group in self.groups.values():
             identity = group.subscription.id
-            group.take(news.get(identity, JournalNews()), followed[identity].state, ends, now)
-        await self._look_slowly()
+            begins = self._never_led.get(str(group.subscription), {})
+            group.take(news.get(identity, JournalNews()), followed[identity].state, ends, now, begins)
+        if slowly:
+            await self._look_slowly()
+            ended = time.monotonic()
+            self._slow_at = ended + max(SLOW_SECONDS, SLOW_REST * (ended - began))
         self._summarize(spaces, leaders)
         damaged = {f"space {name}": one.why for name, one in known.damaged.items()}
         damaged |= {f"group {name}": reason for name, reason in all_groups.damaged.items()}
@@ -234,11 +244,25 @@ class Board:
                 consumers.get(name, 0),
             )
 
+    async def _look_at_never_led(self, spaces: Sequence[Space]) -> None:
+        """Where groups would begin whose journals name no stream yet."""
+        never = {
+            group.subscription: [
+                stream
+                for space in spaces
+                if space.intersects(group.subscription.filter)
+                for stream in self._streams_of(space)
+            ]
+            for group in self.groups.values()
+            if not self._follower.groups[group.subscription.id].state.streams
+        }
+        found = await group_needs.read(self._client.redis, never) if never else []
+        self._never_led = {
+            str(one.subscription): {str(stream): need for stream, need in one.needs.items()} for one in found
+        }
+
     async def _look_slowly(self) -> None:
-        """Read what costs more, less often; and what this user of Redis may not see is left out."""
-        began = time.monotonic()
-        if began < self._slow_at:
-            return
+        """Which processes there are, as far as this user of Redis may see, and since when messages wait."""
         processes, _ = await attempt(read_processes(self._client))
         self._processes = processes or []
         behind = {
@@ -253,8 +277,6 @@ class Board:
             )
             for name, some in behind.items()
         }
-        ended = time.monotonic()
-        self._slow_at = ended + max(SLOW_SECONDS, SLOW_REST * (ended - began))
 
     def _streams_of(self, space: Space) -> dict[StreamId, str]:
         known = self._known.get(space.name)

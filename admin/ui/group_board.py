@@ -51,12 +51,20 @@ class GroupBoard:
     written: int = 0
     """How many events there were; the newest is event number `written`."""
 
-    def take(self, news: JournalNews, state: GroupState, ends: Mapping[str, int], now: int) -> None:
+    def take(
+        self,
+        news: JournalNews,
+        state: GroupState,
+        ends: Mapping[str, int],
+        now: int,
+        begins: Mapping[str, int],
+    ) -> None:
         """What one look found.
 
         Args:
             ends: the next offset of each stream, by name.
             now: milliseconds since 1970.
+            begins: of a group that no leader has begun yet, where each stream would begin.
         """
         if not self.lag:
             # What was done before somebody looked stands in the state.
@@ -70,6 +78,10 @@ class GroupBoard:
         for stream, progress in state.streams.items():
             row, made = self.rows.get(stream), _row(stream, progress, ends.get(stream))
             rows[stream] = made if row is None or row != made else row
+        if not rows:
+            for stream, begin in begins.items():
+                next = ends.get(stream)
+                rows[stream] = StreamRow(stream, None, 0, "free", begin, next, lag_of(next, begin))
         self.rows = rows
         self.lag.append((now, total(row.lag for row in rows.values())))
         if not self.heat or now - self.heat[-1][0] >= HEAT_MS:

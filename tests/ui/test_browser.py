@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,3 +223,112 @@ def test_names_that_are_code_are_shown_as_text(command: Command, browser: webdri
             sees(browser, "#events", code)
             sees(browser, "#group h1", sub)
             assert browser.execute_script("return [window.pwned, document.images.length]") == [None, 1]
+
+
+def test_messages_are_found_shown_whole_published_and_linked_to(
+    command: Command, browser: webdriver.Chrome, token_file: Path
+) -> None:
+    command.ok("publish", "flights/JFK", text="one\ntwo\n")
+    command.ok("publish", "flights/GVA", text="three <b>bold</b>\n")
+    with serving(command, "--token-file", str(token_file)) as site:
+        browser.get(f"{site.url}/#/spaces")
+        click(browser, "#spaces tbody a")
+        sees(browser, "#space", "flights/#", "Groups that read it")
+        click(browser, "[data-tab=messages]")
+        sees(browser, "#messages tbody", "one", "two", "three <b>bold</b>")
+        sees(browser, "#found", "3 found of 3 looked at; there are no more")
+        field = element(browser, "#question [name=text]")
+        field.send_keys("TWO", Keys.ENTER)
+        until(lambda: count(browser, "#messages tbody tr") == 1, PATIENCE)
+        click(browser, "#messages tbody td a")
+        sees(browser, "#message", "two", "flights/JFK", "← before")
+        browser.refresh()
+        sees(browser, "#message", "two")
+        assert count(browser, "#messages tbody tr") == 1, "the question stands in the address"
+        element(browser, "#message").send_keys(Keys.ESCAPE)
+        until(lambda: count(browser, "#message") == 0, PATIENCE)
+        click(browser, "[data-tab=topics]")
+        sees(browser, "#topics tbody", "flights/GVA", "flights/JFK")
+        click(browser, "#topics tbody tr:first-child a")
+        sees(browser, "#messages tbody", "three")
+        click(browser, "[data-act=publish]")
+        for name, text in (("topic", "flights/OSL"), ("payload", "four"), ("headers", "source: test")):
+            fill(browser, f"#act [name={name}]", text)
+        fill(browser, "#act [name=token]", TOKEN)
+        click(browser, "[data-do=show]")
+        sees(browser, "#act .says", "it would go to flights.0.")
+        click(browser, "[data-do=execute]")
+        sees(browser, "#act .answer", "done:")
+        click(browser, "[data-do=close]")
+        browser.get(f"{site.url}/#/space/flights?tab=messages&topic=flights/OSL")
+        sees(browser, "#messages tbody", "four")
+
+
+def test_the_whole_at_a_glance_sorted_by_keyboard_and_the_catalog(
+    command: Command, browser: webdriver.Chrome
+) -> None:
+    command.ok("group", "declare", "$shared/audit/#", "--from", "earliest")
+    command.ok("group", "declare", "$shared/none/flights/none", "--from", "earliest")
+    command.ok("publish", "flights/JFK", text="one\ntwo\n")
+    with serving(command) as site, consuming(command):
+        browser.get(site.url)
+        sees(browser, "#attention", "$shared/audit/#", "2 messages wait")
+        sees(browser, ".flow", "flights", SUB, "no leader", "1 borrower")
+        click(browser, "#attention a")
+        sees(browser, "#group h1", "$shared/audit/#")
+        sees(browser, "#group tbody", "flights.0.3")
+        browser.get(f"{site.url}/#/groups")
+        names = 'return [...document.querySelectorAll("#groups tbody a")].map((one) => one.textContent)'
+        until(lambda: len(browser.execute_script(names)) == 3, PATIENCE)
+        head = element(browser, "#groups th button")
+        head.send_keys(Keys.ENTER)
+        up = browser.execute_script(names)
+        head.send_keys(Keys.SPACE)
+        assert browser.execute_script(names) == up[::-1] == sorted(up, reverse=True)
+        element(browser, "body").send_keys("/")
+        assert browser.execute_script("return document.activeElement.className") == "filter"
+        browser.get(f"{site.url}/#/catalog/leases")
+        sees(browser, "#catalog tbody", "flights.0.3", SUB)
+        browser.get(f"{site.url}/#/group/{QUOTED}?tab=why")
+        sees(browser, "#why", "flights.0.3", "granted")
+        unnamed = """return [...document.querySelectorAll("a, button, input, select, canvas, [role=img]")]
+            .filter((one) => !(one.textContent.trim() || one.getAttribute("aria-label") || one.labels?.length
+                || one.ariaHidden || one.closest("[role=img][aria-label]"))).map((one) => one.outerHTML)"""
+        assert browser.execute_script(unnamed) == [], "a screen reader has a name for each"
+
+
+def test_nobody_sees_anything_without_a_login_and_the_other_server_is_one_click_away(
+    command: Command, browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    tokens = [
+        {"name": name, "sha256": hashlib.sha256(f"token-{name}".encode()).hexdigest(), "role": role}
+        for name, role in (("ana", "operator"), ("ben", "observer"))
+    ]
+    (tmp_path / "tokens").write_text(json.dumps({"tokens": tokens}))
+    words = ("--token-file", str(tmp_path / "tokens"), "--server", f"other={command.url}")
+    with serving(command, *words) as site:
+        assert [site.ask(path)[0] for path in ("/api/overview", "/api/look/space?space=flights")] == [
+            401,
+            401,
+        ]
+        assert site.ask("/api/look/space?space=flights", token="token-ben")[0] == 200
+        assert site.ask("/api/overview?server=third", token="token-ben")[0] == 404
+        publish = {"act": "publish", "topic": "flights/a", "payload": "x"}
+        assert site.ask("/api/act", publish, "token-ben")[0] == 403
+        status, said, _ = site.ask("/api/act", {"act": "delete", "subscription": SUB}, "token-ana")
+        assert (status, "only an admin may delete" in said["error"]) == (403, True)
+        assert site.ask("/api/act", publish, "token-ana")[0] == 200
+        browser.get(f"{site.url}/#/space/flights?tab=messages")
+        for token, answer in (("wrong", "missing or wrong"), ("token-ana", "")):
+            fill(browser, ".login [name=token]", token)
+            click(browser, ".login button")
+            sees(browser, ".login" if answer else "#who", answer or "ana · operator")
+        sees(browser, "#messages tbody", "flights/a")
+        browser.execute_script(
+            "const one = document.querySelector('#servers'); one.value = 'other';"
+            "one.dispatchEvent(new Event('change'))"
+        )
+        until(lambda: "server=other" in browser.current_url, PATIENCE)
+        sees(browser, ".flow", "flights")
+        click(browser, "a[data-page=spaces]")
+        until(lambda: "server=other" in browser.current_url, PATIENCE)

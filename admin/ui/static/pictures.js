@@ -98,12 +98,15 @@ function Dot({ owner }) {
 
 const HEAT = ["#eef3f8", "#c6dbef", "#93c3df", "#5aa2cf", "#2f7dbb", "#135a9c", "#083a70", "#041e42"];
 const LINE = 14;
+const dark = () => window.matchMedia("(prefers-color-scheme: dark)").matches;
+// More is further from the ground: darker on light, lighter on dark.
+const shades = () => dark() ? HEAT.slice(1).reverse() : HEAT.slice(1);
 
 export function HeatMap({ heat }) {
   const [pointed, point] = useState("");
-  const rows = heat.streams, times = heat.times;
+  const rows = heat.streams, times = heat.times, colours = shades();
   const top = Math.max(1, ...rows.map(([, lags]) => Math.max(...lags)));
-  const shade = (lag) => lag === 0 ? null : HEAT[Math.min(HEAT.length - 1, 1 + Math.floor((HEAT.length - 1) * Math.log1p(lag) / Math.log1p(top) * 0.999))];
+  const shade = (lag) => lag === 0 ? null : colours[Math.min(colours.length - 1, Math.floor(colours.length * Math.log1p(lag) / Math.log1p(top) * 0.999))];
   const label = 96;
   const draw = (context, width) => {
     const ink = getComputedStyle(document.body).color, step = (width - label) / Math.max(1, times.length);
@@ -132,7 +135,7 @@ export function HeatMap({ heat }) {
   const worst = rows[0] === undefined ? "no stream had any" : `most had ${rows[0][0]}, ${Math.max(...rows[0][1])}`;
   return html`<figure id="heat"><figcaption>Lag by stream over time, worst first <output>${pointed}</output></figcaption>
     ${rows.length === 0 ? html`<p class="more">No stream had any lag while somebody looked.</p>` : html`<${Picture} draw=${draw} height=${() => rows.length * LINE + 16} of=${[heat]} told=${`Lag by stream over time: ${worst}`} onPoint=${seeing} />
-    <p class="scale">1 ${HEAT.slice(1).map((colour) => html`<span style=${{ background: colour }}></span>`)} ${short(top)}${heat.others > 0 ? ` · and ${number(heat.others)} streams with less` : ""}</p>`}</figure>`;
+    <p class="scale">1 ${colours.map((colour) => html`<span style=${{ background: colour }}></span>`)} ${short(top)}${heat.others > 0 ? ` · and ${number(heat.others)} streams with less` : ""}</p>`}</figure>`;
 }
 
 // ------------------------------------------------------------ curves, by uPlot, which is read when it is needed
