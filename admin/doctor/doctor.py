@@ -30,6 +30,7 @@ class RoleName(StrEnum):
 
     CLIENT = "client"
     HOST = "host"
+    EXECUTOR = "executor"
     OBSERVER = "observer"
     ADMIN = "admin"
 

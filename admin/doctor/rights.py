@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from redis.exceptions import ResponseError
 
 from streamlease.admin.doctor.findings import Finding, Level
-from streamlease.admin.doctor.roles import ADMIN, CLIENT, HOST, NEWER, OBSERVER, ROLES, Role
+from streamlease.admin.doctor.roles import ADMIN, CLIENT, EXECUTOR, HOST, NEWER, OBSERVER, ROLES, Role
 from streamlease.protocol.errors import StoreRefused
 from streamlease.registry.keys import FAILED_JOBS, WAITING_JOBS
+from streamlease.registry.spawn_jobs import EXECUTOR_QUEUES
 from streamlease.streams.redis.connection import Command, exchange, servers
 
 if TYPE_CHECKING:
@@ -57,6 +58,17 @@ _ASKED_ONLY: dict[str, tuple[str | int, ...]] = {
 }  # fmt: skip
 """The same for those that are only asked about."""
 
+_ORDERS = {
+    WAITING_JOBS: f"rq:queue:{EXECUTOR_QUEUES}x",
+    f"{WAITING_JOBS}:intermediate": f"rq:queue:{EXECUTOR_QUEUES}x:intermediate",
+    "rq:worker:streamlease-x": f"rq:worker:{EXECUTOR_QUEUES}x",
+    FAILED_JOBS: f"rq:failed:{EXECUTOR_QUEUES}x",
+}
+"""The same keys of executors' queues: these are what executors and operators write."""
+
+_OF_ORDERS = "orders "
+"""In front of the name of a command that is asked about for an executor's queue."""
+
 _BEYOND: tuple[tuple[str, Command], ...] = (
     ("read keys that are not Streamlease's", ("GET", FOREIGN)),
     ("write keys that are not Streamlease's", ("SET", FOREIGN, "x")),
@@ -91,6 +103,9 @@ async def examine(client: Client, wanted: Role | None = None) -> Rights:
         StoreUnavailable, StoreRefused, Indefinite.
     """
     commands = {name: _command(name) for role in ROLES.values() for name in sorted(role.commands)}
+    for name, command in [*commands.items()]:
+        if any(word in _ORDERS for word in command):
+            commands[f"{_OF_ORDERS}{name}"] = tuple(_ORDERS.get(str(word), word) for word in command)
     beyond = dict((*_BEYOND, _QUEUE_WRITE))
     beyond |= {_shown(command): command for command in _DANGEROUS}
     told = await _told(client, [*commands.values(), *beyond.values()])
@@ -99,7 +114,7 @@ async def examine(client: Client, wanted: Role | None = None) -> Rights:
         refused = set(await _refused(client, tried))
     else:
         refused = {name for name, answer in zip(commands, told, strict=False) if answer == 0}
-    lacks = {role.name: sorted(_shown_name(name) for name in role.commands & refused) for role in _BY_RIGHTS}
+    lacks = {role.name: sorted(map(_shown_name, _lacked(role, commands, refused))) for role in _BY_RIGHTS}
     role = wanted or next(
         (one for one in _BY_RIGHTS if not lacks[one.name]),
         min(_BY_RIGHTS, key=lambda one: len(lacks[one.name])),
@@ -109,11 +124,26 @@ async def examine(client: Client, wanted: Role | None = None) -> Rights:
     permitted = {text for text, answer in zip(beyond, told[len(commands) :], strict=True) if answer == 1}
     if role is HOST:
         permitted -= {_QUEUE_WRITE[0]}
-    ours = [_shown_name(name) for name in commands if name not in role.commands | refused | NEWER.keys()]
+    ours = [
+        _shown_name(name)
+        for name in commands
+        if not name.startswith(_OF_ORDERS) and name not in role.commands | refused | NEWER.keys()
+    ]
     return Rights(role, lacks[role.name], [text for text in beyond if text in permitted] + sorted(ours))
 
 
-_BY_RIGHTS = (HOST, ADMIN, CLIENT, OBSERVER)
+def _lacked(role: Role, asked: Iterable[str], refused: set[str]) -> set[str]:
+    """What a role needs and was refused: at the queue of leader hosts, or at those of executors."""
+    if role in (HOST, OBSERVER):
+        return {*(role.commands & refused)}
+    return {
+        name
+        for name in role.commands
+        if (f"{_OF_ORDERS}{name}" if f"{_OF_ORDERS}{name}" in asked else name) in refused
+    }
+
+
+_BY_RIGHTS = (HOST, EXECUTOR, ADMIN, CLIENT, OBSERVER)
 _TRIED = {name.partition("|")[0] for name in _FORMS}
 
 
@@ -168,6 +198,7 @@ def needed(found: Rights, *, asked: bool) -> Finding:
         "client": "this user may publish, consume and lead as a client does, and is no host",
         "admin": "this user may do all that an operator does, and is no host",
         "host": "this user may do all that is needed, as a host or otherwise",
+        "executor": "this user may do all that an executor does, and is no host",
     }
     return Finding("rights", Level.OK, what[role.name])
 

@@ -5,8 +5,9 @@ role         who
 ============ ================================================================================
 ``client``   publishes, consumes, runs Spark queries, and leads groups where no host runs
 ``host``     ``streamlease serve``: what a client does, and the queue of spawn jobs
+``executor`` ``streamlease executor``: what a client does, for its programs, and the queues of executors
 ``observer`` looks: every view, the page, ``doctor``; writes nothing
-``admin``    an operator: what a client does, and what an observer sees
+``admin``    an operator: what a client does, what an observer sees, and submits to the queues of executors
 ============ ================================================================================
 
 Each command is listed by name: a category such as ``@write`` grows with every version of Redis, and includes
@@ -15,7 +16,8 @@ server. Scripts run with the rights of their caller, so EVALSHA allows nothing t
 
 Nothing separates clients from operators within Streamlease's own data: any client may come to lead any group,
 and a leader writes journals, floors and definitions. A role keeps its users away from everything else: the
-server, the keys of other programs, and the queue from which hosts take jobs.
+server, the keys of other programs, and the queue from which hosts take jobs. Whoever writes a queue of
+executors has nothing run by that: what is in it must be signed (`streamlease.queries`).
 
 Keys in ``reads`` are written ``%R~``, which Redis knows since version 7; for older servers they are left out.
 """
@@ -25,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlease.registry.keys import FAILED_JOBS, QUEUE, WAITING_JOBS
-from streamlease.registry.spawn_jobs import LEADERS
+from streamlease.registry.spawn_jobs import EXECUTOR_QUEUES, LEADERS, SpawnWorkers
 
 OURS = "sl:*"
 
@@ -83,7 +85,10 @@ _QUEUE = frozenset(
     {"blmove", "exec", "hexists", "llen", "lrange", "lrem", "multi", "rpush", "zremrangebyscore"}
 )
 
+_PUT = frozenset({"exec", "multi", "rpush"})
+
 _CLIENT = _CONNECTION | _LOOK | _WRITE
+_ORDERS = (f"rq:queue:{EXECUTOR_QUEUES}*", f"rq:job:{SpawnWorkers.id_prefix}*", "rq:queues")
 
 CLIENT = Role("client", "publishers, consumers, Spark queries", _CLIENT, (OURS,))
 HOST = Role(
@@ -101,6 +106,19 @@ HOST = Role(
         "rq:worker:streamlease-*",
     ),
 )
+EXECUTOR = Role(
+    "executor",
+    "`streamlease executor`, and its programs unless they have a user of their own",
+    _CLIENT | _QUEUE,
+    (
+        OURS,
+        *_ORDERS,
+        f"rq:failed:{EXECUTOR_QUEUES}*",
+        "rq:workers",
+        f"rq:workers:{EXECUTOR_QUEUES}*",
+        f"rq:worker:{EXECUTOR_QUEUES}*",
+    ),
+)
 OBSERVER = Role(
     "observer",
     "views, `streamlease ui` without a token, `doctor`",
@@ -111,8 +129,8 @@ OBSERVER = Role(
 ADMIN = Role(
     "admin",
     "operators: every command, `streamlease ui` with a token",
-    _CLIENT | _SURVEY,
-    (OURS,),
+    _CLIENT | _SURVEY | _PUT,
+    (OURS, *_ORDERS),
     (WAITING_JOBS, FAILED_JOBS),
 )
-ROLES = {role.name: role for role in (CLIENT, HOST, OBSERVER, ADMIN)}
+ROLES = {role.name: role for role in (CLIENT, HOST, EXECUTOR, OBSERVER, ADMIN)}

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 import streamlease
-from streamlease.admin.doctor.roles import ADMIN, CLIENT, HOST, NEWER, OBSERVER, ROLES, Role
+from streamlease.admin.doctor.roles import ADMIN, CLIENT, EXECUTOR, HOST, NEWER, OBSERVER, ROLES, Role
 from streamlease.admin.redis.server_process import free_port
 from streamlease.admin.ui.board import Board
 from streamlease.protocol.group_options import GroupOptions
@@ -261,6 +261,49 @@ def test_an_admin_does_every_act_and_an_observer_sees_every_view(
     assert told == []
 
 
+def test_an_executor_runs_what_an_admin_submits(
+    server: RedisServer, admin: InProcess, tmp_path: Path
+) -> None:
+    key = {"STREAMLEASE_SUBMIT_KEY": "a key of tests, 0123456789"}
+    command = Command(tmp_path, as_user(server, EXECUTOR))
+    program = tmp_path / "job.py"
+    program.write_text(
+        "import asyncio, os, streamlease\n"
+        "query = streamlease.queries.join()\n"
+        "async def main():\n"
+        "    async with streamlease.connect() as client, client.publisher() as publisher:\n"
+        "        print(await publisher.send('flights/a', query.redis.split(':')[1].encode()))\n"
+        "asyncio.run(main())\n"
+    )
+    programs = {"STREAMLEASE_PROGRAM_REDIS_URL": as_user(server, CLIENT)}
+    process = command.start("executor", "--name", "one", "--ports", "29000-29001", **key, **programs)
+    try:
+        until(lambda: "one" in admin.ok("catalog", "executors", "--json").out)
+        for words in (("--workers", "2", "--restart"), ()):
+            done = admin("submit", str(program), *words, "--wait", "--json", **key)
+            assert done.code == 0, (done, command.log.read_text())
+        admin.ok("query", "logs", done.document["query"])
+        again = admin.ok("query", "terminate", done.document["query"], "--json").document
+        assert again["outcome"] == "done"
+        assert admin.ok("query", "list", "--json").document["queries"][-1] == again
+        messages = admin.ok("consume", "flights/#", "--from", "earliest", "--count", "3", "--json")
+        assert {one["payload"] for one in messages.documents} == {"//client"}
+    finally:
+        assert finish(process).code == 0
+    assert refusals(server) == []
+    refused = Command(tmp_path, as_user(server, CLIENT))("submit", str(program), **key)
+    assert refused.code == 1
+    assert "there is no executor" in refused.err
+
+
+@pytest.mark.parametrize("role", [EXECUTOR, ADMIN], ids=lambda role: role.name)
+def test_doctor_knows_the_queues_of_executors(server: RedisServer, role: Role, tmp_path: Path) -> None:
+    command = InProcess(tmp_path, as_user(server, role))
+    found = command.ok("doctor", "--role", role.name, "--json").document["checks"]
+    told = {one["check"]: one["level"] for one in found}
+    assert (told["rights"], told["privileges"]) == ("ok", "ok"), found
+
+
 def test_a_client_serves_a_gateway_and_a_bridge(
     server: RedisServer, admin: InProcess, tmp_path: Path
 ) -> None:
@@ -329,7 +372,17 @@ NOT_CLIENTS = {
 def sent() -> set[tuple[str, str]]:
     """The commands, in lower case, that files send by name, and those that scripts call."""
     found: set[tuple[str, str]] = set()
-    for room in ("streams", "registry", "leader", "agent", "borrower", "spark"):
+    for room in (
+        "streams",
+        "registry",
+        "leader",
+        "agent",
+        "borrower",
+        "spark",
+        "catalog",
+        "queries",
+        "executor",
+    ):
         for path in (ROOT / room).rglob("*.*"):
             name = str(path.relative_to(ROOT))
             if path.suffix == ".lua":
