@@ -28,6 +28,9 @@ GROUP_BYTES = 4 * 1024 * 1024
 
 LEVEL = 1
 
+_WITHOUT_STATISTICS = {"payload", "key", "headers", "epoch"}
+"""Columns by whose values nobody prunes."""
+
 
 class FileWriter:
     """One file of one stream, while it is written.
@@ -108,6 +111,9 @@ class FileWriter:
                     self._schema,
                     compression="zstd",
                     compression_level=LEVEL,
+                    write_statistics=[
+                        one.name for one in self._schema if one.name not in _WITHOUT_STATISTICS
+                    ],
                     use_dictionary=[*texts, "key", "headers.list.element.key"],
                     store_schema=False,
                     write_page_checksum=True,

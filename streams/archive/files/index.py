@@ -25,7 +25,7 @@ class ArchivedFile(NamedTuple):
     size: int
     """Bytes of the file."""
     sum: str
-    """BLAKE2b of its bytes."""
+    """SHA-256 of its bytes."""
     since: int
     until: int
     """When its first and its last message were appended."""

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -131,7 +131,7 @@ class NewFile:
         self.address = address
         self.size = 0
         self.closed = False
-        self._sum = blake2b(digest_size=16)
+        self._sum = sha256()
         if is_local(address):
             Path(address).parent.mkdir(parents=True, exist_ok=True)
             self._to: object = Path(address).open("xb")  # noqa: SIM115
@@ -214,7 +214,7 @@ def summed(address: str) -> FileSum:
     Raises:
         FileNotFoundError, OSError: for `told`.
     """
-    where, sum, size = _where(address), blake2b(digest_size=16), 0
+    where, sum, size = _where(address), sha256(), 0
     with where.files.open_input_file(where.path) as file:
         while data := file.read(PIECE):
             sum.update(data)
