@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import groupby
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import pyarrow as pa
 
@@ -28,12 +29,12 @@ from streamlease.streams.log.joining import gather
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Taken
 from streamlease.streams.log.segments import History, Segment
-from streamlease.streams.log.state import Wanted
 from streamlease.streams.redis.connection import (
     AsyncRedis,
     Command,
     Redis,
     ask,
+    beside,
     exchange_behind,
     good,
     silent,
@@ -273,19 +274,16 @@ async def _read_all_below(
     redis: Redis, history: History | None, readers: Sequence[RangeReader], below: Mapping[int, int]
 ) -> list[tuple[int, Outcome]]:
     """`_read_below` of many readers, each in a thread."""
-    reading = [
-        _read_archived(redis, readers[place], memory)
-        if history is None
-        else asyncio.to_thread(_read_below, history, readers[place], memory)
-        for place, memory in below.items()
-    ]
-    return list(zip(below, await asyncio.gather(*reading), strict=True))
 
+    async def one(reader: RangeReader, memory: int) -> Outcome:
+        if history is None:
+            return await _read_archived(redis, reader, memory)
+        return await beside(redis, partial(_read_below, history, reader, memory))
 
-class _Below(Protocol):
-    """What lies below the memory."""
-
-    def read(self, wanted: Wanted, /) -> Generator[pa.RecordBatch]: ...
+    if isinstance(redis, AsyncRedis):
+        reading = [one(readers[place], memory) for place, memory in below.items()]
+        return list(zip(below, await asyncio.gather(*reading), strict=True))
+    return [(place, await one(readers[place], memory)) for place, memory in below.items()]
 
 
 async def _read_archived(redis: Redis, reader: RangeReader, memory: int) -> Outcome:
@@ -299,7 +297,7 @@ async def _read_archived(redis: Redis, reader: RangeReader, memory: int) -> Outc
             return error
         if lost is not None and files.names(lost):
             return lost
-        part = await asyncio.to_thread(_read_below, files, reader, memory)
+        part = await beside(redis, partial(_read_below, files, reader, memory))
         if isinstance(part, Lost):
             lost = part  # unless another file has what it held
             continue
@@ -308,7 +306,7 @@ async def _read_archived(redis: Redis, reader: RangeReader, memory: int) -> Outc
         return part
 
 
-def _read_below(below: _Below, reader: RangeReader, memory: int) -> Outcome:
+def _read_below(below: Segment, reader: RangeReader, memory: int) -> Outcome:
     """What `reader` wants of what is below the offset `memory`; it goes on behind that."""
     found: list[pa.RecordBatch] = []
     size = 0

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 from redis.exceptions import ResponseError
@@ -22,12 +23,15 @@ from streamlease.protocol.errors import (
     HistoryTruncated,
     Indefinite,
     InvalidInput,
+    Lost,
     SchemaMismatch,
     StoreUnavailable,
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
+from streamlease.streams.archive.files.file_reading import first_behind
 from streamlease.streams.entries.append_times import appended_until
+from streamlease.streams.log.archived import files_commands, parse_files
 from streamlease.streams.log.keys import stream_log, stream_merged, stream_meta
 from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import (
@@ -35,6 +39,7 @@ from streamlease.streams.redis.connection import (
     Command,
     Redis,
     ask,
+    beside,
     refusal,
 )
 from streamlease.streams.redis.scripts import load_script, run_many
@@ -77,21 +82,38 @@ def _searched(stream: StreamId, reply: Any, moment: int) -> LogState:
     return state
 
 
-def first_after(moments: Mapping[StreamId, int]) -> Steps:
+def first_after(moments: Mapping[StreamId, int], archived: set[StreamId] | None = None) -> Steps:
     """For each stream, the offset of the first message appended strictly after the moment (microseconds).
+
+    Args:
+        archived: gets the streams whose moment lies before what is in memory, if they have an archive; they
+            are left out. None: that is an error.
 
     Raises (out of the generator):
         UnknownSpace, HistoryTruncated, SchemaMismatch.
     """
     found: dict[StreamId, int] = {}
     left = list(moments)
+
+    def searched(stream: StreamId, reply: Any) -> LogState | None:
+        try:
+            return _searched(stream, reply, moments[stream])
+        except HistoryTruncated:
+            state = parse_meta(stream, reply)
+            if archived is None or state is None or state.exists is None:
+                raise
+            archived.add(stream)
+            return None
+
     while True:
         low: dict[StreamId, int] = {}
         high: dict[StreamId, int] = {}
         merged: dict[StreamId, int] = {}
         for stream, reply in zip(left, (yield [_meta(stream) for stream in left]), strict=True):
-            state = _searched(stream, reply, moments[stream])
-            (low[stream], high[stream]), merged[stream] = state.memory, state.merged
+            state = searched(stream, reply)
+            if state is not None:
+                (low[stream], high[stream]), merged[stream] = state.memory, state.merged
+        left = [stream for stream in left if stream in low]
         while middle := {
             stream: (low[stream] + high[stream]) // 2 for stream in left if low[stream] < high[stream]
         }:
@@ -114,7 +136,9 @@ def first_after(moments: Mapping[StreamId, int]) -> Steps:
                     low[stream] = high[stream] = until
         again: list[StreamId] = []
         for stream, reply in zip(left, (yield [_meta(stream) for stream in left]), strict=True):
-            state = _searched(stream, reply, moments[stream])
+            state = searched(stream, reply)
+            if state is None:
+                continue
             if state.merged != merged[stream]:
                 again.append(stream)  # entries were not where they were looked for
             found[stream] = max(low[stream], state.memory.first)
@@ -146,19 +170,49 @@ def _time_of(value: bytes) -> int | None:
 
 
 async def offsets_after(redis: Redis, moments: Mapping[StreamId, int]) -> dict[StreamId, int]:
-    """See :func:`first_after`.
+    """See :func:`first_after`; also in the archives.
 
     Raises:
-        UnknownSpace, HistoryTruncated, SchemaMismatch, StoreUnavailable, StoreRefused.
+        UnknownSpace, HistoryTruncated, SchemaMismatch, StoreUnavailable, StoreRefused, Lost,
+        ArchiveUnavailable.
     """
-    steps = first_after(moments)
+    archived: set[StreamId] = set()
+    steps = first_after(moments, archived)
     commands = next(steps)
     while True:
         try:
             commands = steps.send(await ask(redis, commands) if commands else [])
         except StopIteration as found:
             offsets: dict[StreamId, int] = found.value
-            return offsets
+            break
+    for stream in sorted(archived):
+        offsets[stream] = await _after_in_files(redis, stream, moments[stream])
+    return offsets
+
+
+async def _after_in_files(redis: Redis, stream: StreamId, moment: int) -> int:
+    """The offset of the first message that was appended after the moment, in the files of the archive."""
+    position = 0
+    lost: Lost | None = None
+    while True:
+        files = parse_files(stream, await ask(redis, files_commands(stream, position)))
+        if files.exists is None or moment < files.retired_at:
+            oldest = position if files.exists is None else files.exists
+            raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, oldest)
+        if not files.some:
+            return position
+        if lost is not None and files.names(lost):
+            raise lost
+        wanted = next((file for file in files.some if file.until > moment), None)
+        if wanted is None:
+            position = files.some[-1].next
+            continue
+        if wanted.since > moment:
+            return wanted.first
+        try:
+            return await beside(redis, partial(first_behind, wanted, str(stream), moment))
+        except Lost as error:
+            lost = error  # unless another file has what it held
 
 
 class BeyondTheEnd(InvalidInput):

@@ -8,9 +8,10 @@ reply is handed back in its place.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -46,6 +47,7 @@ __all__ = [
     "Redis",
     "Server",
     "address",
+    "beside",
     "ask",
     "check_server",
     "connect",
@@ -68,6 +70,8 @@ AsyncRedis = AsyncServer | AsyncCluster
 BlockingRedis = BlockingServer | BlockingCluster
 Redis = AsyncRedis | BlockingRedis
 """Of one kind or the other: coroutines that ask a blocking one are run by :func:`run_blocking`."""
+
+T = TypeVar("T")
 
 OLDEST_VERSION = (6, 2)
 
@@ -225,6 +229,13 @@ class PendingAnswer:
         if isinstance(self._client, BlockingCluster):
             return
         raise silent(self._client, error) from None
+
+
+async def beside(client: Redis, work: Callable[[], T]) -> T:
+    """What `work` comes to, which reads files: in a thread, unless the program waits anyway."""
+    if isinstance(client, BlockingServer | BlockingCluster):
+        return work()
+    return await asyncio.to_thread(work)
 
 
 def silent(client: Redis, error: StreamleaseError) -> StreamleaseError:

@@ -6,7 +6,6 @@ earlier space of that name. A place with a table belongs to whom that file names
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 from streamlease.protocol.errors import ArchiveUnavailable, SpaceConflict
@@ -18,8 +17,7 @@ from streamlease.streams.archive.files.places import (
     tried,
     write_small,
 )
-from streamlease.streams.redis.connection import BlockingCluster, Redis
-from streamlease.streams.redis.wire import BlockingServer
+from streamlease.streams.redis.connection import Redis, beside
 from streamlease.streams.spaces.installation import installation
 
 OWNER_FILE = "streamlease-archive.json"
@@ -34,10 +32,7 @@ async def take_place(redis: Redis, uri: str, space: str, born: int) -> None:
         StoreUnavailable, StoreRefused, Indefinite.
     """
     owner: dict[str, str | int] = {"installation": await installation(redis), "space": space, "born": born}
-    if isinstance(redis, BlockingServer | BlockingCluster):
-        _take(uri, owner)
-    else:
-        await asyncio.to_thread(_take, uri, owner)
+    await beside(redis, lambda: _take(uri, owner))
 
 
 def leave_place(uri: str) -> int:

@@ -207,3 +207,19 @@ def read_file(
     except Lost:
         _OPENED.forget(file)
         raise
+
+
+def first_behind(file: ArchivedFile, stream: str, moment: int) -> int:
+    """The offset of the first message of a file that was appended after a moment, in microseconds.
+
+    Raises:
+        Lost, ArchiveUnavailable.
+    """
+    position = file.first
+    for batch in read_file(file, stream, file.first, file.next, None, frozenset({"append_timestamp"})):
+        times = batch.column(batch.schema.get_field_index("append_timestamp")).cast(pa.int64())
+        behind: int = pc.sum(pc.less_equal(times, integer(moment, pa.int64()))).as_py()
+        position += behind
+        if behind < batch.num_rows:
+            break
+    return position

@@ -1,0 +1,143 @@
+"""Readers that go from the files into the memory, and from any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from streamlease.agent.client import Client
+from streamlease.protocol.errors import HistoryTruncated
+from streamlease.streams.archive.upkeep_steps import merge, retire, tidy
+from streamlease.streams.entries.message_rows import ALL_COLUMNS
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.segments import read_range
+from streamlease.streams.redis.connection import BlockingRedis
+from streamlease.streams.spaces.definitions import Space
+from tests.archive.helpers import archive, archiver, in_table, publish, rows, same, space_of, trim_all
+
+
+async def past(client: Client, blocking: BlockingRedis, uri: str, *, streams: int = 2) -> Space:
+    """A space whose messages are in two files of each stream, and the newest in memory too."""
+    space = await space_of(client, uri, streams=streams)
+    for first in (0, 200):
+        await publish(client, first, 200)
+        await asyncio.to_thread(archive, blocking, space)
+    await trim_all(client, space)
+    await publish(client, 400, 100)
+    return space
+
+
+def shown(messages: list[tuple[str, int, bytes]], count: int) -> None:
+    assert len(messages) == len(set(messages)) == count
+    assert sorted(payload for _, _, payload in messages) == sorted(b"message %d" % n for n in range(count))
+    by_stream: dict[str, list[int]] = {}
+    for stream, offset, _ in messages:
+        by_stream.setdefault(stream, []).append(offset)
+    assert all(offsets == list(range(len(offsets))) for offsets in by_stream.values())
+
+
+async def test_listening_and_groups_begin_in_the_files(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    await past(client, blocking, uri)
+    found: list[tuple[str, int, bytes]] = []
+    async with asyncio.timeout(60), client.listen("flights/#", start="earliest") as heard:
+        async for batch in heard:
+            found += [(one.stream, one.offset, one.payload) for one in batch.messages]
+            if len(found) >= 500:
+                break
+    shown(found, 500)
+    found.clear()
+    async with asyncio.timeout(60), client.subscribe("$shared/g/flights/#", start="earliest") as taken:
+        async for part in taken:
+            found += [(one.stream, one.offset, one.payload) for one in part.messages]
+            await part.commit()
+            if len(found) >= 500:
+                break
+    shown(found, 500)
+
+
+async def test_a_reader_that_is_slower_than_trimming_goes_on_in_the_files(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await space_of(client, uri)
+    await publish(client, 0, 400)
+    found: list[tuple[str, int, bytes]] = []
+    async with asyncio.timeout(60), client.listen("flights/#", start="earliest", max_batch=20) as heard:
+        async for batch in heard:
+            found += [(one.stream, one.offset, one.payload) for one in batch.messages]
+            if len(found) == 20:
+                await asyncio.to_thread(archive, blocking, space)
+                await trim_all(client, space)
+            if len(found) >= 400:
+                break
+    shown(found, 400)
+
+
+async def test_a_moment_of_the_past_is_found_in_the_files(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await past(client, blocking, uri)
+    log = AsyncLog(client.redis)
+    for stream, table in (await rows(client, space)).items():
+        times: list[datetime] = table["append_timestamp"].to_pylist()
+        for offset in range(0, len(times), 17):
+            expected = next((n for n, time in enumerate(times) if time > times[offset]), len(times))
+            assert await log.since(stream, times[offset]) == expected
+        assert await log.since(stream, times[0] - timedelta(microseconds=1)) == 0
+        assert await log.since(stream, datetime(2020, 1, 1, tzinfo=UTC)) == 0
+
+
+async def test_all_ways_to_read_a_range_give_the_same_rows(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await space_of(client, uri, streams=1)
+    (stream,) = space.streams()
+    await publish(client, 0, 300)
+    views = (None, ALL_COLUMNS, frozenset({"payload"}), frozenset({"offset", "key", "headers"}))
+    ranges = [(0, 300), (0, 1), (49, 51), (120, 299)]
+
+    def read() -> list[list[pa.Table]]:
+        return [
+            [pa.Table.from_batches(read_range(blocking, stream, *one, columns=view)) for one in ranges]
+            for view in views
+        ]
+
+    before = read()
+    archive(blocking, space)
+    await trim_all(client, space)
+    for then, now in zip(before, read(), strict=True):
+        for one, other in zip(then, now, strict=True):
+            assert one.schema == other.schema
+            assert one.to_pylist() == other.to_pylist()
+
+
+async def test_files_are_joined_retired_and_swept_away(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await past(client, blocking, uri, streams=1)
+    (stream,) = space.streams()
+    whole = await rows(client, space)
+    worker = archiver(blocking, space)
+    done = merge(worker)
+    assert (done.files, done.into) == (2, 1)
+    assert same(whole, await rows(client, space))
+    assert merge(worker).files == 0
+    archive(blocking, space)
+    assert retire(worker, {stream: 399}) == {}, "files go as wholes"
+    assert retire(worker, {stream: 400}) == {stream: 400}
+    assert in_table(blocking, space) == [(str(stream), offset) for offset in range(400, 500)]
+    with pytest.raises(HistoryTruncated) as caught:
+        await AsyncLog(client.redis).read(stream, 0)
+    assert caught.value.oldest in (350, 400)
+    with pytest.raises(HistoryTruncated):
+        await AsyncLog(client.redis).since(stream, datetime(2020, 1, 1, tzinfo=UTC))
+    snapshots, swept = tidy(worker, time.time() + 10, grace=0, keep_seconds=0)
+    assert snapshots >= 3
+    assert swept >= 3
+    left = await rows(client, space)
+    assert left[stream]["offset"].to_pylist()[-100:] == list(range(400, 500))
