@@ -1,9 +1,9 @@
 """In which catalog the table of an archive is.
 
-A local folder has its own, a SQLite file beside the table. Any other catalog that pyiceberg knows is named by
-its address (``--archive-catalog https://...`` is a REST catalog); what else it needs, such as a token, it
-takes from pyiceberg's own settings for the catalog ``streamlease``
-(``PYICEBERG_CATALOG__STREAMLEASE__TOKEN``).
+A local folder has its own, a SQLite file beside the table; of the table in a bucket Redis says where its
+metadata is (``redis_catalog``). Any other catalog that pyiceberg knows is named by its address
+(``--archive-catalog https://...`` is a REST catalog); what else it needs, such as a token, it takes from
+pyiceberg's own settings for the catalog ``streamlease`` (``PYICEBERG_CATALOG__STREAMLEASE__TOKEN``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamlease.protocol.errors import InvalidOption
-from streamlease.streams.archive.files.places import is_local
+from streamlease.streams.archive.files.places import endpoint, is_local, region
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 
@@ -40,15 +39,17 @@ def catalog_of(redis: BlockingRedis, space: str, settings: ArchiveSettings) -> C
     if is_local(settings.uri):
         Path(settings.uri).mkdir(parents=True, exist_ok=True)
         return load_catalog(NAME, type="sql", uri=f"sqlite:///{settings.uri}/{CATALOG_FILE}", **properties)
-    raise InvalidOption(f"the archive {settings.uri} needs a catalog: give one: --archive-catalog URI")
+    from streamlease.streams.archive.redis_catalog import RedisCatalog
+
+    return RedisCatalog(redis, space, **properties)
 
 
 def _store_properties(uri: str) -> dict[str, str]:
     if not uri.startswith("s3://"):
         return {}
     named = {
-        "s3.endpoint": os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
-        "s3.region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1",
+        "s3.endpoint": endpoint(),
+        "s3.region": region(),
         "s3.access-key-id": os.environ.get("AWS_ACCESS_KEY_ID"),
         "s3.secret-access-key": os.environ.get("AWS_SECRET_ACCESS_KEY"),
         "s3.session-token": os.environ.get("AWS_SESSION_TOKEN"),

@@ -12,6 +12,7 @@ The summary of a snapshot says who made it (``streamlease.term``) and what the s
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +24,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.archive.catalogs import NAMESPACE, catalog_of
 from streamlease.streams.archive.files.file_columns import table_columns, with_ids
 from streamlease.streams.archive.files.index import ArchivedFile, check_apart
-from streamlease.streams.archive.files.places import is_local, keep, summed, told
+from streamlease.streams.archive.files.places import is_local, keep, summed, told, write_small
 from streamlease.streams.archive.recording import ArchiveMoved
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
@@ -32,6 +33,8 @@ from streamlease.streams.spaces.definitions import Space
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+
+log = logging.getLogger(__name__)
 
 TERM = "streamlease.term"
 FLOORS = "streamlease.floors"
@@ -183,6 +186,7 @@ class SpaceTable:
                     snapshot.delete_data_file(one.data)
             self.iceberg = change.commit_transaction()
             self._keep()
+            self._hint()
 
     def named_paths(self) -> set[str]:
         """All files that some snapshot of the table names, and those of its own.
@@ -192,7 +196,8 @@ class SpaceTable:
         """
         with table_told(self.uri):
             table, seen = self.iceberg, set()
-            named = {table.metadata_location, *(one.metadata_file for one in table.metadata.metadata_log)}
+            named = {f"{self.uri}/metadata/version-hint.text"}
+            named |= {table.metadata_location, *(one.metadata_file for one in table.metadata.metadata_log)}
             for snapshot in table.metadata.snapshots:
                 named.add(snapshot.manifest_list)
                 for manifest in snapshot.manifests(table.io):
@@ -233,6 +238,15 @@ class SpaceTable:
         for manifest in snapshot.manifests(self.iceberg.io):
             if manifest.added_snapshot_id == snapshot.snapshot_id:
                 keep(manifest.manifest_path.removeprefix("file://"))
+
+    def _hint(self) -> None:
+        """Say which metadata file is the newest, for engines that have no catalog."""
+        location = self.iceberg.metadata_location
+        name = location.rpartition("/")[2].removesuffix(".metadata.json")
+        try:
+            write_small(f"{self.uri}/metadata/version-hint.text", name.encode())
+        except StreamleaseError as error:  # what it would say is true of an older snapshot
+            log.warning("%s", error)
 
     def _file(self, data: DataFile) -> TableFile:
         from pyiceberg.conversions import from_bytes

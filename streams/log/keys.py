@@ -20,6 +20,8 @@ key                       type    what
 ``...:snapshot``          hash    of a collection: number, upto, token, messages, entries, lost of the
                                   newest snapshot (``streams/collections``)
 ``...:snapshot:TOKEN``    stream  its entries; what was not finished, or followed by another, expires
+``sl:{archive:SPACE}:...``        table, a hash: metadata, the newest of the table of an archive in a
+                                  bucket without a catalog, and before
 ``sl:{sink:NAME}:state``  hash    newest batch of a sink and what it consists of: batch, version, plan
 ``sl:{sink:NAME}:staged`` set     ``BATCH STREAM TOKEN`` of all that is staged for a sink; expires
 ``sl:{o:HASH}:once``      hash    of a request with a key of the client's own: owner, until (ms), print,
@@ -56,6 +58,11 @@ def stream_merged(stream: StreamId) -> str:
 def stream_files(stream: StreamId) -> str:
     """The sorted set with the files of the archive."""
     return f"sl:{{{stream}}}:files"
+
+
+def archive_table(space: str) -> str:
+    """The hash that says where the metadata of the table of an archive in a bucket lies."""
+    return f"sl:{{archive:{space}}}:table"
 
 
 def stream_meta(stream: StreamId) -> str:

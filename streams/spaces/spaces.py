@@ -20,7 +20,7 @@ from streamlease.protocol.ids import check_name
 from streamlease.protocol.topics import CATALOG_TOPICS, check_filter, check_topic, is_of_catalog
 from streamlease.streams import clock
 from streamlease.streams.entries.schemas import Schema, SchemaLike
-from streamlease.streams.log.keys import OF_EPOCHS, epochs_part, inbox_refused, space_inbox
+from streamlease.streams.log.keys import OF_EPOCHS, archive_table, epochs_part, inbox_refused, space_inbox
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import Redis, ask
 from streamlease.streams.redis.durability import WAIT_SECONDS, Durability, check_durability
@@ -278,7 +278,11 @@ class SpaceStore:
             if await self._table.write(seen, name if damaged is None else damaged.key, "", highest):
                 await self.generations.unmake(streams)
                 of_epochs = [epochs_part(name, part) for part in OF_EPOCHS]
-                gone = (("UNLINK", space_inbox(name), inbox_refused(name)), ("UNLINK", *of_epochs))
+                gone = (
+                    ("UNLINK", space_inbox(name), inbox_refused(name)),
+                    ("UNLINK", *of_epochs),
+                    ("UNLINK", archive_table(name)),
+                )
                 await ask(self._redis, gone)
                 return
         raise too_busy(name)

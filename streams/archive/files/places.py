@@ -67,6 +67,16 @@ def is_local(address: str) -> bool:
     return address.startswith("/")
 
 
+def endpoint() -> str | None:
+    """Where the service for ``s3://`` is, if the environment names one."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def region() -> str:
+    """In which region its buckets are."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
 class _Where(NamedTuple):
     files: FileSystem
     path: str
@@ -87,6 +97,8 @@ def _files(kind: str, process: int) -> FileSystem:
         return fs.LocalFileSystem()
     if kind == "s3":
         return fs.S3FileSystem(
+            endpoint_override=endpoint(),
+            region=region(),
             connect_timeout=CONNECT_SECONDS,
             request_timeout=ANSWER_SECONDS,
             retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=3),

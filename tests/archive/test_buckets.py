@@ -1,0 +1,100 @@
+"""Archives in a bucket: a server that speaks S3, right and wrong credentials, and no bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from streamlease.agent.client import Client
+from streamlease.protocol.errors import ArchiveUnavailable, Lost
+from streamlease.streams.archive.files import places
+from streamlease.streams.archive.files.file_reading import _OPENED
+from streamlease.streams.archive.recording import recorded
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis.connection import BlockingRedis, ask, run_blocking
+from tests.archive.helpers import all_of, archive, in_table, publish, rows, same, space_of, trim_all
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """A server with the bucket `data`."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    request = urllib.request.Request(f"{url}/data", method="PUT")
+    urllib.request.urlopen(request, timeout=30).close()
+    yield url
+    server.stop()
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The address of a place in it, and an environment in which it is found."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    places._files.cache_clear()
+    yield f"s3://data/{tmp_path.name}"
+    places._files.cache_clear()
+
+
+async def test_a_bucket_is_an_archive_like_a_folder(
+    client: Client, blocking: BlockingRedis, bucket: str
+) -> None:
+    space = await space_of(client, bucket)
+    for first in (0, 200):
+        await publish(client, first, 200)
+        assert (await asyncio.to_thread(archive, blocking, space)).messages == 200
+    whole = await rows(client, space)
+    await trim_all(client, space)
+    assert same(whole, await rows(client, space))
+    assert in_table(blocking, space) == all_of(whole)
+    files = recorded(blocking, space.streams())[space.streams()[0]].files
+    await asyncio.to_thread(places.remove, files[0].path)
+    _OPENED.forget(files[0])
+    with pytest.raises(Lost, match="is missing"):
+        await AsyncLog(client.redis).read(space.streams()[0], 0)
+
+
+async def test_what_redis_forgot_of_the_table_is_put_back(
+    client: Client, blocking: BlockingRedis, bucket: str
+) -> None:
+    space = await space_of(client, bucket)
+    await publish(client, 0, 100)
+    archive(blocking, space)
+    key = "sl:{archive:flights}:table"
+    (before,) = run_blocking(ask(blocking, [("HGET", key, "metadata")]))
+    await publish(client, 100, 100)
+    archive(blocking, space)
+    run_blocking(ask(blocking, [("HSET", key, "metadata", before)]))
+    await publish(client, 200, 100)
+    whole = await rows(client, space)
+    assert archive(blocking, space).healed == 2
+    assert in_table(blocking, space) == all_of(whole)
+
+
+async def test_no_bucket_and_no_store_are_told_in_one_line(
+    client: Client, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ArchiveUnavailable, match="cannot be written") as caught:
+        await space_of(client, "s3://none/flights")
+    assert "\n" not in str(caught.value)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+    places._files.cache_clear()
+    with pytest.raises(ArchiveUnavailable, match="cannot be written") as caught:
+        await space_of(client, bucket)
+    assert "\n" not in str(caught.value)
