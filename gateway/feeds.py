@@ -44,6 +44,9 @@ LINGER_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 """How often new spaces, and what of streams has ended, are looked for."""
 
+BETWEEN_LOOKS = 0.05
+"""For spaces that are not known; so whoever asks for what there is not costs Redis no more than that."""
+
 RETRY_SECONDS = 0.5
 READY_SECONDS = 10.0
 MOST_PAGES_BYTES = 16 * 1024 * 1024
@@ -215,6 +218,9 @@ class Feeds:
         self._pages: dict[tuple[str, Cursor, int], tuple[tuple[int, ...], MessagePage | None]] = {}
         self._pages_bytes = 0
         self._listeners: list[FeedListener] = []
+        self._looking = asyncio.Lock()
+        self._looked_at = -BETWEEN_LOOKS
+        """When spaces were looked at because one was not known."""
 
     def tell(self, listener: FeedListener) -> None:
         """From now on `listener` is told everything."""
@@ -241,7 +247,11 @@ class Feeds:
         Raises:
             UnknownSpace: there is none. StoreUnavailable, StoreRefused, Unsupported.
         """
-        return await self.follow([space.name for space in (await self.known()).for_filter(filter)])
+        try:
+            spaces = (await self.known()).for_filter(filter)
+        except UnknownSpace:
+            spaces = (await self.known_for([filter])).for_filter(filter)
+        return await self.follow([space.name for space in spaces])
 
     async def known(self) -> Known:
         """The spaces that there are.
@@ -252,6 +262,23 @@ class Feeds:
         known = await self._client.spaces.recent()
         self._see(known)
         return known
+
+    async def known_for(self, filters: Iterable[str]) -> Known:
+        """The spaces that there are; looked at anew if none is known for one of the filters.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        known = await self.known()
+        if all(known.matched(filter).spaces for filter in {*filters}):
+            return known
+        called = asyncio.get_running_loop().time()
+        async with self._looking:
+            if self._looked_at < called:  # else somebody has looked since
+                await asyncio.sleep(max(0.0, self._looked_at + BETWEEN_LOOKS - called))
+                self._looked_at = asyncio.get_running_loop().time()
+                await self._client.spaces.look()
+        return await self.known()
 
     async def follow(self, spaces: Iterable[str]) -> list[Feed]:
         """The feeds of these spaces; they run.

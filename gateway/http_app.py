@@ -94,7 +94,7 @@ class GatewayApp:
             "/v1/events": {"GET": events.events},
             SUBSCRIPTIONS: {"GET": subscriptions.list, "POST": subscriptions.subscribe},
         }
-        self._publishing = publishing = PublishHandler(client, limits.body_bytes)
+        self._publishing = publishing = PublishHandler(client, limits)
         self.channels = channels = ChannelHandlers(self._callers.polls, limits.body_bytes)
         self._members = members = MemberHandlers(client, limits, self._callers.polls, digest)
         self._below: dict[str, dict[str, Handler]] = {

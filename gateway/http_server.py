@@ -20,6 +20,7 @@ from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.entries.decoding import prepare
 
 if TYPE_CHECKING:
+    from streamlease.gateway.channels.core.channel_limits import ChannelLimits
     from streamlease.gateway.core.rates import GatewayLimits
     from streamlease.gateway.http_app import GatewayApp
     from streamlease.gateway.token_file import TokenFile
@@ -104,6 +105,7 @@ async def serve_gateway(
     key: Path | None,
     ready: Callable[[], None],
     webhooks: WebhookSettings | None = None,
+    channels: ChannelLimits | None = None,
 ) -> None:
     """Serve until told to end.
 
@@ -118,7 +120,14 @@ async def serve_gateway(
 
     prepare()
     async with connect(url) as client:
-        app = GatewayApp(client, tokens=tokens, limits=limits, webhooks=webhooks, digest=_digest(certificate))
+        app = GatewayApp(
+            client,
+            tokens=tokens,
+            limits=limits,
+            channel_limits=channels,
+            webhooks=webhooks,
+            digest=_digest(certificate),
+        )
         config = gateway_config(app, ssl_certfile=certificate, ssl_keyfile=key)
         try:
             config.load()

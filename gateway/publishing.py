@@ -20,6 +20,7 @@ from streamlease.gateway.core.bodies import (
     SingleMessage,
     parse_body,
 )
+from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.gateway.core.refusals import BodyTooLarge
 from streamlease.gateway.http_calls import HttpCall
 from streamlease.gateway.traces import context_headers, with_context
@@ -60,17 +61,17 @@ class PublishHandler:
     """Answers requests to publish.
 
     Args:
-        body_bytes: the longest body.
+        limits: how long a body may be, and how long one with a key is tried.
         clock: seconds since 1970.
     """
 
     _publisher: Publisher
     _carrying: bool
 
-    def __init__(self, client: Client, body_bytes: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, client: Client, limits: GatewayLimits, clock: Callable[[], float] = time.time) -> None:
         self._client = client
-        self._answers = KeptAnswers(client.redis, client.spaces)
-        self._body_bytes = body_bytes
+        self._answers = KeptAnswers(client.redis, client.spaces, limits.keyed_seconds)
+        self._body_bytes = limits.body_bytes
         self._clock = clock
 
     def begin(self, publisher: Publisher, *, carrying: bool) -> None:

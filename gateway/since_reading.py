@@ -8,7 +8,7 @@ the log is read, and serves a cursor only if it has everything behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from streamlease.streams.spaces.spaces import streams_of
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.agent.listening import PlainSubscription
-    from streamlease.streams.spaces.spaces import Known, Space
+    from streamlease.streams.spaces.spaces import Space
 
 READERS = 16
 """So many clients read the log at once; others wait for their turn."""
@@ -117,18 +117,6 @@ class SinceReading:
             raise ClientGone
         feeds[:] = await self._feeds.of(filter)  # spaces may have come
         return await self.next_page(feeds, filter, after if page is None else page.next, limit)
-
-    async def known_for(self, filters: Iterable[str]) -> Known:
-        """The spaces that there are; looked at anew if none is known for one of the filters.
-
-        Raises:
-            StoreUnavailable, StoreRefused.
-        """
-        known = await self._feeds.known()
-        if all(known.matched(filter).spaces for filter in set(filters)):
-            return known
-        await self._client.spaces.look()
-        return await self._feeds.known()
 
     async def place(self, filter: str, since: Point) -> Cursor:
         """The cursor at a point, for what `filter` matches.

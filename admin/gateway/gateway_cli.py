@@ -93,6 +93,29 @@ def gateway(
             help="Most that a member of a group may have been handed without a commit.",
         ),
     ] = "16MiB",
+    max_channels: Annotated[
+        int,
+        typer.Option(envvar="STREAMLEASE_GATEWAY_MAX_CHANNELS", help="Most channels of all clients."),
+    ] = 10_000,
+    max_channel_keys: Annotated[
+        int,
+        typer.Option(envvar="STREAMLEASE_GATEWAY_MAX_CHANNEL_KEYS", help="Most subscriptions of a channel."),
+    ] = 20_000,
+    max_channel_bytes: Annotated[
+        str,
+        typer.Option(
+            envvar="STREAMLEASE_GATEWAY_MAX_CHANNEL_BYTES",
+            help="Most that waits for the client of a channel, and is not acknowledged.",
+        ),
+    ] = "8MiB",
+    idempotency_timeout: Annotated[
+        str,
+        typer.Option(
+            envvar="STREAMLEASE_GATEWAY_IDEMPOTENCY_TIMEOUT",
+            help="How long a request with an Idempotency-Key is tried. If its gateway died, another one does "
+            "it after four times as long.",
+        ),
+    ] = "15s",
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Serve HTTP to programs of any language until SIGTERM or Ctrl-C: publish, read, groups, webhooks.
@@ -109,6 +132,7 @@ def gateway(
             f"--host is {ascii(host)[:80]}, which others can reach: give --tokens FILE, or use 127.0.0.1"
         )
     try:
+        from streamlease.gateway.channels.core.channel_limits import ChannelLimits
         from streamlease.gateway.core.rates import GatewayLimits
         from streamlease.gateway.http_server import run_quickly, serve_gateway
         from streamlease.gateway.token_file import TokenFile
@@ -126,7 +150,10 @@ def gateway(
         max_members,
         max_client_members,
         parse_size("--max-uncommitted", max_uncommitted),
+        parse_duration("--idempotency-timeout", idempotency_timeout) / 1000,
     )
+    waiting = parse_size("--max-channel-bytes", max_channel_bytes)
+    channels = ChannelLimits(max_channels, max_channel_keys, waiting)
     patience = Patience(suspend_after_ms=parse_duration("--suspend-callbacks-after", suspend_callbacks_after))
     webhooks = WebhookSettings(allow_private=allow_private_callbacks, patience=patience)
     known = None if tokens is None else TokenFile(tokens)
@@ -138,7 +165,7 @@ def gateway(
         def ready() -> None:
             line(f"the gateway is at {scheme}://{host}:{listener.getsockname()[1]}/")
 
-        run_quickly(serve_gateway(url, listener, known, limits, certificate, key, ready, webhooks))
+        run_quickly(serve_gateway(url, listener, known, limits, certificate, key, ready, webhooks, channels))
 
 
 def is_loopback(host: str) -> bool:

@@ -177,7 +177,7 @@ class Channels:
         found: dict[tuple[str, Point], str | StreamleaseError] = {}
         by_spaces: dict[tuple[tuple[str, ...], Point], str] = {}
         touched: set[str] = set()
-        known = await self._reading.known_for(one.filter for one in commands if isinstance(one, SubscribeKey))
+        known = await self.feeds.known_for(one.filter for one in commands if isinstance(one, SubscribeKey))
         for one in commands:
             goes_on = one.key not in touched and isinstance(one, SubscribeKey) and _goes_on(channel, one)
             touched.add(one.key)

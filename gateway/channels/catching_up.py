@@ -50,7 +50,7 @@ class CatchingUp:
         """Until all keys of a channel are live, or have no room."""
         while keys := channel.ready_behind()[:TOGETHER]:
             try:
-                known = await self._reading.known_for(key.filter for key in keys)
+                known = await self._feeds.known_for(key.filter for key in keys)
                 for (spaces, _), some in self._groups(channel, keys, known).items():
                     await self._together(channel, spaces, some)
             except (StoreUnavailable, StoreRefused) as error:

@@ -43,6 +43,8 @@ class GatewayLimits:
     """Those of one client."""
     member_bytes: int = 16 * 1024 * 1024
     """What a member may have been handed without a commit."""
+    keyed_seconds: float = 15.0
+    """For which a request with an Idempotency-Key is tried."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.body_bytes <= 1 << 30:
@@ -57,6 +59,10 @@ class GatewayLimits:
         for members in (self.members, self.client_members):
             if not 1 <= members <= 1_000_000:
                 raise InvalidOption(f"the limit of members is {members}: give 1 to 1000000")
+        if not 0.5 <= self.keyed_seconds <= 300:
+            raise InvalidOption(
+                f"a request with an Idempotency-Key is tried for {self.keyed_seconds:g} s: give 0.5 to 300"
+            )
         if not 1 <= self.member_bytes <= 1 << 30:
             raise InvalidOption(
                 f"the limit of what a member has not committed is {self.member_bytes}: "

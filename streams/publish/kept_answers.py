@@ -29,8 +29,8 @@ from streamlease.streams.spaces.spaces import SpaceStore
 
 KEPT_MS = 3_600_000
 DELIVERY_SECONDS = 15.0
-OWNER_MS = 60_000
-"""Longer than `DELIVERY_SECONDS`, and what comes before and after."""
+OWNED = 4.0
+"""For so many times as long as publishing is tried, it is the owner's: with what comes before and after."""
 
 LONGEST_WAIT = 5.0
 LOOK_SECONDS = 0.1
@@ -50,9 +50,15 @@ class KeyReused(InvalidInput):
 
 
 class KeptAnswers:
-    """The answers of one Redis."""
+    """The answers of one Redis.
 
-    def __init__(self, redis: AsyncRedis, spaces: SpaceStore) -> None:
+    Args:
+        seconds: for which publishing is tried. If the owner died, another one takes over after `OWNED` times
+            as long.
+    """
+
+    def __init__(self, redis: AsyncRedis, spaces: SpaceStore, seconds: float = DELIVERY_SECONDS) -> None:
+        self._seconds = seconds
         self._redis = redis
         self._spaces = spaces
 
@@ -85,7 +91,7 @@ class KeptAnswers:
             answer = await self._former(f"~{name}", topic, found) if taken_over else None
             publisher = Publisher(
                 self._redis, spaces=self._spaces, token=lambda: name, max_batch_messages=1 << 20,
-                max_batch_bytes=2 * MOST_BYTES, delivery_timeout=DELIVERY_SECONDS,
+                max_batch_bytes=2 * MOST_BYTES, delivery_timeout=self._seconds,
             )  # fmt: skip
             publisher.forgotten = False
             try:
@@ -102,8 +108,9 @@ class KeptAnswers:
     async def _claim(self, record: str, owner: str, print_of: str, key: str) -> bool | bytes:
         """Whether it was taken over from somebody; or the answer."""
         ends = asyncio.get_running_loop().time() + LONGEST_WAIT
+        owned = max(1, round(OWNED * self._seconds * 1000))
         while True:
-            what, *more = await self._run(record, "claim", owner, print_of, OWNER_MS, KEPT_MS)
+            what, *more = await self._run(record, "claim", owner, print_of, owned, KEPT_MS)
             if what == b"mine":
                 return bool(more[0])
             if what == b"answer":

@@ -101,6 +101,8 @@ def test_it_serves_by_tls_and_with_tokens(command: Command, tmp_path: Path) -> N
         (("--tokens", "/nowhere"), "the file of tokens /nowhere cannot be read"),
         (("--max-body", "0"), "--max-body"),
         (("--max-polls", "0"), "the limit of open polls is 0"),
+        (("--max-channels", "0"), "the limit channels of channels is 0"),
+        (("--idempotency-timeout", "10ms"), "is tried for 0.01 s"),
     ],
 )
 def test_bad_settings_are_told(command: Command, words: tuple[str, ...], told: str) -> None:

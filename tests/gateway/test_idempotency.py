@@ -82,7 +82,7 @@ async def test_who_dies_behind_the_append_is_taken_over_and_adds_nothing(
             raise StoreUnavailable("died")
         return await run(self, record, *args)
 
-    monkeypatch.setattr(kept_answers, "OWNER_MS", 1)
+    monkeypatch.setattr(kept_answers, "OWNED", 0.0)
     monkeypatch.setattr(KeptAnswers, "_run", dies)
     assert (await gateway.post("/v1/topics/a/1", body, kind | KEY)).status == 503
     assert len(await payloads(client)) == count

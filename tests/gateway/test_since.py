@@ -174,6 +174,31 @@ async def test_new_spaces_are_found_by_who_waits(client: Client, gateway: HttpCl
     assert payloads(await poll) == ["of a new space"]
 
 
+async def test_a_space_of_this_moment_is_known_and_unknown_ones_cost_little(
+    client: Client, gateway: HttpClient, start_gateway: Start
+) -> None:
+    other = await start_gateway()
+    looks = client.spaces.look
+    counted = 0
+
+    async def counting() -> Any:
+        nonlocal counted
+        counted += 1
+        return await looks()
+
+    client.spaces.look = counting  # type: ignore[method-assign]
+    began = asyncio.get_running_loop().time()
+    answers = await asyncio.gather(
+        *(gateway.get("/v1/messages", filter="a/#", since="latest", wait=1) for _ in range(200))
+    )
+    assert {answer.status for answer in answers} == {404}
+    assert counted <= 1 + (asyncio.get_running_loop().time() - began) / 0.05
+    assert (await other.get("/v1/messages", filter="a/#", since="latest", wait=1)).status == 404
+    await client.create_space("s", ["a/#"])
+    for http in (other, gateway):
+        assert (await ask(http, filter="a/#", since="latest", wait=0.1))["messages"] == []
+
+
 async def test_what_retention_took_is_said_with_the_oldest_cursor_left(
     client: Client, gateway: HttpClient
 ) -> None:

@@ -30,7 +30,7 @@ def server(make_redis_server: Any) -> RedisServer:
 
 @pytest.fixture
 def process(tmp_path: Path, server: RedisServer) -> Iterator[GatewayProcess]:
-    made = GatewayProcess(tmp_path, server.url)
+    made = GatewayProcess(tmp_path, server.url, "--idempotency-timeout", "2s")
     made.start()
     yield made
     made.kill()
