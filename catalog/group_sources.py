@@ -152,8 +152,7 @@ class LeaderSource(GroupSource):
         found: dict[str, dict[str, CatalogItem]] = {}
         for group in groups:
             name, record = str(group), records[group.id]
-            host = record.host if record.held and not record.expired else None
-            found[name] = {name: LeaderItem(subscription=name, host=host, term=record.term)}
+            found[name] = {name: LeaderItem(subscription=name, host=record.leader, term=record.term)}
         return found
 
 

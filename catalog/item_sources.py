@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from streamlease.catalog.catalog_cursors import no_cursor
 from streamlease.catalog.items import CatalogItem, item_of
 from streamlease.catalog.sweeping import remove_what_is_over
 from streamlease.protocol.errors import CatalogTruncated, Indefinite, StoreRefused
-from streamlease.registry.keys import HOSTS_INFO
-from streamlease.streams.catalog.changes import PAGE, ChangesGone, RowChange, changes_behind, list_rows
-from streamlease.streams.catalog.keys import CATALOG, HOSTS, SPACES, TOPICS, Home, rows
+from streamlease.registry.hosts import SILENCE_MS, forget_silent
+from streamlease.registry.keys import HOSTS_ALIVE, HOSTS_INFO
+from streamlease.streams.catalog.changes import (
+    PAGE,
+    ChangesGone,
+    Owners,
+    RowChange,
+    changes_behind,
+    list_rows,
+)
+from streamlease.streams.catalog.keys import CATALOG, HOSTS, PROCESSES, SPACES, TOPICS, Home, rows
 from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.bells import Bells
+
+Sweep = Callable[[AsyncRedis], Awaitable[None]]
 
 POINT = re.compile(r"\d{1,20}-\d{1,20}")
 
@@ -92,19 +102,27 @@ class HomeSource:
 
     Args:
         key: of the hash with the items.
+        owners: of whom they are; None: they stay until somebody removes them.
+        sweep: removes those of who is dead.
     """
 
     def __init__(
-        self, redis: AsyncRedis, collection: str, home: Home, key: str, *, of_processes: bool = False
+        self,
+        redis: AsyncRedis,
+        collection: str,
+        home: Home,
+        key: str,
+        owners: Owners | None = None,
+        sweep: Sweep | None = None,
     ) -> None:
         self._redis = redis
         self._collection = collection
         self._home = home
         self._key = key
-        self._of_processes = of_processes
+        self._owners = owners
         self._at = ""
-        self._sweeps = of_processes
-        """Whether what a process made is to be removed when its lease is over; observers may not."""
+        self._sweep = sweep
+        """None: there is nothing to remove, or this user of Redis may not."""
         self._looks = False
 
     def watch(self, bells: Bells, changed: asyncio.Event) -> None:
@@ -118,9 +136,9 @@ class HomeSource:
         return self._at
 
     async def everything(self) -> dict[str, CatalogItem]:
-        listed = await list_rows(self._redis, self._home, self._key, self._of_processes)
+        listed = await list_rows(self._redis, self._home, self._key, self._owners)
         if listed.over and await self._swept():
-            listed = await list_rows(self._redis, self._home, self._key, self._of_processes)
+            listed = await list_rows(self._redis, self._home, self._key, self._owners)
         self._at = listed.at
         return {key: item_of(self._collection, key, text) for key, text in listed.rows.items()}
 
@@ -188,15 +206,15 @@ class HomeSource:
         return item_of(self._collection, key, text) if text else None
 
     async def _swept(self) -> bool:
-        """Remove what processes made whose lease is over; False: that is for others to do."""
-        if self._sweeps:
+        """Remove what is of the dead; False: that is for others to do."""
+        if self._sweep is not None:
             try:
-                await remove_what_is_over(self._redis)
+                await self._sweep(self._redis)
             except Indefinite:
                 return False  # the next look sees to it
             except StoreRefused:
-                self._sweeps = False
-        return self._sweeps
+                self._sweep = None
+        return self._sweep is not None
 
 
 def differences(former: Mapping[str, CatalogItem], items: Mapping[str, CatalogItem]) -> list[ItemChange]:
@@ -215,5 +233,6 @@ def home_source(redis: AsyncRedis, collection: str) -> HomeSource:
     if collection == "topics":
         return HomeSource(redis, collection, SPACES, TOPICS)
     if collection == "hosts":
-        return HomeSource(redis, collection, HOSTS, HOSTS_INFO)
-    return HomeSource(redis, collection, CATALOG, rows(collection), of_processes=True)
+        seen = Owners(HOSTS_ALIVE, SILENCE_MS)
+        return HomeSource(redis, collection, HOSTS, HOSTS_INFO, seen, forget_silent)
+    return HomeSource(redis, collection, CATALOG, rows(collection), Owners(PROCESSES), remove_what_is_over)

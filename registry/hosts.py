@@ -54,6 +54,11 @@ async def leave(redis: AsyncRedis, host: str) -> None:
     await _shown(redis, host, "")
 
 
+async def forget_silent(redis: AsyncRedis) -> None:
+    """Remove hosts that were silent for too long, as each host does that shows that it is alive."""
+    await _shown(redis, "", "")
+
+
 async def _shown(redis: AsyncRedis, host: str, description: str) -> int:
     names = [keys.HOSTS_ALIVE, keys.HOSTS_INFO, HOSTS.changes]
     return int(await _ALIVE.run(redis, names, [host, description, SILENCE_MS, HOSTS.told]))

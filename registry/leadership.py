@@ -114,6 +114,11 @@ class LeaderRecord:
         """
         return self.held and abs(self.read_at - self.renewed_at) >= self.ttl
 
+    @property
+    def leader(self) -> str | None:
+        """The host that leads now; None: nobody does, or not in time."""
+        return self.host if self.held and not self.expired else None
+
     def kept_by(self, given: Mapping[Pulse, int]) -> LeaderRecord:
         """The same, renewed when its pulse was given; if it was not, as it is written."""
         return replace(self, renewed_at=given.get(self.pulse, self.written_at)) if self.pulse else self

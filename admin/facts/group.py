@@ -197,9 +197,9 @@ async def look(client: Client, declaration: Declaration) -> tuple[view.Described
 
 async def _look(client: Client, declaration: Declaration) -> tuple[view.DescribedGroup, str]:
     record = await leadership.read(client.redis, declaration.shared.id)
-    if not record.held or record.expired:
+    if record.leader is None:
         return await _from_journal(client, declaration), ""
-    leader: view.LeaderView = {"host": record.host, "term": record.term}
+    leader: view.LeaderView = {"host": record.leader, "term": record.term}
     try:
         seen = await ask_leader(client, declaration.shared)
     except StoreRefused:

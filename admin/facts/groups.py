@@ -29,7 +29,7 @@ class LeaderRow(FactRow):
     @classmethod
     def of(cls, record: LeaderRecord) -> LeaderRow | None:
         """Who leads; None if nobody does, or has not renewed in time."""
-        return cls(host=record.host, term=record.term) if record.held and not record.expired else None
+        return None if record.leader is None else cls(host=record.leader, term=record.term)
 
 
 class GroupSummary(FactRow):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamlease.admin.doctor.server_facts import server_facts
 from streamlease.admin.facts.rows import Count, FactRow
-from streamlease.registry import hosts
+from streamlease.catalog.listing import items_of
 from streamlease.streams.redis.connection import AsyncRedis
 
 
@@ -35,9 +35,10 @@ async def server(redis: AsyncRedis) -> Server:
 
 
 async def alive(redis: AsyncRedis) -> list[Host]:
-    """The leader hosts that are alive.
+    """The leader hosts that are alive, as the catalog has them.
 
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    return [Host(**host.model_dump(include={*Host.model_fields})) for host in await hosts.alive(redis)]
+    found = [Host(**one.model_dump()) for one in await items_of(redis, "hosts")]
+    return sorted(found, key=lambda one: one.host)

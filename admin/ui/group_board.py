@@ -119,13 +119,12 @@ class GroupBoard:
             borrowers: that the catalog knows.
         """
         lag = self.lag[-1][1]
-        live = leader.held and not leader.expired
         owners = {row.owner for row in self.rows.values() if row.owner is not None}
         stopped = [row.stream for row in self.rows.values() if row.state == "stopped"]
         paused = state.operated.paused
         self.summary = GroupOnPage(
             subscription=str(self.subscription),
-            leader=leader.host if live else None,
+            leader=leader.leader,
             term=leader.term,
             streams=len(self.rows),
             held=sum(row.owner is not None for row in self.rows.values()),
@@ -135,7 +134,7 @@ class GroupBoard:
             lag_seconds=lag_seconds,
             rate=rate,
             state=_word(
-                bool(stopped), paused is not None, live, bool(owners or borrowers),
+                bool(stopped), paused is not None, leader.leader is not None, bool(owners or borrowers),
                 state.expired_at is not None, lag, lag_seconds, rate,
             ),
             spaces=[*spaces],

@@ -20,8 +20,8 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import group_needs, keys, leadership
 from streamlease.registry.group_needs import GroupProgress
 from streamlease.registry.groups import Groups
-from streamlease.streams.catalog.changes import list_rows
-from streamlease.streams.catalog.keys import CATALOG, rows
+from streamlease.streams.catalog.changes import Owners, list_rows
+from streamlease.streams.catalog.keys import CATALOG, PROCESSES, rows
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.state import LogState
 from streamlease.streams.log.times import server_time, waiting
@@ -91,7 +91,7 @@ async def read_signals(redis: AsyncRedis, groups: Groups, spaces: SpaceStore) ->
 
 async def _borrowers(redis: AsyncRedis) -> Counter[str]:
     """How many borrowers living processes show, by subscription."""
-    listed = await list_rows(redis, CATALOG, rows("borrowers"), of_processes=True)
+    listed = await list_rows(redis, CATALOG, rows("borrowers"), Owners(PROCESSES))
     counted: Counter[str] = Counter()
     for row in listed.rows.values():
         try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from streamlease.protocol.errors import Unsupported
-from streamlease.streams.catalog.keys import PROCESSES, Home
+from streamlease.streams.catalog.keys import Home
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 
@@ -34,7 +34,7 @@ class Listed(NamedTuple):
     at: str
     rows: dict[str, str]
     over: int
-    """Processes whose lease is over, but whose rows nobody removed yet."""
+    """Who is dead, but whose rows nobody removed yet."""
 
 
 class RowChange(NamedTuple):
@@ -47,16 +47,27 @@ class RowChange(NamedTuple):
     row: str
 
 
-async def list_rows(redis: AsyncRedis, home: Home, rows: str, of_processes: bool = False) -> Listed:
-    """All rows, and the point at which they are so; not those of processes whose lease is over.
+class Owners(NamedTuple):
+    """Who it is of whom rows are: a row counts as long as he lives."""
+
+    key: str
+    """Of a zset: until when he does, or when he was seen last."""
+    seen_ms: int = 0
+    """For how long who was seen is alive; 0: the zset says until when."""
+
+
+async def list_rows(redis: AsyncRedis, home: Home, rows: str, owners: Owners | None = None) -> Listed:
+    """All rows, and the point at which they are so; not those of who is dead.
 
     Args:
         rows: key of the hash in which they stand.
+        owners: of whom they are; None: all of them count.
 
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    at, pairs, over = await _ROWS.run(redis, [rows, home.changes, *([PROCESSES] if of_processes else [])])
+    keys = [rows, home.changes, *([owners.key] if owners is not None else [])]
+    at, pairs, over = await _ROWS.run(redis, keys, [owners.seen_ms if owners is not None else 0])
     gone = {one + b"/" for one in over}
     return Listed(
         at.decode(),

@@ -12,7 +12,7 @@ import streamlease
 from streamlease.agent.client import Client
 from streamlease.catalog.own_rows import OwnRows
 from streamlease.protocol.errors import InvalidOption, InvalidTopic, StreamleaseError, TopicNotFound
-from streamlease.streams.catalog.changes import BEGINNING, changes_behind, list_rows
+from streamlease.streams.catalog.changes import BEGINNING, Owners, changes_behind, list_rows
 from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, REFUSED, TOKENS, rows
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
@@ -24,7 +24,7 @@ NAME = "services"
 
 
 async def listed(redis: AsyncRedis, collection: str = NAME) -> set[str]:
-    return {*(await list_rows(redis, CATALOG, rows(collection), of_processes=True)).rows}
+    return {*(await list_rows(redis, CATALOG, rows(collection), Owners(PROCESSES))).rows}
 
 
 async def over(redis: AsyncRedis, one: OwnRows) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -17,6 +19,7 @@ from streamlease.catalog.own_rows import OwnRows
 from streamlease.protocol.errors import CatalogTruncated, InvalidInput, InvalidOption, Unsupported
 from streamlease.registry import hosts
 from streamlease.registry.hosts import HostInfo
+from streamlease.registry.keys import HOSTS_ALIVE, HOSTS_INFO
 from streamlease.streams.catalog.keys import HOSTS, PROCESSES
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from tests.catalog.waiting import SECONDS, eventually
@@ -226,7 +229,7 @@ async def test_who_comes_back_before_he_was_removed_is_seen_by_whoever_listed_me
     # An observer may not remove it: it only does not show it.
     observer = client.catalog("services")
     source = client._feeds.of("services")._source  # type: ignore[attr-defined]
-    source._sweeps = False  # type: ignore[attr-defined]
+    source._sweep = None  # type: ignore[attr-defined]
     async with observer:
         assert not observer.items
         own.put("services", "b", {"service": "b", "server": "1"})
@@ -234,3 +237,61 @@ async def test_who_comes_back_before_he_was_removed_is_seen_by_whoever_listed_me
             await anext(observer)
         assert {getattr(one, "service", None) for one in observer.items} == {"a", "b"}
     await own.close()
+
+
+async def test_a_host_that_is_silent_for_too_long_leaves_no_row(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "LOOK_SECONDS", 0.05)
+    await beat(client.redis, "a", "b")
+    async with client.catalog("hosts") as followed:
+        for past, silent in ((True, "a"), (False, "b")):
+            # By the clock of Redis, or from before it went back.
+            await ask(client.redis, [("ZADD", HOSTS_ALIVE, 1 if past else 10**15, silent)])
+            async with client.catalog("hosts") as listed:
+                assert HostItem(host=silent) not in listed.items
+            change = await anext(followed)
+            assert (change.item, change.diff) == (HostItem(host=silent), -1)
+        assert await ask(client.redis, [("EXISTS", HOSTS_ALIVE, HOSTS_INFO)]) == [0], "nothing is left over"
+
+
+SHOWS = """
+import asyncio, sys
+from streamlease.catalog.own_rows import OwnRows
+from streamlease.streams.redis.connection import connect
+
+async def main():
+    redis = connect(sys.argv[1])
+    own = OwnRows(redis, lease_seconds=0.6, beat_seconds=0.1)
+    own.put("services", "a", {"service": "a", "server": "1"})
+    await own.settled()
+    print("there", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_that_is_stopped_comes_back_and_a_killed_one_does_not(
+    client: Client, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "LOOK_SECONDS", 0.05)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SHOWS, redis_url, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"there\n"
+        async with client.catalog("services") as services, asyncio.timeout(SECONDS):
+            (one,) = services.items
+            process.send_signal(signal.SIGSTOP)
+            assert (await anext(services)).diff == -1
+            process.send_signal(signal.SIGCONT)
+            back = await anext(services)
+            assert (back.item, back.diff) == (one, 1), "it is itself again"
+            process.kill()
+            assert (await anext(services)).diff == -1
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
