@@ -90,6 +90,7 @@ def test_arguments_go_to_pytest_as_they_are_and_without_them_tests_run_side_by_s
     monkeypatch.setattr(run_py, "set_up", lambda _profile: None)
     monkeypatch.setattr(run_py, "provide_redis7", lambda: "redis-server")
     monkeypatch.setattr(run_py, "provide_mosquitto", lambda: "mosquitto")
+    monkeypatch.setattr(run_py, "provide_prometheus", lambda: "prometheus")
     monkeypatch.setattr(run_py, "provide_browser", lambda: None)
     side_by_side: list[bool] = []
 

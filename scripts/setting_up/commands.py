@@ -14,9 +14,11 @@ from typing import NoReturn
 from scripts.setting_up.packages import set_up
 from scripts.setting_up.programs import (
     MOSQUITTO_VARIABLE,
+    PROMETHEUS_VARIABLE,
     REDIS_VARIABLE,
     provide_browser,
     provide_mosquitto,
+    provide_prometheus,
     provide_redis7,
 )
 from scripts.setting_up.steps import CACHE, PYTHON, ROOT, VENV, SetupError, held, say
@@ -158,6 +160,7 @@ def main(arguments: Sequence[str]) -> int:
         if with_tests or command == "setup":
             os.environ[REDIS_VARIABLE] = str(provide_redis7())
             os.environ[MOSQUITTO_VARIABLE] = str(provide_mosquitto())
+            os.environ[PROMETHEUS_VARIABLE] = str(provide_prometheus())
         if with_tests and rest != ["--fast"] and "not browser" not in " ".join(rest):
             provide_browser()
     if command == "demo":

@@ -18,6 +18,8 @@ REDIS_PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "lib
 BROWSER_PACKAGES = {"chromium": ("chromium", "google-chrome"), "chromium-driver": ("chromedriver",)}
 MOSQUITTO_VARIABLE = "STREAMLEASE_TEST_MOSQUITTO"
 MOSQUITTO = CACHE / "mosquitto"
+PROMETHEUS_VARIABLE = "STREAMLEASE_TEST_PROMETHEUS"
+PROMETHEUS = CACHE / "prometheus"
 WRAPPER = """\
 #!/bin/sh
 # Written by run.py: runs the unpacked server with the libraries that were unpacked beside it.
@@ -135,6 +137,41 @@ def mosquitto_packages(how_else: str) -> list[str]:
             break
         run_logged(["apt-get", "update"], failed=f"cannot look for Debian's mosquitto ({how_else})")
     return packages or ["mosquitto"]
+
+
+def is_prometheus(program: str | Path) -> bool:
+    """Whether that is a Prometheus which runs, with promtool beside it."""
+    try:
+        for one in (program, Path(program).resolve().with_name("promtool")):
+            said = subprocess.run([one, "--version"], capture_output=True, text=True, check=False)
+            if "version 2." not in said.stdout + said.stderr:
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def provide_prometheus() -> Path:
+    """A Prometheus for the tests of the alerts: named, installed, unpacked before, or unpacked now."""
+    how_else = f"install prometheus 2, or set {PROMETHEUS_VARIABLE} to one with promtool beside it"
+    named = os.environ.get(PROMETHEUS_VARIABLE)
+    if named:
+        if not is_prometheus(named):
+            raise SetupError(
+                f"{PROMETHEUS_VARIABLE} names {named}, which is no Prometheus 2 with promtool beside it"
+            )
+        return Path(named)
+    program = PROMETHEUS / "files" / "usr" / "bin" / "prometheus"
+    for found in (shutil.which("prometheus"), program):
+        if found is not None and is_prometheus(found):
+            return Path(found)
+    with step("unpacking Debian's prometheus (19 MB) into .cache/prometheus for the tests"):
+        # What else Debian's package wants is for its pages.
+        unpack("prometheus", ["prometheus"], PROMETHEUS, "usr/bin/prometheus", how_else)
+    if not is_prometheus(program):
+        shutil.rmtree(PROMETHEUS, ignore_errors=True)
+        raise SetupError(f"the prometheus that apt-get gave does not start: {how_else}")
+    return program
 
 
 def provide_browser() -> None:
