@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from functools import cache
 
 import pytest
+import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -79,7 +80,8 @@ def as_it_is(_: object, value: object) -> bytes:
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else json.dumps(value).encode()
 
 
-schema = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/v1/events")  # which have no end
+DESCRIBED = schemathesis.openapi.from_dict(DOCUMENT)
+schema = DESCRIBED.exclude(path="/v1/events")  # which have no end
 
 
 @schema.parametrize()
@@ -111,3 +113,32 @@ def test_whatever_is_sent_gets_an_answer_that_is_described(case: schemathesis.Ca
     )
     if response.status_code >= 400 and response.headers["content-type"] == "application/problem+json":
         assert response.json()["detail"]
+
+
+@DESCRIBED.include(path="/v1/events").parametrize()
+@settings(
+    max_examples=MOST_EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_events_begin_or_a_problem_tells_why_not(case: schemathesis.Case, gateway_url: str) -> None:
+    """Their answers have no end: what is described is the head, and that the first part comes."""
+    if "filter" in (case.query or {}) and seed_of(case) % 2:
+        case.query = {**case.query, "filter": "a/#"}
+    request = case.as_transport_kwargs(base_url=gateway_url)
+    with requests.request(**request, stream=True, timeout=20) as answer:
+        methods = DOCUMENT["paths"]["/v1/events"]
+        if case.method.lower() in methods:
+            described = methods[case.method.lower()]["responses"]
+            assert str(answer.status_code) in described or "default" in described, answer.status_code
+        else:
+            assert answer.status_code == 405
+        kind = answer.headers["content-type"]
+        if answer.status_code == 200:
+            assert kind == "text/event-stream"
+            assert next(answer.iter_lines()) == b"retry: 1000"
+        else:
+            assert answer.status_code not in (500, 501, 502, 503), answer.text
+            assert kind == "application/problem+json" and answer.json()["detail"]

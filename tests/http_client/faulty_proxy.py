@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import cycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,12 @@ HONEST = Faults()
 
 
 class FaultyProxy:
-    """Listens on `port`, and hands on to `upstream`, another port of this machine."""
+    """Hands on to `upstream`, a port of this machine; of several, each connection to the next one."""
 
-    def __init__(self, upstream: int, faults: Faults, seed: int, *, callbacks: bool = False) -> None:
-        self.upstream = upstream
+    def __init__(
+        self, upstream: int | Sequence[int], faults: Faults, seed: int, *, callbacks: bool = False
+    ) -> None:
+        self._upstreams = cycle([upstream] if isinstance(upstream, int) else upstream)
         self._callbacks = callbacks
         self.faults = faults
         self.done = dict.fromkeys(("drop", "double", "hold", "cut", "no_answer", "delay"), 0)
@@ -104,7 +107,7 @@ class FaultyProxy:
             request = b"\r\n".join(kept) + b"\r\nConnection: close\r\n\r\n" + body
             if self._callbacks and await self._lied(request, writer):
                 return
-            there, back = await asyncio.open_connection("127.0.0.1", self.upstream, limit=1 << 26)
+            there, back = await asyncio.open_connection("127.0.0.1", next(self._upstreams), limit=1 << 26)
             back.write(request)
             head = await there.readuntil(b"\r\n\r\n")
             if b"text/event-stream" in head:
@@ -138,7 +141,7 @@ class FaultyProxy:
     async def _send_later(self, request: bytes, seconds: float) -> None:
         await asyncio.sleep(seconds)
         with contextlib.suppress(OSError):
-            there, back = await asyncio.open_connection("127.0.0.1", self.upstream, limit=1 << 26)
+            there, back = await asyncio.open_connection("127.0.0.1", next(self._upstreams), limit=1 << 26)
             try:
                 back.write(request)
                 await there.read()
@@ -192,9 +195,9 @@ async def _blocks(there: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 @asynccontextmanager
 async def between(
-    upstream: int, faults: Faults, seed: int, *, callbacks: bool = False
+    upstream: int | Sequence[int], faults: Faults, seed: int, *, callbacks: bool = False
 ) -> AsyncIterator[FaultyProxy]:
-    """A proxy before what listens at the port `upstream`: a gateway, or a callback."""
+    """A proxy before what listens at the port `upstream`: gateways, or a callback."""
     proxy = FaultyProxy(upstream, faults, seed, callbacks=callbacks)
     await proxy.start()
     try:

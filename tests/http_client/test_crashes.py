@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def server(make_redis_server: Any) -> RedisServer:
 
 @pytest.fixture
 def process(tmp_path: Path, server: RedisServer) -> Iterator[GatewayProcess]:
-    made = GatewayProcess(tmp_path, server.url, "--idempotency-timeout", "2s")
+    made = GatewayProcess(tmp_path, server.url, "--idempotency-timeout", "1s")
     made.start()
     yield made
     made.kill()
@@ -115,3 +116,51 @@ async def test_a_message_is_published_once_though_its_gateway_is_killed(
         }
         assert len(set(found.values())) == len(found)
         assert proxy.done["no_answer"]
+
+
+async def test_two_gateways_behind_a_load_balancer(server: RedisServer, tmp_path: Path) -> None:
+    """Each request goes to the next gateway, answers are lost, both gateways are killed, and Redis is."""
+    gateways = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        gateways.append(GatewayProcess(tmp_path / name, server.url, "--idempotency-timeout", "1s"))
+        gateways[-1].start()
+    faults = Faults(drop=0.05, double=0.05, cut=0.05, no_answer=0.1)
+    try:
+        async with (
+            streamlease.connect(server.url) as client,
+            between([one.port for one in gateways], faults, seed=7) as proxy,
+            http.connect(proxy.url) as service,
+            service.follow("a/wanted/+", "earliest", quiet=QUICK, wait=2.0) as pages,
+        ):
+
+            async def publishing(task: int, count: int) -> list[str]:
+                texts = [f"{task}-{number}" for number in range(count)]
+                for text in texts:
+                    await service.publish(f"a/wanted/{task}", text, key=text)
+                return texts
+
+            sending = [asyncio.ensure_future(publishing(task, 12)) for task in range(4)]
+            following = asyncio.ensure_future(take(pages, 48))
+            await asyncio.to_thread(gateways[0].kill)
+            await asyncio.to_thread(server.restart)
+            await asyncio.to_thread(gateways[0].start)
+            await asyncio.to_thread(gateways[1].kill)
+            await asyncio.to_thread(server.restart)
+            await asyncio.to_thread(gateways[1].start)
+            sent = [text for some in await asyncio.gather(*sending) for text in some]
+            check(await following, await truth(client))
+        # A cursor that was taken at one of them is used at the other one.
+        found: list[str] = []
+        cursor = "earliest"
+        async with http.connect(gateways[0].url) as first, http.connect(gateways[1].url) as second:
+            for service in cycle((first, second)):
+                page = await service.since("a/wanted/+", cursor, limit=5)
+                if not page.messages:
+                    break
+                found += [message.payload.decode() for message in page.messages]
+                cursor = page.next
+        assert sorted(found) == sorted(sent)
+    finally:
+        for process in gateways:
+            process.kill()
