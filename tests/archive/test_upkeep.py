@@ -1,0 +1,163 @@
+"""What leader hosts do by themselves; and archivers that are killed in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+
+from streamlease.agent.client import Client
+from streamlease.hosts import archiving
+from streamlease.hosts.archiving import ArchiveUpkeep
+from streamlease.hosts.trimming import Retainer, in_memory
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.streams.archive.archiver import Archiver
+from streamlease.streams.archive.checking import verify
+from streamlease.streams.archive.recording import recorded
+from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis.connection import BlockingRedis, connect_blocking, run_blocking
+from streamlease.streams.spaces.archive_settings import ArchiveSettings
+from streamlease.streams.spaces.definitions import Generation, Space
+from streamlease.streams.spaces.retention import Retention
+from streamlease.streams.spaces.spaces import SpaceStore
+from tests.archive.helpers import all_of, in_table, publish, rows, same, trim_all
+
+
+class Clock:
+    """A host's own clock, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.now = time.time_ns() // 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+async def test_a_host_archives_what_has_waited_and_lets_it_go(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await client.create_space(
+        "flights", ["flights/#"], streams=2, archive=ArchiveSettings.of(uri, keep_bytes=2000)
+    )
+    await publish(client, 0, 400)
+    whole = await rows(client, space)
+    clock = Clock()
+    host, retainer = ArchiveUpkeep(client.redis, "host-a", clock), Retainer(client.redis, "host-a", clock)
+    other = ArchiveUpkeep(client.redis, "host-b", clock)
+    (done,) = await host.round()
+    assert done.messages == 0, "they may wait for others"
+    assert await other.round() == []
+    clock.now += int(archiving.WAIT_SECONDS * 1000)
+    (done,) = await host.round()
+    assert done.messages == 400
+    await retainer.round()
+    states = await AsyncLog(client.redis).states(space.streams())
+    assert sum(state.bytes for state in states.values()) <= 2000
+    assert same(whole, await rows(client, space))
+    await host.close()
+    await publish(client, 400, 100)
+    await other.round()
+    clock.now += int(archiving.WAIT_SECONDS * 1000)
+    (done,) = await other.round()
+    assert done.messages == 100, "under a higher term"
+    await other.close()
+    await retainer.close()
+
+
+async def test_retention_rules_the_archive_and_waits_for_groups(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await client.create_space(
+        "flights", ["flights/#"], archive=ArchiveSettings.of(uri), retention=Retention(messages=100)
+    )
+    (stream,) = space.streams()
+    clock = Clock()
+    host, retainer = ArchiveUpkeep(client.redis, "host-a", clock), Retainer(client.redis, "host-a", clock)
+    shared = SharedSubscription.parse("$shared/g/flights/#")
+    await client.groups.declare(shared, "earliest")
+    for first in (0, 200):
+        await publish(client, first, 200)
+        await host.round()
+        clock.now += int(archiving.WAIT_SECONDS * 1000)
+        await host.round()
+    await retainer.round()
+    (known,) = recorded(blocking, [stream]).values()
+    assert (known.exists, len(known.files)) == (0, 2), "the group needs it"
+    assert known.state.memory.first == 300, "though not in memory"
+    await client.groups.forget(shared)
+    await host.round()
+    (known,) = recorded(blocking, [stream]).values()
+    assert (known.exists, len(known.files)) == (200, 1), "files go as wholes"
+    assert known.retired_at > 0
+    await host.close()
+    await retainer.close()
+
+
+def test_bytes_in_memory_are_those_of_the_whole_space() -> None:
+    space = space_with(ArchiveSettings.of("/data/x", keep_bytes=100), Retention(age_ms=5000))
+    assert in_memory(space, [150, 50]) == [
+        Retention(age_ms=5000, bytes=75),
+        Retention(age_ms=5000, bytes=25),
+    ]
+    assert in_memory(space, [10, 20]) == [Retention(age_ms=5000), Retention(age_ms=5000)]
+    assert in_memory(space_with(ArchiveSettings.of("/data/x"), Retention()), [5]) == [None]
+
+
+def space_with(archive: ArchiveSettings, retention: Retention) -> Space:
+    generations = (Generation(number=0, streams=2),)
+    return Space(name="x", topics=("x",), generations=generations, archive=archive, retention=retention)
+
+
+WORKER = """
+import sys
+from tests.archive.test_upkeep import work
+work(sys.argv[1])
+"""
+
+
+def work(url: str) -> None:
+    """Archive again and again, and join files."""
+    from streamlease.streams.archive import archiver
+    from streamlease.streams.archive.upkeep_steps import merge
+
+    archiver.FILE_BYTES = 10_000
+    redis = connect_blocking(url)
+    space = run_blocking(SpaceStore(redis).get("flights"))
+    assert space.archive is not None
+    sys.stdout.write("begun\n")
+    sys.stdout.flush()
+    while True:
+        one = Archiver(redis, space, space.archive)
+        one.run()
+        merge(one)
+
+
+async def test_archivers_that_are_killed_leave_no_gap_and_no_double(
+    client: Client, blocking: BlockingRedis, uri: str, embedded_redis_url: str
+) -> None:
+    space = await client.create_space("flights", ["flights/#"], streams=2, archive=ArchiveSettings.of(uri))
+    random_times, published = random.Random(7), 0
+    for _ in range(4):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WORKER, embedded_redis_url, stdout=subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"begun\n"
+            until = time.monotonic() + random_times.uniform(0.1, 1.0)
+            while time.monotonic() < until:
+                await publish(client, published, 100)
+                published += 100
+        finally:
+            process.kill()
+            await process.wait()
+    whole = await rows(client, space)
+    assert sum(table.num_rows for table in whole.values()) == published
+    assert space.archive is not None
+    Archiver(blocking, space, space.archive).run()
+    assert in_table(blocking, space) == all_of(whole)
+    assert verify(blocking, space, space.archive).wrong == []
+    await trim_all(client, space)
+    assert same(whole, await rows(client, space))
