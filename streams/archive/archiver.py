@@ -259,7 +259,7 @@ class Archiver:
         self, stream: StreamId, begin: int, end: int, schema: pa.Schema, done: Archived
     ) -> Generator[ArchivedFile]:
         """The messages ``begin <= offset < end`` in files that are written and proven."""
-        position = begin
+        position, upto = begin, end
         while position < end:
             at = time.monotonic()
             writer: FileWriter | None = None
@@ -267,7 +267,9 @@ class Archiver:
             address = f"{self._settings.uri}/data/{stream}/{position:020d}-{random_token()}.parquet"
             try:
                 with closing(
-                    read_range(self.redis, stream, position, end, columns=read_columns(self.space.collection))
+                    read_range(
+                        self.redis, stream, position, upto, columns=read_columns(self.space.collection)
+                    )
                 ) as batches:
                     try:
                         for batch in batches:
@@ -281,11 +283,16 @@ class Archiver:
                             position += batch.num_rows
                             if writer.bytes >= FILE_BYTES:
                                 break
+                        upto = end
                     except MissingOffsets as error:
-                        hole = error
+                        upto = error.asked if isinstance(error.asked, int) else end
+                        if upto <= position:  # else what is before it is read first
+                            hole, upto = error, end
                     except DamagedEntry as error:
-                        done.troubles[str(stream)] = str(error)
-                        end = position
+                        upto = error.start
+                        if upto <= position:
+                            done.troubles[str(stream)] = str(error)
+                            end = position
                 file = None if writer is None else writer.finish()
             except BaseException:
                 if writer is not None:

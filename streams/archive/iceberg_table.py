@@ -45,6 +45,10 @@ PROPERTIES = {
     "write.format.default": "parquet",
     "write.parquet.compression-codec": "zstd",
     "write.metadata.metrics.column.stream": "full",
+    **{
+        f"write.metadata.metrics.column.{name}": "none"
+        for name in ("key", "payload", "headers.element.key", "headers.element.value", "epoch.element")
+    },
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "history.expire.max-snapshot-age-ms": "3600000",

@@ -356,8 +356,8 @@ class RangeReader:
             start, behind = offsets
             first = start if sizes else max(start, self.position)
             if first != self.position:
-                if not sizes and self._looks_again():
-                    return sizes
+                if sizes or self._looks_again():
+                    return sizes  # what is before the hole is there
                 raise MissingOffsets(str(self.stream), self.position, start)
             self._saw_hole = False
             if start >= next and self._is_newer(fields):

@@ -52,8 +52,9 @@ def archive(redis: BlockingRedis, space: Space, term: int | None = None) -> Arch
 
 async def trim_all(client: Client, space: Space, keep: int = 1) -> None:
     """Let go of what is archived, but for the newest messages."""
+    kept = Retention(messages=keep) if keep else Retention(bytes=1)
     for stream in space.streams():
-        await trim(client.redis, Trim(stream, Retention(messages=keep), None, archived=True))
+        await trim(client.redis, Trim(stream, kept, None, archived=True))
 
 
 async def rows(client: Client, space: Space) -> dict[StreamId, pa.Table]:
