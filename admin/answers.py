@@ -270,6 +270,8 @@ class Imported(FactRow):
     imported: Count
     there_before: Count
     deleted: Count
+    pending: Count
+    gone: Count
 
 
 @dataclass

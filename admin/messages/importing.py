@@ -9,7 +9,7 @@ import typer
 
 from streamlease.admin.bar import Bar
 from streamlease.admin.common_options import AsJson, RedisUrl
-from streamlease.admin.output import document, line
+from streamlease.admin.output import document, line, note
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.protocol.topics import check_topic
@@ -33,6 +33,8 @@ class ImportProgress:
     imported: int = 0
     there_before: int = 0
     deleted: int = 0
+    pending: int = 0
+    gone: int = 0
 
 
 @app.callback()
@@ -55,6 +57,14 @@ def redis_stream(
         typer.Option(metavar="FIELD", help="Field that holds the payload. Default: all fields as JSON."),
     ] = None,
     key_field: Annotated[str | None, typer.Option(metavar="FIELD", help="Field that holds the key.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Begin where this consumer group of Redis stands: import what is pending in it, and all "
+            "entries that it was not given yet. Stop its consumers before.",
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Keep importing new entries.")] = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete entries once they are imported.")] = False,
     redis: RedisUrl = None,
@@ -73,11 +83,16 @@ def redis_stream(
         check_topic(topic)
     if len(set(keys)) < len(keys):
         raise InvalidOption(f"a key is named twice in {' '.join(keys)[:200]}: name each once")
+    if group is not None and delete:
+        raise InvalidOption(
+            "--delete and --group exclude each other: what the group has done stays in the stream, for other "
+            "groups may need it; trim the stream once they are all here"
+        )
     counts = ImportProgress()
 
     async def work(client: Client) -> None:
         with Bar("importing") as bar:
-            importer = Importer(client, space, mapping, follow, delete, counts, bar)
+            importer = Importer(client, space, mapping, group, follow, delete, counts, bar)
             await importer.run(keys)
 
     try:
@@ -95,8 +110,11 @@ def redis_stream(
         document(Imported(space=space, **asdict(counts)))
         return
     before = f"; {counts.there_before} were there before" if counts.there_before else ""
+    pending = f", {counts.pending} of them pending in {group}" if group is not None else ""
     gone = f"; {counts.deleted} deleted" if delete else ""
-    line(f"imported {counts.imported} entries into {space}{before}{gone}")
+    if counts.gone:
+        gone += f"; {counts.gone} pending in {group} are no longer in the stream"
+    line(f"imported {counts.imported} entries into {space}{pending}{before}{gone}")
 
 
 class Importer:
@@ -107,6 +125,7 @@ class Importer:
         client: Client,
         space: str,
         mapping: Mapping,
+        group: str | None,
         follow: bool,
         delete: bool,
         counts: ImportProgress,
@@ -115,6 +134,7 @@ class Importer:
         self._client = client
         self._space = space
         self._mapping = mapping
+        self._group = group
         self._follow = follow
         self._delete = delete
         self._counts = counts
@@ -129,13 +149,18 @@ class Importer:
             InvalidOption: a key is no stream, or was imported otherwise before.
             UnknownSpace: there is no such space, or a topic does not belong to it.
         """
-        from streamlease.streams.imports.redis_streams import PlainReader
+        from streamlease.streams.imports.old_groups import GroupReader
         from streamlease.streams.tasks import first_of
 
         await self._client.spaces.get(self._space)
-        readers = [PlainReader(self._client.redis, key, (-1, -1)) for key in keys]
+        readers = [self._reader(key) for key in keys]
         for reader in readers:
             await reader.check(may_be_missing=self._follow)
+            if isinstance(reader, GroupReader) and (busy := await reader.busy()):
+                note(
+                    f"note: {', '.join(busy)[:200]} of {self._group} read {reader.key} a moment ago: "
+                    "what old consumers do from now on comes here as well"
+                )
             self._total += await reader.length()
         if self._follow:
             await first_of(*(self._import(reader) for reader in readers))  # none ends but by an error
@@ -143,7 +168,16 @@ class Importer:
             for reader in readers:
                 await self._import(reader)
 
+    def _reader(self, key: str) -> PlainReader:
+        from streamlease.streams.imports.old_groups import GroupReader
+        from streamlease.streams.imports.redis_streams import PlainReader
+
+        if self._group is None:
+            return PlainReader(self._client.redis, key, (-1, -1))
+        return GroupReader(self._client.redis, key, self._group, (-1, -1))
+
     async def _import(self, reader: PlainReader) -> None:
+        from streamlease.streams.imports.old_groups import GroupReader
         from streamlease.streams.imports.positions import Resume
         from streamlease.streams.imports.transfer import Transfer
 
@@ -155,6 +189,7 @@ class Importer:
             "--topic-field": mapping.topic_field,
             "--payload-field": mapping.payload_field,
             "--key-field": mapping.key_field,
+            **({} if self._group is None else {"--group": self._group}),
         }
         resume = await Resume.open(self._client.redis, source, identity, {space.name: space})
         newest = await reader.newest()
@@ -166,6 +201,8 @@ class Importer:
             )
         transfer = Transfer(self._client.redis, source, spaces=self._client.spaces, space=self._space)
         reader.after = resume.done
+        if isinstance(reader, GroupReader):
+            reader.line = await resume.drawn(reader.line)
         if self._delete and resume.done > (0, 0):  # what was imported, but not deleted before the end
             await self._trim(reader.key, resume.done)
         while True:
@@ -181,12 +218,16 @@ class Importer:
                     added = await transfer.put(items)
                     await resume.advance(items[-1].position)
                     self._count(len(items), added)
+                    if isinstance(reader, GroupReader) and items[-1].position <= reader.line:
+                        self._counts.pending += added
                     await self._remove(reader.key, [entry.id for entry in entries[: len(items)]])
             if entries:
                 continue
             if not self._follow:
-                return
+                break
             await reader.wait(FOLLOW_MS)
+        if isinstance(reader, GroupReader):
+            self._counts.gone += reader.gone
 
     def _count(self, read: int, added: int) -> None:
         self._counts.imported += added

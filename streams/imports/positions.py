@@ -56,6 +56,14 @@ class Resume:
         _same(source, json.loads(kept), json.loads(text))
         return cls(redis, key, _position(done), complete == b"1")
 
+    async def drawn(self, line: Position) -> Position:
+        """`line`, unless one was drawn before anything of the source was appended: then that one."""
+        begun, kept = await ask(self._redis, [("HGET", self._key, "begun"), ("HGET", self._key, "line")])
+        if begun and kept:
+            return _position(kept)
+        await ask(self._redis, [("HSET", self._key, "line", f"{line[0]} {line[1]}")])
+        return line
+
     async def begin(self) -> None:
         """From now on messages are appended, so the source can be no other one any more."""
         if not self._begun:

@@ -74,7 +74,7 @@ class PlainReader:
         if isinstance(reply, ResponseError):
             return (0, 0)
         facts = dict(zip(reply[::2], reply[1::2], strict=True))
-        return checked_position(_position(facts[b"last-generated-id"]), self.key)
+        return checked_position(position_of(facts[b"last-generated-id"]), self.key)
 
     async def length(self) -> int:
         """How many entries are there."""
@@ -90,11 +90,7 @@ class PlainReader:
             return []
         start = f"({self.after[0]}-{self.after[1]}" if self.after[0] >= 0 else "-"
         (reply,) = await ask(self._redis, [("XRANGE", self.key, start, "+", "COUNT", self._count)])
-        entries = [
-            Entry(id, _position(id), list(zip(flat[::2], flat[1::2], strict=True)))
-            for id, flat in reply
-            if flat is not None
-        ]
+        entries = [entry_of(id, flat) for id, flat in reply if flat is not None]
         if entries:
             self.after = entries[-1].position
             size = sum(len(name) + len(value) for entry in entries for name, value in entry.fields)
@@ -112,7 +108,13 @@ class PlainReader:
             raise StoreUnavailable(str(error)) from None
 
 
-def _position(id: bytes) -> Position:
+def entry_of(id: bytes, flat: list[bytes]) -> Entry:
+    """An entry as XRANGE answers it."""
+    return Entry(id, position_of(id), list(zip(flat[::2], flat[1::2], strict=True)))
+
+
+def position_of(id: bytes) -> Position:
+    """The position that the id of an entry is."""
     first, _, second = id.partition(b"-")
     return int(first), int(second)
 
