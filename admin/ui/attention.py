@@ -67,7 +67,7 @@ def _of_group(group: GroupOnPage, now: int) -> Iterable[tuple[tuple[int, float],
     elif group.state == "behind":
         text = f"its oldest message has waited for {_age(group.lag_seconds or 0)}, and {waits}"
         yield (5, size), Concern(level="warn", text=text, subscription=name)
-    if group.lag is None:
+    if group.lag is None and group.streams:
         text = (
             "its lag is unknown: a stream ends below what was committed, as after a failover that lost writes"
         )

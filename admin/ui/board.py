@@ -32,6 +32,7 @@ from streamlease.streams.spaces.retention import Holdings, Kept
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
+    from streamlease.protocol.topics import SharedSubscription
     from streamlease.streams.spaces.spaces import Space
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ SLOW_SECONDS = 2.0
 """How often what costs more is read: since when messages wait, and which processes there are."""
 
 SLOW_REST = 10
+MOST_BEGUN = 20_000
+"""Streams of groups that nobody led yet that are looked at; of further such groups the lag is unknown."""
 
 
 class Board:
@@ -94,7 +97,8 @@ class Board:
         self._processes: list[ProcessOnPage] = []
 
     async def run(self) -> None:
-        """Look while somebody wants to see it, until cancelled."""
+        """Look once, so that the first who comes need not wait, and then while somebody wants to see it."""
+        self._wanted_until = time.monotonic() + self._interval
         while True:
             if not self._wanted:
                 self.resting = True
@@ -197,7 +201,7 @@ class Board:
             await self._look_at_never_led(spaces)
         for group in self.groups.values():
             identity = group.subscription.id
-            begins = self._never_led.get(str(group.subscription), {})
+            begins = self._never_led.get(str(group.subscription))
             group.take(news.get(identity, JournalNews()), followed[identity].state, ends, now, begins)
         if slowly:
             await self._look_slowly()
@@ -246,16 +250,16 @@ class Board:
 
     async def _look_at_never_led(self, spaces: Sequence[Space]) -> None:
         """Where groups would begin whose journals name no stream yet."""
-        never = {
-            group.subscription: [
-                stream
-                for space in spaces
-                if space.intersects(group.subscription.filter)
-                for stream in self._streams_of(space)
-            ]
-            for group in self.groups.values()
-            if not self._follower.groups[group.subscription.id].state.streams
-        }
+        never: dict[SharedSubscription, list[StreamId]] = {}
+        room = MOST_BEGUN
+        for group in self.groups.values():
+            shared = group.subscription
+            if not self._follower.groups[shared.id].state.streams:
+                matched = [space for space in spaces if space.intersects(shared.filter)]
+                room -= sum(len(self._streams_of(space)) for space in matched)
+                if room < 0:
+                    break
+                never[shared] = [stream for space in matched for stream in self._streams_of(space)]
         found = await group_needs.read(self._client.redis, never) if never else []
         self._never_led = {
             str(one.subscription): {str(stream): need for stream, need in one.needs.items()} for one in found

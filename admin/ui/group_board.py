@@ -57,14 +57,14 @@ class GroupBoard:
         state: GroupState,
         ends: Mapping[str, int],
         now: int,
-        begins: Mapping[str, int],
+        begins: Mapping[str, int] | None,
     ) -> None:
         """What one look found.
 
         Args:
             ends: the next offset of each stream, by name.
             now: milliseconds since 1970.
-            begins: of a group that no leader has begun yet, where each stream would begin.
+            begins: of a group that no leader has begun yet, where each stream would begin; None: not known.
         """
         if not self.lag:
             # What was done before somebody looked stands in the state.
@@ -79,11 +79,12 @@ class GroupBoard:
             row, made = self.rows.get(stream), _row(stream, progress, ends.get(stream))
             rows[stream] = made if row is None or row != made else row
         if not rows:
-            for stream, begin in begins.items():
+            for stream, begin in (begins or {}).items():
                 next = ends.get(stream)
                 rows[stream] = StreamRow(stream, None, 0, "free", begin, next, lag_of(next, begin))
         self.rows = rows
-        self.lag.append((now, total(row.lag for row in rows.values())))
+        known = bool(rows) or begins is not None
+        self.lag.append((now, total(row.lag for row in rows.values()) if known else None))
         if not self.heat or now - self.heat[-1][0] >= HEAT_MS:
             self.heat.append((now, {row.stream: row.lag for row in rows.values() if row.lag}))
 
