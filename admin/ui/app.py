@@ -7,7 +7,7 @@
 ``GET /api/overview``                 server, hosts, spaces, groups, processes, what needs attention
 ``GET /api/group?subscription=SUB``   one group: rows of streams, lag over time, events
 ``GET /api/heat?subscription=SUB``    the lag of its streams over time
-``GET /api/look/WHAT``                space, topics, messages, message, why, letters, catalog
+``GET /api/look/WHAT``                what somebody opens: see ``LOOKS``
 ``GET /api/live[?subscription=SUB]``  server-sent events: ``overview``, ``series``, and ``group``
 ``POST /api/act``                     an operator's act; the header ``Authorization: Bearer TOKEN`` serves too
 ``GET /healthz``                      200 while Redis answers and the newest look succeeded, else 503
@@ -41,7 +41,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamlease.admin.ui import live, looks
+from streamlease.admin.ui import live, looks, query_looks
 from streamlease.admin.ui.board import Board
 from streamlease.admin.ui.host_names import KnownHosts
 from streamlease.admin.ui.logins import LASTS_SECONDS, ConsoleRole, Logins, Person
@@ -71,6 +71,8 @@ LOOKS: dict[str, Callable[[Client, Mapping[str, str]], Awaitable[dict[str, Any]]
     "why": looks.why,
     "letters": looks.letters,
     "catalog": looks.catalog,
+    "queries": query_looks.queries,
+    "query": query_looks.query,
 }
 LOGIN_SECONDS = 0.5
 """So long a wrong token is thought about."""

@@ -52,7 +52,12 @@ class _AbortPublisher(PageAct):
     """The name of the publisher once more, as somebody typed it."""
 
 
-AnyAct = GroupAct | _Publish | _Replay | _DrainHost | _AbortPublisher
+class _Terminate(PageAct):
+    act: Literal["terminate"]
+    query: Name
+
+
+AnyAct = GroupAct | _Publish | _Replay | _DrainHost | _AbortPublisher | _Terminate
 _ASKED: TypeAdapter[AnyAct] = TypeAdapter(Annotated[AnyAct, Field(discriminator="act")])
 OF_ADMINS = frozenset({"delete", "abort_publisher"})
 """Acts that lose what cannot be brought back."""
@@ -96,6 +101,8 @@ async def do(client: Client, wanted: AnyAct, who: str) -> list[str]:
             return await _drain(client, wanted, who)
         case _AbortPublisher():
             return await _abort(client, wanted)
+        case _Terminate():
+            return await _terminate(client, wanted, who)
         case _:
             return await do_to_group(client, wanted, who)
 
@@ -171,3 +178,16 @@ async def _abort(client: Client, wanted: _AbortPublisher) -> list[str]:
         raise InvalidOption(f"type {wanted.publisher} to confirm that it is given up")
     await give_up(client, wanted.space, wanted.publisher)
     return [f"{wanted.publisher} of space {wanted.space} is given up"]
+
+
+async def _terminate(client: Client, wanted: _Terminate, who: str) -> list[str]:
+    from streamlease.queries import store
+    from streamlease.queries.core.machine import EndWanted
+    from streamlease.queries.core.record import QueryOutcome
+
+    record = (await store.read(client.redis, wanted.query)).record
+    if wanted.dry_run:
+        return [f"{len(record.left)} workers of {record.name} get SIGTERM, and SIGKILL after their grace"]
+    stop = EndWanted(QueryOutcome.TERMINATED, f"{who} terminated it")
+    record = await store.change(client.redis, wanted.query, stop, await store.redis_ms(client.redis))
+    return [f"query {record.query} is {record.state.value}"]

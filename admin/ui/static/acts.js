@@ -36,6 +36,7 @@ export const ACTS = {
   publish: { title: "Publish", long: "Publish a message", fields: ["topic", "key", "payload", "headers"], means: "It goes to all groups that read the topic." },
   drain_host: { title: "Drain", long: "Drain a leader host", fields: [], means: "Its leaders go to other hosts, one by one, and it takes none; consumers keep their streams." },
   undrain_host: { title: "Undrain", long: "Undrain a leader host", fields: [], means: "It takes leaders again." },
+  terminate: { title: "Terminate", long: "Terminate a query", fields: [], means: "Its workers get SIGTERM, and SIGKILL after their grace. It is not placed anew." },
   abort_publisher: { title: "Give up", long: "Give a publisher up", fields: ["confirm"], role: "admin", means: "What it staged and has not given up is dropped; the epochs of the others go on." },
 };
 export const OF_GROUP = ["pause", "resume", "rebalance", "drain", "undrain", "move", "release", "step_down", "reset", "delete"];

@@ -8,9 +8,10 @@ import { Home } from "./home.js";
 import { Group, Groups } from "./groups.js";
 import { Space, Spaces } from "./spaces.js";
 import { Catalog, Hosts, Services } from "./places.js";
+import { Queries, Query } from "./queries.js";
 
-const PAGES = { home: Home, groups: Groups, group: Group, spaces: Spaces, space: Space, hosts: Hosts, services: Services, catalog: Catalog };
-const NAV = [["home", "Home"], ["groups", "Groups", "group"], ["spaces", "Spaces", "space"], ["hosts", "Hosts"], ["services", "Services"], ["catalog", "Catalog"]];
+const PAGES = { home: Home, groups: Groups, group: Group, spaces: Spaces, space: Space, queries: Queries, query: Query, hosts: Hosts, services: Services, catalog: Catalog };
+const NAV = [["home", "Home"], ["groups", "Groups", "group"], ["spaces", "Spaces", "space"], ["queries", "Queries", "query"], ["hosts", "Hosts"], ["services", "Services"], ["catalog", "Catalog"]];
 
 function App() {
   const { page, arg, query } = place();

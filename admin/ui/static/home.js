@@ -64,13 +64,13 @@ function Flow({ seen, groups, spaces }) {
   const [publishers, sortedSpaces, sortedGroups, consumers] = columnsOf(seen, groups, spaces);
   const columns = [
     { title: "Publishers", rows: publishers, key: (one) => one.process, link: to("catalog", "publications"), empty: "nobody publishes now",
-      node: (one) => html`<a class="node" href=${to("catalog", "publications", { like: one.process })}><b>${nameOf(one)}</b><small>pid ${one.pid} · ${plural(Object.values(one.publishes).reduce((all, n) => all + n, 0), "topic")}</small></a>` },
+      node: (one) => html`<a class="node" href=${one.query ? to("query", one.query) : to("catalog", "publications", { like: one.process })}><b>${nameOf(one)}</b><small>pid ${one.pid} · ${plural(Object.values(one.publishes).reduce((all, n) => all + n, 0), "topic")}</small></a>` },
     { title: "Spaces", rows: sortedSpaces, key: (one) => one.name, link: to("spaces"), empty: "no spaces",
       node: (one) => html`<a class="node" href=${to("space", one.name)}><b>${one.name}</b><${Spark} points=${store.series.spaces.get(one.name)} width=${56} /><small>${rate(one.rate)} · ${short(one.messages)} kept</small></a>` },
     { title: "Groups", rows: sortedGroups, key: (one) => one.subscription, link: to("groups"), empty: "no groups",
       node: (one) => html`<a class="node" href=${to("group", one.subscription)}><b>${one.subscription}</b><${Spark} points=${store.series.groups.get(one.subscription)} width=${56} /><small><${State} word=${one.state} /> ${rate(one.rate)} · lag ${short(one.lag)}${one.lag > 0 ? ` · ${age(one.lag_seconds)}` : ""}</small></a>` },
     { title: "Consumers", rows: consumers, key: (one) => one.process, link: to("catalog", "borrowers"), empty: "nobody consumes now",
-      node: (one) => html`<a class="node" href=${to("catalog", "borrowers", { like: one.process })}><b>${nameOf(one)}</b><small>pid ${one.pid} · ${plural(Object.values(one.consumes).reduce((all, n) => all + n, 0), "borrower")}</small></a>` },
+      node: (one) => html`<a class="node" href=${one.query ? to("query", one.query) : to("catalog", "borrowers", { like: one.process })}><b>${nameOf(one)}</b><small>pid ${one.pid} · ${plural(Object.values(one.consumes).reduce((all, n) => all + n, 0), "borrower")}</small></a>` },
   ];
   const places = columns.map(({ rows, key }) => new Map(rows.map((row, place) => [key(row), Math.min(place, MOST)])));
   const edges = [];

@@ -11,7 +11,8 @@ const STATES = {
   "paused": ["warn", "‖"], "expired": ["warn", "✕"], "consuming": ["good", "●"], "idle": ["calm", "○"],
   "held": ["good", "●"], "free": ["warn", "○"], "waiting": ["calm", "…"], "finished": ["calm", "✓"],
   "open": ["good", "●"], "pending": ["calm", "…"], "sealed": ["calm", "✓"], "drained": ["warn", "‖"],
-  "alive": ["good", "●"], "running": ["good", "●"], "ended": ["calm", "✓"], "bad": ["bad", "■"], "warn": ["warn", "▲"],
+  "alive": ["good", "●"], "running": ["good", "●"], "placing": ["calm", "…"], "spawning": ["calm", "…"], "ending": ["warn", "…"], "failed": ["bad", "■"],
+  "lost": ["bad", "◇"], "aborted": ["bad", "✕"], "terminated": ["calm", "✕"], "done": ["calm", "✓"], "ended": ["calm", "✓"], "bad": ["bad", "■"], "warn": ["warn", "▲"],
 };
 export const WORST = ["stopped", "no leader", "no consumers", "behind", "paused", "expired", "consuming", "idle"];
 

@@ -40,9 +40,9 @@ const LINKS = {
   subscription: (value) => groupLink(value),
   space: (value) => spaceLink(value),
   stream: (value) => html`<a href=${to("space", spaceOf(value), { tab: "messages", stream: value })}>${value}</a>`,
-  topic: (value, row) => row.space ? spaceLink(row.space, { tab: "messages", topic: value }) && html`<a href=${to("space", row.space, { tab: "messages", topic: value })}>${value}</a>` : value,
+  topic: (value, row) => row.space ? html`<a href=${to("space", row.space, { tab: "messages", topic: value })}>${value}</a>` : value,
   process: (value) => html`<a href=${to("catalog", "borrowers", { like: value })}>${value}</a>`,
-  query: (value) => html`<a href=${to("catalog", "queries", { like: value })}>${value}</a>`,
+  query: (value) => html`<a href=${to("query", value)}>${value}</a>`,
   executor: (value) => html`<a href=${to("catalog", "executors", { like: value })}>${value}</a>`,
   service: (value) => html`<a href=${to("services")}>${value}</a>`,
 };
@@ -51,7 +51,7 @@ function shown(name, value, row) {
   if (value === null || value === undefined || value === "") return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "number") return number(value);
-  if (Array.isArray(value)) return value.map((one) => Array.isArray(one) ? one.join("=") : String(one)).join(" ");
+  if (Array.isArray(value)) return value.map((one) => Array.isArray(one) ? one.join("=") : typeof one === "object" ? Object.values(one).filter((part) => part !== null).join(":") : String(one)).join(" ");
   if (typeof value === "object") return JSON.stringify(value);
   return LINKS[name]?.(value, row) ?? value;
 }

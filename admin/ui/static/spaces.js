@@ -74,7 +74,7 @@ function Whole({ row, seen }) {
       ${row.epochs > 0 ? html`<div><dt>Epochs</dt><dd>${plural(row.epochs, "dimension")}; a publisher is lost after ${duration(row.epochs_timeout_ms)}: ${row.epochs_on_loss}</dd></div>` : ""}
       ${row.collection ? html`<div><dt>Collection</dt><dd>its messages are changes of a multiset</dd></div>` : ""}
       ${row.schema ? html`<div><dt>Columns</dt><dd>${row.schema.columns.map((one) => html`<span class="block"><code>${one.name}</code> ${one.type}${one.nullable ? "" : ", never null"}</span>`)}</dd></div>` : ""}
-      ${row.archive ? html`<div><dt>Archive</dt><dd>${typeof row.archive === "string" ? row.archive : JSON.stringify(row.archive)}</dd></div>` : ""}
+      ${row.archive ? html`<div><dt>Archive</dt><dd>${row.archive.uri}${row.archive.keep_ms === null ? "" : `; ${duration(row.archive.keep_ms)} stay in memory`}${row.archive.keep_bytes === null ? "" : `; ${bytes(row.archive.keep_bytes)} stay in memory`}</dd></div>` : ""}
     </dl>
   </div>
   ${seen === null ? "" : html`<h2>Groups that read it</h2><${Table} label="Groups that read it" columns=${columns} rows=${seen.groups} keyOf=${(one) => one.subscription} empty="No group reads it." sort=${2} down />`}`;

@@ -1,0 +1,212 @@
+"""What the console reads and does on request: a space, its messages, dead letters, queries, publishers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from streamlease.admin.ui import board as boards
+from streamlease.admin.ui import looks, query_looks
+from streamlease.admin.ui.board import Board
+from streamlease.admin.ui.other_acts import asked, do
+from streamlease.agent.client import Client, connect
+from streamlease.protocol.errors import (
+    ActRefused,
+    InvalidInput,
+    InvalidOption,
+    StreamleaseError,
+    UnknownSpace,
+)
+from streamlease.protocol.group_options import GroupOptions
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.queries import store
+from streamlease.queries.core.record import QueryRecord, QueryStage
+from streamlease.queries.store import Write
+from streamlease.registry.dead_letters import DeadLetters, Poisoned
+from tests.catalog.waiting import eventually
+
+QUERY = "00000000000000ab"
+SHARED = SharedSubscription.parse("$shared/desk/calls/#")
+
+
+@pytest.fixture
+async def client(embedded_redis_url: str) -> AsyncIterator[Client]:
+    async with connect(embedded_redis_url, embedded=False) as client:
+        await client.create_space("calls", ["calls/#"], streams=2)
+        yield client
+
+
+async def act(client: Client, **fields: Any) -> list[str]:
+    return await do(client, asked(json.dumps(fields).encode()), "ana@127.0.0.1")
+
+
+async def test_a_message_is_published_looked_at_and_has_neighbours(client: Client) -> None:
+    for payload in ("one", "two", "x" * 5000):
+        said = await act(client, act="publish", topic="calls/a", payload=payload, key="k", headers={"h": "v"})
+    stream, _, offset = said[0].partition("@")
+    assert offset == "2"
+    found = await looks.messages(client, {"space": "calls", "limit": "2"})
+    first, second = found["messages"]
+    assert (first["bytes"], len(first["payload"]["text"]), first["payload"]["cut"]) == (5000, 2000, True)
+    assert (second["payload"], second["headers"]) == (
+        {"text": "two", "cut": False}, [["h", {"text": "v", "cut": False}]],
+    )  # fmt: skip
+    rest = await looks.messages(client, {"space": "calls", "cursor": found["cursor"]})
+    assert [one["payload"]["text"] for one in rest["messages"]] == ["one"]
+    whole = await looks.message(client, {"stream": stream, "offset": "2"})
+    assert (len(whole["payload"]["text"]), whole["before"], whole["after"]) == (5000, 1, None)
+    topics = await looks.topics(client, {"space": "calls", "like": "A"})
+    assert [one["topic"] for one in topics["topics"]] == ["calls/a"]
+    shown = await looks.space(client, {"space": "calls"})
+    assert sum(one["next"] for one in shown["streams"]) == 3
+
+
+async def test_bytes_that_are_no_text_and_typed_columns(client: Client) -> None:
+    await client.create_space("typed", ["typed/#"], schema=pa.schema([("city", pa.string())]))
+    async with client.publisher() as publisher:
+        await publisher.send("calls/a", b"\xff\x00")
+        await publisher.send("calls/a", "é".encode() * 1500)  # cut in the middle of a character
+    texts = [one["payload"] for one in (await looks.messages(client, {"space": "calls"}))["messages"]]
+    assert texts[0]["cut"]
+    assert texts[0]["text"] in ("é" * 1000, "é" * 999)
+    assert texts[1]["base64"] == "/wA="
+    await act(client, act="publish", topic="typed/a", payload='{"city": "Oslo"}')
+    with pytest.raises(InvalidInput, match="the payload is no JSON"):
+        await act(client, act="publish", topic="typed/a", payload="Oslo")
+    (message,) = (await looks.messages(client, {"space": "typed", "text": "oslo"}))["messages"]
+    assert message["values"] == {"city": "Oslo"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        ({"space": "nothing"}, UnknownSpace),
+        ({"space": "calls", "order": "random"}, InvalidOption),
+        ({"space": "calls", "at": "yesterday"}, InvalidOption),
+        ({"space": "calls", "limit": "100000"}, InvalidInput),
+        ({"space": "calls", "cursor": "x"}, InvalidInput),
+    ],
+)
+async def test_bad_questions_are_refused(client: Client, wanted: dict[str, str], error: Any) -> None:
+    with pytest.raises(error):
+        await looks.messages(client, wanted)
+
+
+async def test_a_message_that_is_not_there(client: Client) -> None:
+    with pytest.raises(InvalidInput, match="has no message at offset 7"):
+        await looks.message(client, {"stream": "calls.0.0", "offset": "7"})
+    for wanted in ({"stream": "x", "offset": "0"}, {"stream": "calls.0.0", "offset": "-1"}):
+        with pytest.raises(InvalidInput):
+            await looks.message(client, wanted)
+
+
+async def test_dead_letters_are_shown_and_replayed_once(client: Client) -> None:
+    await client.groups.declare(SHARED, "earliest")
+    async with client.publisher() as publisher:
+        stream, offset = await publisher.send("calls/a", b"bad")
+    options = GroupOptions()
+    await DeadLetters(client.redis).write(Poisoned(SHARED, options, stream, offset, 1, 3, "b1", "ValueError"))
+    wanted = {"subscription": str(SHARED)}
+    (letter,) = (await looks.letters(client, wanted))["letters"]
+    assert (letter["cause"], letter["payload"]["text"]) == ("ValueError", "bad")
+    fields = {"act": "replay", "subscription": str(SHARED), "places": [letter["place"]]}
+    assert "would be published to calls/a again" in (await act(client, **fields, dry_run=True))[0]
+    assert (await looks.letters(client, wanted))["letters"][0]["replayed"] is None
+    assert "is now calls.0." in (await act(client, **fields))[0]
+    assert await act(client, **fields) == ["there is nothing to replay"]
+    assert (await looks.letters(client, wanted))["letters"][0]["replayed"]["by"] == "ana@127.0.0.1"
+    with pytest.raises(InvalidInput, match="is no dead letter"):
+        await act(client, act="replay", subscription=str(SHARED), places=["calls.0.0@9"])
+
+
+async def test_publishers_of_epochs_are_given_up_by_name(client: Client) -> None:
+    await client.create_space("clicks", ["clicks/#"], epochs=1)
+    async with client.epoch_publisher("clicks", "ingest"):
+        shown = await looks.space(client, {"space": "clicks"})
+        assert [one["name"] for one in shown["frontiers"]["publishers"]] == ["ingest"]
+        fields = {"act": "abort_publisher", "space": "clicks", "publisher": "ingest"}
+        assert "is dropped" in (await act(client, **fields, dry_run=True))[0]
+        with pytest.raises(InvalidOption, match="type ingest to confirm"):
+            await act(client, **fields)
+    with pytest.raises(InvalidInput, match="has epochs"):
+        await act(client, act="publish", topic="clicks/a", payload="x")
+
+
+async def test_queries_are_listed_shown_and_terminated(client: Client) -> None:
+    now = await store.redis_ms(client.redis)
+    record = QueryRecord(
+        query=QUERY, name="job", state=QueryStage.PLACING, size=1, who="ana", submitted_at=now
+    )
+    await store.write(client.redis, [Write(0, record)])
+    seen = await query_looks.queries(client, {})
+    assert [(one["query"], one["state"]) for one in seen["queries"]] == [(QUERY, "placing")]
+    shown = await query_looks.query(client, {"query": QUERY})
+    assert (shown["name"], shown["logs"]) == ("job", [])
+    assert "get SIGTERM" in (await act(client, act="terminate", query=QUERY, dry_run=True))[0]
+    await act(client, act="terminate", query=QUERY)
+    shown = await query_looks.query(client, {"query": QUERY})
+    assert (shown["outcome"], shown["reason"]) == ("terminated", "ana@127.0.0.1 terminated it")
+
+
+async def test_the_catalog_is_searched(client: Client) -> None:
+    found = await looks.catalog(client, {"name": "spaces", "like": "CALLS"})
+    assert (found["found"], found["items"][0]["space"]) == (1, "calls")
+    assert (await looks.catalog(client, {"name": "spaces", "like": "x"}))["found"] == 0
+    with pytest.raises(InvalidInput, match="the catalog has no collection"):
+        await looks.catalog(client, {"name": "planets"})
+
+
+async def test_a_host_that_is_not_there_cannot_be_drained(client: Client) -> None:
+    assert "hands its leaders" in (await act(client, act="drain_host", host="h", dry_run=True))[0]
+    with pytest.raises((ActRefused, StreamleaseError)):
+        await act(client, act="drain_host", host="h")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "Invalid JSON"),
+        (b'{"act": "dance"}', "dance"),
+        (b'{"act": "publish"}', "publish needs a topic"),
+        (b'{"act": "publish", "topic": "a", "color": 1}', "color"),
+    ],
+)
+def test_what_is_no_act_is_refused(body: bytes, said: str) -> None:
+    with pytest.raises(InvalidOption, match=said):
+        asked(body)
+
+
+async def test_while_nobody_looks_nothing_is_read(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "LINGER_SECONDS", 0.01)
+    board = Board(client, 0.01)
+    reader = asyncio.create_task(board.run())
+    try:
+        async with asyncio.timeout(30):
+            await board.fresh()
+            assert board.overview is not None
+
+            async def rests() -> bool:
+                return board.resting
+
+            await eventually(rests)
+            number, before = board.number, await commands(client)
+            for _ in range(10):
+                await asyncio.sleep(0.01)  # twenty looks would fit
+            assert (board.number, await commands(client)) == (number, before + 1)
+            assert board.trouble is None, "to rest is no trouble"
+            await client.create_space("late", ["late/#"])
+            await board.fresh()
+            assert "late" in [space.name for space in board.overview.spaces]
+    finally:
+        reader.cancel()
+
+
+async def commands(client: Client) -> int:
+    """How many commands the server has run so far, this one left out of none."""
+    redis: Any = client.redis
+    return int((await redis.info("stats"))["total_commands_processed"])
