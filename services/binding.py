@@ -28,6 +28,7 @@ from streamlease.services.core.frames import (
     refusal_head,
 )
 from streamlease.services.handlers import TypedHandler
+from streamlease.services.metrics import ServiceCounts
 from streamlease.services.outbox import Outbox, Outgoing
 
 LARGEST_ANSWER = 1024 * 1024
@@ -71,6 +72,7 @@ class Binding:
         """By caller and its number: the task, and when the caller gives up (ms of the clock of Redis)."""
         self._idle = asyncio.Event()
         self._idle.set()
+        self._counts = ServiceCounts(service)
 
     def __len__(self) -> int:
         """How many requests are at work."""
@@ -80,24 +82,29 @@ class Binding:
         """Begin with a request whose caller waits for so long."""
         handler = self.handlers.get(frame.name)
         if self.leaving:
-            refuse(self._outbox, sender, frame.call, REFUSED_LEAVING, "it ends", seconds)
+            self._refuse(sender, frame.call, REFUSED_LEAVING, "it ends", seconds)
         elif handler is None:
             why = f"it takes no {frame.name}: it takes {', '.join(sorted(self.handlers))}"
-            refuse(self._outbox, sender, frame.call, REFUSED_TYPE, why, seconds)
+            self._refuse(sender, frame.call, REFUSED_TYPE, why, seconds)
         elif handler.shapes.request.fingerprint not in (frame.own, frame.judged):
             why = (
                 f"{frame.name} has another type there: fingerprints {frame.own} of the request, "
                 f"{handler.shapes.request.fingerprint} of the handler"
             )
-            refuse(self._outbox, sender, frame.call, REFUSED_TYPE, why, seconds)
+            self._refuse(sender, frame.call, REFUSED_TYPE, why, seconds)
         elif len(self._running) >= self._limit:
             why = f"{self._limit} requests are at work there, and it takes no more: try again later"
-            refuse(self._outbox, sender, frame.call, REFUSED_BUSY, why, seconds)
+            self._refuse(sender, frame.call, REFUSED_BUSY, why, seconds)
         else:
             until = self._loop.time() + seconds + BEHIND_SECONDS
             task = self._loop.create_task(self._work(handler, sender, frame, until))
             self._running[sender, frame.call] = task, frame.expires
+            self._counts.running.inc()
             self._idle.clear()
+
+    def _refuse(self, sender: str, call: int, reason: str, why: str, seconds: float) -> None:
+        self._counts.other(reason)
+        refuse(self._outbox, sender, call, reason, why, seconds)
 
     def cancel(self, sender: str, call: int) -> bool:
         """The caller wants no answer any more; whether that was at work here."""
@@ -136,30 +143,37 @@ class Binding:
 
     async def _work(self, handler: TypedHandler, sender: str, frame: RequestFrame, until: float) -> None:
         """The task of one request: it never raises."""
+        began = self._loop.time()
         try:
             if self._has_lapsed():
+                self._counts.other("late")
                 return  # the process stood still before it came to this
-            head, payload = await self._answer(handler, frame)
+            head, payload, answered = await self._answer(handler, frame)
+            count = self._counts.answered if answered else self._counts.failed
+            count(self._loop.time() - began)
             self._outbox.post(keys.answers(sender), Outgoing(head, payload, until, tries=ANSWER_TRIES))
         except asyncio.CancelledError:
             task = asyncio.current_task()
+            self._counts.other("cancelled")
             if task is None or not task.cancelling():
                 head, payload = self._failed(handler, frame, asyncio.CancelledError("nobody asked for it"))
                 self._outbox.post(keys.answers(sender), Outgoing(head, payload, until, tries=ANSWER_TRIES))
             # Otherwise who cancelled it has told the caller, or is the caller.
         finally:
             del self._running[sender, frame.call]
+            self._counts.running.dec()
             if not self._running:
                 self._idle.set()
 
-    async def _answer(self, handler: TypedHandler, frame: RequestFrame) -> tuple[bytes, bytes]:
+    async def _answer(self, handler: TypedHandler, frame: RequestFrame) -> tuple[bytes, bytes, bool]:
+        """Head and payload of the answer, and whether it is none of failure."""
         try:
             request = handler.request.__pydantic_validator__.validate_json(frame.payload)
         except ValidationError as invalid:
             first = invalid.errors(include_url=False, include_context=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"]))
             why = f"{handler.name} does not take the request: {place}: {first['msg']}"
-            return refusal_head(frame.call, REFUSED_TYPE), why.encode()
+            return refusal_head(frame.call, REFUSED_TYPE), why.encode(), False
         try:
             answer = await handler.work(request)
             if type(answer) is not handler.answer and not isinstance(answer, handler.answer):
@@ -167,11 +181,11 @@ class Binding:
             payload: bytes = handler.answer.__pydantic_serializer__.to_json(answer, by_alias=True)
             if len(payload) > LARGEST_ANSWER:
                 raise ValueError(f"its answer has {len(payload)} bytes: at most {LARGEST_ANSWER}")
-            return answer_head(frame.call, handler.shapes.answer.fingerprint), payload
+            return answer_head(frame.call, handler.shapes.answer.fingerprint), payload, True
         except ServiceError as error:
-            return failure_head(frame.call), self._told(handler, error)
+            return failure_head(frame.call), self._told(handler, error), False
         except Exception as error:
-            return self._failed(handler, frame, error)
+            return *self._failed(handler, frame, error), False
 
     def _failed(
         self, handler: TypedHandler, frame: RequestFrame, error: BaseException

@@ -32,6 +32,7 @@ from streamlease.protocol.errors import (
     TypeMismatch,
 )
 from streamlease.protocol.ids import check_name
+from streamlease.services import metrics
 from streamlease.services.asking import Asked, Asking, indefinite
 from streamlease.services.core.frames import (
     REFUSED_BUSY,
@@ -89,6 +90,24 @@ class Caller:
     ) -> A:
         """As of `ClientServices.call`, with `seconds` for the answer."""
         check_name("a service", service)
+        began, outcome = self._loop.time(), "answered"
+        try:
+            return await self._call(service, request, answer, error, wait, seconds)
+        except BaseException as raised:
+            outcome = type(raised).__name__
+            raise
+        finally:
+            metrics.called(service, outcome, self._loop.time() - began)
+
+    async def _call(
+        self,
+        service: str,
+        request: BaseModel,
+        answer: type[A],
+        error: type[BaseModel] | None,
+        wait: float,
+        seconds: float,
+    ) -> A:
         _check_seconds("wait", wait, 0.0)
         _check_seconds("timeout", seconds, 0.001)
         if not isinstance(request, BaseModel):

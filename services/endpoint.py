@@ -40,7 +40,7 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.ids import random_token
-from streamlease.services import keys
+from streamlease.services import keys, metrics
 from streamlease.services.binding import Binding, refuse
 from streamlease.services.caller import Caller
 from streamlease.services.core.frames import (
@@ -349,6 +349,7 @@ class Endpoint:
                 self.damaged += 1
             elif lapsed or frame.expires <= redis_ms:
                 self.dropped += 1
+                metrics.LATE.inc()
             else:
                 seconds = (frame.expires - redis_ms) / 1000
                 binding = self._bindings.get(frame.service)
