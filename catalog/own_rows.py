@@ -2,7 +2,8 @@
 
 A process has one lease for all that it made, renewed by a script every few seconds, which also removes what
 others made whose lease is over. A process that was cut off for longer than its lease finds it over, and
-makes all of it anew: it is itself again, under the same name.
+makes all of it anew: it is itself again, under the same name. So does one of whose last write Redis lost the
+mark, as in a failover.
 
 Rows are written behind the caller's back, together with what comes meanwhile, unless somebody waits for them.
 """
@@ -58,6 +59,9 @@ class OwnRows:
         """What changed and was not written yet; empty text: it is to be removed."""
         self._topics: dict[tuple[str, str], None] = {}
         """Topics to be noted, with their spaces first."""
+        self._noted: dict[tuple[str, str], None] = {}
+        self._mark = ""
+        """Of what was written last; empty: nothing stands, or it is not known what."""
         self._changed = asyncio.Event()
         self._written = 0
         self._wanted = 0
@@ -107,11 +111,13 @@ class OwnRows:
         await self._tasks.close()
         if started:
             with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
-                await self._run_script([], ttl=0.0)
+                await change_rows(self._redis, self.process, 0)
                 await self._note()
         self._rows.clear()
         self._due.clear()
         self._topics.clear()
+        self._noted.clear()
+        self._mark = ""
 
     def _change(self, collection: str, key: str, text: str) -> None:
         self._due.pop((collection, key), None)  # what changes last is written last
@@ -125,20 +131,20 @@ class OwnRows:
             self._tasks.start("lease", self._run(), endless=True)
 
     async def _run(self) -> None:
-        failures, known = 0, False
+        failures = 0
         clock = asyncio.get_running_loop().time
         while True:
             self._changed.clear()
             wanted, began = self._wanted, clock()
             try:
-                known = await self._write(known)
+                stands = await self._write()
                 await self._note()
                 failures = 0
             except (StoreUnavailable, StoreRefused, Indefinite):
                 failures = min(failures + 1, 6)
                 await asyncio.sleep(0.05 * 2**failures * random.uniform(0.5, 1.0))
                 continue
-            if known and not self._due:
+            if stands and not self._due:
                 self._written = wanted
                 async with self._settled:
                     self._settled.notify_all()
@@ -147,16 +153,21 @@ class OwnRows:
             if self._due:
                 await asyncio.sleep(max(0.0, began + GATHER_SECONDS - clock()))
 
-    async def _write(self, known: bool) -> bool:
-        """Renew the lease and write what is due; all of it if the lease was over. Whether it stands."""
-        if not known:
+    async def _write(self) -> bool:
+        """Renew the lease and write what is due; all of it if it does not stand any more. Whether it does."""
+        if not self._mark:
+            self._topics = {**self._noted, **self._topics}
             self._due = {
                 **dict.fromkeys((one for one in self._due if one not in self._rows), ""),
                 **self._rows,
             }
         batch = dict([*self._due.items()][:MOST_TOGETHER])
         changes = [part for (collection, key), text in batch.items() for part in (collection, key, text)]
-        if not await self._run_script(changes, ttl=self._ttl, anew=not known):
+        mark = secrets.token_hex(4) if changes or not self._mark else self._mark
+        own, former = (self._redis, self.process, round(self._ttl * 1000)), self._mark
+        stands = await change_rows(*own, changes, former=former, mark=mark, query=self._query)
+        self._mark = mark if stands else ""
+        if not stands:
             return False
         for one, text in batch.items():
             if self._due.get(one) == text:
@@ -168,10 +179,7 @@ class OwnRows:
             await note_topics(self._redis, some)
             for one in some:
                 self._topics.pop(one, None)
-
-    async def _run_script(self, changes: list[str], *, ttl: float, anew: bool = False) -> bool:
-        ms = round(ttl * 1000)
-        return await change_rows(self._redis, self.process, ms, changes, anew=anew, query=self._query)
+                self._noted[one] = None
 
     def _failed(self, name: str, error: StreamleaseError) -> None:
         self._defect = error

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from streamlease.catalog.own_query import OwnQuery
 from streamlease.protocol.errors import QueryRefused
-from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, REFUSED, TOKENS, rows
+from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, REFUSED, TOKENS, WRITTEN, rows
 from streamlease.streams.redis.connection import Argument, AsyncRedis
 from streamlease.streams.redis.scripts import load_script
 
@@ -20,9 +20,10 @@ async def change_rows(
     redis: AsyncRedis,
     process: str,
     lease_ms: int,
-    changes: Sequence[str],
+    changes: Sequence[str] = (),
     *,
-    anew: bool,
+    former: str = "",
+    mark: str = "",
     query: OwnQuery | None = None,
 ) -> bool:
     """Renew the lease of a process, and change its rows.
@@ -30,19 +31,20 @@ async def change_rows(
     Args:
         lease_ms: 0: it leaves, with all that it made.
         changes: collection, key, row (empty: it goes), and so on.
-        anew: change them even if the lease was over.
+        former: the mark of what it wrote last; empty: it makes all of it anew.
+        mark: that of what it writes now.
         query: that the process is of, as the rows say.
 
     Returns:
-        Whether they were changed.
+        Whether they were changed; they are not if the lease was over, or Redis lost what was written last.
 
     Raises:
         QueryRefused: the process has not the token of the query.
         StoreUnavailable, StoreRefused, Indefinite.
     """
-    names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE), TOKENS, REFUSED]
-    arguments: list[Argument] = [process, lease_ms, CATALOG.told, " ".join(MADE), int(anew)]
-    arguments += [*(query or ("", "")), f"pid {os.getpid()} on {socket.gethostname()}", *changes]
+    names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE), TOKENS, REFUSED, WRITTEN]
+    arguments: list[Argument] = [process, lease_ms, CATALOG.told, " ".join(MADE), former]
+    arguments += [*(query or ("", "")), f"pid {os.getpid()} on {socket.gethostname()}", mark, *changes]
     done = int(await _PROCESS.run(redis, names, arguments))
     if done == _REFUSED and query is not None:
         raise QueryRefused(
@@ -57,4 +59,4 @@ async def remove_what_is_over(redis: AsyncRedis) -> None:
     Raises:
         StoreUnavailable, StoreRefused, Indefinite.
     """
-    await change_rows(redis, "", 0, [], anew=False)
+    await change_rows(redis, "", 0)

@@ -2,20 +2,20 @@
 -- lease is over leaves with them.
 -- KEYS[1] processes (zset: process -> until, ms)  KEYS[2] owned (zset)  KEYS[3] changes
 -- KEYS[4...] rows (hashes) of the collections that ARGV[4] names, and behind them:
--- digests of the tokens of queries (hash)  refusals (stream)
+-- digests of the tokens of queries (hash)  refusals (stream)  written (hash: process -> mark)
 -- ARGV[1] process  ARGV[2] for how many ms its lease holds; 0: it leaves with all that it made
 -- ARGV[3] channel  ARGV[4] the collections, with spaces between
--- ARGV[5] 1: it makes all of it anew if its lease was over; 0: nothing is changed then
+-- ARGV[5] the mark of what it wrote last; empty: it makes all of it anew
 -- ARGV[6] the query that it is of  ARGV[7] the token of that; both empty: it is of none
--- ARGV[8] who it is, for refusals
--- ARGV[9...] collection, key, row (empty: remove it), ...
--- Replies: 1 done; 0 its lease was over: nothing was changed for it; 2 the token is not that of the query: nothing
+-- ARGV[8] who it is, for refusals  ARGV[9] the mark of what it writes now
+-- ARGV[10...] collection, key, row (empty: remove it), ...
+-- Replies: 1 done; 0 its lease was over, or Redis lost what it wrote last: nothing was changed for it; 2 the token is not that of the query: nothing
 -- was changed
 -- include: streamlease.streams.catalog/tell
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = tonumber(ARGV[2])
-if not ttl or #ARGV % 3 ~= 2 or #ARGV < 8 then
+if not ttl or #ARGV % 3 ~= 0 or #ARGV < 9 then
   return redis.error_reply('ERR process: the lease must be a number, and changes come in threes')
 end
 local rows, place = {}, 4
@@ -23,8 +23,8 @@ for name in string.gmatch(ARGV[4], '%S+') do
   rows[name] = KEYS[place]
   place = place + 1
 end
-local adds = false
-for i = 9, #ARGV, 3 do
+local written, adds = KEYS[place + 2], false
+for i = 10, #ARGV, 3 do
   adds = adds or ARGV[i + 2] ~= ''
   if not rows[ARGV[i]] then
     return redis.error_reply('ERR process: no collection ' .. ARGV[i])
@@ -63,6 +63,7 @@ local function forget(process, most)
   end
   if not most or #owned < most then
     redis.call('ZREM', KEYS[1], process)
+    redis.call('HDEL', written, process)
   end
 end
 
@@ -79,11 +80,16 @@ if ttl == 0 then
   forget(ARGV[1])
   return 1
 end
-if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and ARGV[5] == '0' then
+if ARGV[5] == '' then
+  forget(ARGV[1])
+elseif not redis.call('ZSCORE', KEYS[1], ARGV[1]) or redis.call('HGET', written, ARGV[1]) ~= ARGV[5] then
   return 0
 end
+if ARGV[9] ~= ARGV[5] then
+  redis.call('HSET', written, ARGV[1], ARGV[9])
+end
 redis.call('ZADD', KEYS[1], string.format('%.0f', now + ttl), ARGV[1])
-for i = 9, #ARGV, 3 do
+for i = 10, #ARGV, 3 do
   local name, key, row = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if row == '' then
     remove(ARGV[1], name, key)

@@ -16,6 +16,7 @@ and, of what processes have made, in the home `{catalog}`::
     sl:{catalog}:rows:NAME    hash    PROCESS/KEY -> row as JSON
     sl:{catalog}:processes    zset    process -> until when its lease holds (ms of the Redis clock)
     sl:{catalog}:owned        zset    PROCESS/NAME/KEY, all with score 0: what each process has made
+    sl:{catalog}:written      hash    process -> mark of what it wrote last: Redis has it, or lost some of it
 
 and, of the queries that processes say they are of::
 
@@ -31,6 +32,7 @@ TOPICS = "sl:{spaces}:topics"
 TOPICS_ORDER = "sl:{spaces}:topics:order"
 PROCESSES = "sl:{catalog}:processes"
 OWNED = "sl:{catalog}:owned"
+WRITTEN = "sl:{catalog}:written"
 
 TOKENS = "sl:{catalog}:queries:tokens"
 REFUSED = "sl:{catalog}:queries:refused"

@@ -13,7 +13,19 @@ from streamlease.agent.client import Client
 from streamlease.catalog.own_rows import OwnRows
 from streamlease.protocol.errors import InvalidOption, InvalidTopic, StreamleaseError, TopicNotFound
 from streamlease.streams.catalog.changes import BEGINNING, Owners, changes_behind, list_rows
-from streamlease.streams.catalog.keys import CATALOG, MADE, OWNED, PROCESSES, REFUSED, TOKENS, rows
+from streamlease.streams.catalog.keys import (
+    CATALOG,
+    MADE,
+    OWNED,
+    PROCESSES,
+    REFUSED,
+    TOKENS,
+    TOPICS,
+    TOPICS_ORDER,
+    WRITTEN,
+    rows,
+)
+from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces import published_topics as topics_module
@@ -45,7 +57,9 @@ async def test_a_row_stands_with_what_it_says_of_the_process_and_leaves_with_it(
     assert await listed(redis) == {f"{other.process}/scorer"}
     assert await listed(redis, "executors") == set()
     await other.close()
-    assert await ask(redis, [("EXISTS", PROCESSES, OWNED, *map(rows, MADE))]) == [0], "nothing is left over"
+    assert await ask(redis, [("EXISTS", PROCESSES, OWNED, WRITTEN, *map(rows, MADE))]) == [0], (
+        "nothing is left over"
+    )
 
 
 async def test_a_row_changes_and_goes_and_each_change_is_told_once(redis: AsyncRedis) -> None:
@@ -112,6 +126,48 @@ async def test_a_process_that_was_cut_off_is_itself_again(redis: AsyncRedis) -> 
     await other.close()
 
 
+async def test_what_a_failover_lost_of_its_rows_is_made_anew(redis: AsyncRedis) -> None:
+    """Its lease was renewed long before, so it stands; only what it wrote last is gone."""
+    await ask(redis, [("HSET", SPACE_DEFINITIONS, "s", "{}")])
+    own = OwnRows(redis, beat_seconds=0.02)
+    own.put(NAME, "kept", {"load": 1})
+    own.put(NAME, "gone", {})
+    await own.settled()
+    (before,) = await ask(redis, [("HGET", WRITTEN, own.process)])
+    (row,) = await ask(redis, [("HGET", rows(NAME), f"{own.process}/kept")])
+    own.put(NAME, "kept", {"load": 2})
+    own.put(NAME, "lost", {})
+    own.remove(NAME, "gone")
+    own.note_topic("s", "s/1")
+    await own.settled()
+
+    async def noted() -> bool:
+        return (await known_topics(redis, "s")).topics == ["s/1"]
+
+    async def written() -> dict[bytes, bytes]:
+        (flat,) = await ask(redis, [("HGETALL", rows(NAME))])
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    await eventually(noted)
+    wanted = await written()
+    lost = [
+        ("HSET", WRITTEN, own.process, before),
+        ("HSET", rows(NAME), f"{own.process}/kept", row),
+        ("HSET", rows(NAME), f"{own.process}/gone", row),
+        ("ZADD", OWNED, 0, f"{own.process}/{NAME}/gone"),
+        ("HDEL", rows(NAME), f"{own.process}/lost"),
+        ("ZREM", OWNED, f"{own.process}/{NAME}/lost"),
+        ("DEL", TOPICS, TOPICS_ORDER),
+    ]
+    await ask(redis, lost)
+
+    async def back() -> bool:
+        return await written() == wanted and await noted()
+
+    await eventually(back)
+    await own.close()
+
+
 async def test_rows_are_written_when_redis_answers_again(redis: AsyncRedis) -> None:
     own = OwnRows(redis)
     await ask(redis, [("SET", PROCESSES, "no zset")])
@@ -127,9 +183,23 @@ async def test_rows_are_written_when_redis_answers_again(redis: AsyncRedis) -> N
 
 @pytest.mark.parametrize("changes", [["services", "a"], ["nothing", "a", "{}"]])
 async def test_the_script_checks_before_it_writes(redis: AsyncRedis, changes: list[str]) -> None:
-    names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE), TOKENS, REFUSED]
+    names = [PROCESSES, OWNED, CATALOG.changes, *map(rows, MADE), TOKENS, REFUSED, WRITTEN]
     script = load_script("streamlease.catalog", "process")
-    arguments = ["p", 1000, CATALOG.told, " ".join(MADE), 1, "", "", "", "services", "good", "{}", *changes]
+    arguments = [
+        "p",
+        1000,
+        CATALOG.told,
+        " ".join(MADE),
+        "",
+        "",
+        "",
+        "",
+        "m",
+        "services",
+        "good",
+        "{}",
+        *changes,
+    ]
     with pytest.raises(Exception, match=r"threes|no collection") as caught:
         await script.run(redis, names, arguments)
     assert not isinstance(caught.value, ResponseError)

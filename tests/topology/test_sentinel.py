@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import streamlease
-from streamlease.protocol.errors import Fenced, Indefinite, StreamleaseError
+from streamlease.catalog.own_rows import OwnRows
+from streamlease.protocol.errors import CatalogTruncated, Fenced, Indefinite, StreamleaseError
 from streamlease.registry import leadership
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
@@ -125,6 +126,42 @@ async def test_what_memory_lost_is_told(sentinels: Sentinels) -> None:
         assert (caught.value.asked, caught.value.oldest) == (10, 20)
         assert payloads(await log.read(stream, 20)) == [b"20"]
     await client.aclose()
+
+
+async def test_the_catalog_is_told_what_memory_lost_and_processes_show_it_anew(sentinels: Sentinels) -> None:
+    async with (
+        streamlease.connect(sentinels.url) as client,
+        client.catalog("services") as services,
+        client.catalog("spaces") as spaces,
+    ):
+        own = OwnRows(client.redis, beat_seconds=0.2)
+        own.put("services", "kept", {"service": "kept", "server": "1"})
+        await client.create_space("kept", ["kept/#"])
+        await own.settled()
+        await asyncio.to_thread(in_step, sentinels)
+        sentinels.replica.pause()
+        Cluster.run(sentinels.primary, "CLIENT", "KILL", "TYPE", "replica")  # what comes now reaches none
+        own.put("services", "lost", {"service": "lost", "server": "1"})
+        await client.create_space("lost", ["lost/#"])
+        while len(services.items) < 2 or len(spaces.items) < 2:
+            await anext(services if len(services.items) < 2 else spaces)
+        start = spaces.at
+        sentinels.primary.kill()
+        sentinels.replica.resume()
+        await asyncio.to_thread(sentinels.wait_for_failover)
+        gone = await anext(spaces)
+        assert (getattr(gone.item, "space", None), gone.diff) == ("lost", -1)
+        await asyncio.to_thread(sentinels.wait_for_new_clients)
+        async with streamlease.connect(sentinels.url) as other:
+            with pytest.raises(CatalogTruncated, match="or Redis lost it"):
+                async with other.catalog("spaces", start=start):
+                    pass
+            async with other.catalog("services") as anew, asyncio.timeout(60):
+                while len(anew.items) < 2:
+                    await anext(anew)
+                while services.items != anew.items:
+                    await anext(services)
+        await own.close()
 
 
 async def test_rows_that_a_sink_staged_are_lost_before_its_commit(sentinels: Sentinels) -> None:
