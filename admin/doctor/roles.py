@@ -69,7 +69,8 @@ _CONNECTION = frozenset({"ping", "select", "info", "time", "command|info", "clus
 _LOOK = frozenset(
     {
         "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hmget", "sismember", "smembers",
-        "type", "xinfo|stream", "xlen", "xrange", "xread", "xrevrange", "zcard",
+        "type", "xinfo|consumers", "xinfo|groups", "xinfo|stream", "xlen", "xpending", "xrange",
+        "xread", "xrevrange", "zcard",
         "zrangebylex", "zrangebyscore", "zscore", "evalsha", "script|load", "subscribe", "unsubscribe",
     }
 )  # fmt: skip
