@@ -17,6 +17,7 @@ leases are over, and all executors are there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -43,7 +44,7 @@ from streamlease.protocol.ids import check_name, random_token
 from streamlease.queries import files, keys, store, submitting
 from streamlease.queries.core.machine import Event, WorkerExited, WorkersLost, WorkerStarted
 from streamlease.queries.core.record import QueryRecord, QueryStage
-from streamlease.queries.core.signed_orders import Job, Order, check_order, token_of
+from streamlease.queries.core.signed_orders import Job, Order, check_order, said_by, token_of
 from streamlease.queries.store import ExecutorRow, SeenQueries
 from streamlease.registry.spawn_jobs import SpawnWorkers
 from streamlease.streams.redis.connection import AsyncRedis
@@ -220,8 +221,10 @@ class Executor:
     async def _rounds(self) -> None:
         while True:
             self._wake.clear()
+            self._touch(".alive")
             try:
                 await self._round()
+                self._touch(".ready")
             except _UNANSWERED as error:
                 self._others.begin_anew()
                 log.warning("executor %s: %s", self._config.name, error)
@@ -233,6 +236,11 @@ class Executor:
             except TimeoutError:
                 pass
             await asyncio.sleep(GATHER_SECONDS)
+
+    def _touch(self, name: str) -> None:
+        """For probes: how long ago that was, they see by the file's time."""
+        with contextlib.suppress(OSError):
+            (self._config.folder / name).touch()
 
     async def _round(self) -> None:
         sent = clock()
@@ -319,7 +327,7 @@ class Executor:
             self._taken[spawn.signature] = order.until
             record = (await store.read(self._redis, order.query)).record
         except (QueryRefused, UnknownQuery) as error:
-            log.error("an order is refused, nothing of it was run: %s; %s", error, _said(spawn.order))
+            log.error("an order is refused, nothing of it was run: %s; %s", error, said_by(spawn.order))
             return
         except _UNANSWERED as error:
             log.warning("executor %s takes no order for a moment: %s", self._config.name, error)
@@ -382,15 +390,3 @@ class Executor:
         if not self._leaving:
             await self._tell(query, WorkerExited(worker, life, end.exit, end.why, end.lapsed))
         self._wake.set()
-
-
-def _said(text: str) -> str:
-    """What an order that is not believed says of itself."""
-    try:
-        order = Order.model_validate_json(text, strict=False)
-        who = Job.model_validate_json(order.job, strict=False).who
-    except ValueError:
-        return "it cannot be read"
-    return (
-        f"it says that it is of query {ascii(order.query)[1:-1][:40]}, submitted by {ascii(who)[1:-1][:80]}"
-    )

@@ -87,10 +87,12 @@ class GuardedProgram:
             self._signal(SIGNALS[self._guard.state])
 
     def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._program.pid, number)
         if number is signal.SIGKILL:
             self._clear()
+            return
+        # The program alone: it ends what it has started in its own order, as a driver does with its JVM.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self._program.pid, number)
 
     def _clear(self) -> None:
         """Kill what the program has left behind, wherever it went."""

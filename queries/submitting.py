@@ -108,7 +108,8 @@ async def place_query(redis: Redis, queue: redis_py.Redis, key: bytes, query: st
         if found is None or found.record.state is not QueryStage.PLACING:
             return (await read(redis, query)).record  # somebody else was quicker
         executors = _shuffled.sample(seen.executors, len(seen.executors))
-        workers = place(job, executors, booked_by(one.record for one in seen.queries.values()))
+        booked = booked_by(one.record for one in seen.queries.values())
+        workers = place(job, executors, booked, anew=found.record.former is not None)
         until = seen.at + job.spawn_ms
         record = step(found.record, WorkersPlaced(workers, until), seen.at)
         digest = token_digest(token_of(key, query))

@@ -245,3 +245,15 @@ def permit_for(key: bytes, query: str, until: int) -> str:
     """A permit, as it stands in Redis."""
     text = Permit(query=query, until=until).text
     return f"{sign(key, 'permit', text)} {text}"
+
+
+def said_by(text: str) -> str:
+    """What an order that is not believed says of itself."""
+    try:
+        order = Order.model_validate_json(text, strict=False)
+        who = Job.model_validate_json(order.job, strict=False).who
+    except ValueError:
+        return "it cannot be read"
+    return (
+        f"it says that it is of query {ascii(order.query)[1:-1][:40]}, submitted by {ascii(who)[1:-1][:80]}"
+    )

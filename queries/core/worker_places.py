@@ -43,16 +43,19 @@ def booked_by(records: Iterable[QueryRecord]) -> dict[str, Booked]:
     return {life: Booked(count, frozenset(ports.get(life, ()))) for life, count in slots.items()}
 
 
-def place(job: Job, executors: Sequence[ExecutorSeen], booked: Mapping[str, Booked]) -> tuple[Worker, ...]:
+def place(
+    job: Job, executors: Sequence[ExecutorSeen], booked: Mapping[str, Booked], *, anew: bool = False
+) -> tuple[Worker, ...]:
     """The workers of a job, each on an executor with a free slot, and with a port if there are several.
 
     Args:
         executors: in the order in which they are to be taken, each again and again; shuffled for `random`.
+        anew: in place of a query that was lost: of those that were named, some may be dead.
 
     Raises:
         NoExecutor: what is missing.
     """
-    places = [_Place(one, booked.get(one.life)) for one in _wanted(job, executors)]
+    places = [_Place(one, booked.get(one.life)) for one in _wanted(job, executors, anew)]
     workers = []
     for number in range(job.workers):
         if job.placement == "pinned":
@@ -89,14 +92,15 @@ class _Place:
         return self.ports.pop(0) if with_port else None
 
 
-def _wanted(job: Job, executors: Sequence[ExecutorSeen]) -> list[ExecutorSeen]:
+def _wanted(job: Job, executors: Sequence[ExecutorSeen], anew: bool) -> list[ExecutorSeen]:
     if not executors:
         raise NoExecutor(
             "there is no executor: start one with 'streamlease executor', with the same submit key"
         )
     by_name = {one.executor: one for one in executors}
+    any_will_do = anew and job.placement == "random" and any(name in by_name for name in job.on)
     for name in job.on:
-        if name not in by_name:
+        if name not in by_name and not any_will_do:
             near = difflib.get_close_matches(name, by_name, 3, 0.0)
             raise NoExecutor(
                 f"there is no executor {ascii(name)[:80]}: the nearest names are {', '.join(near)}"

@@ -80,6 +80,14 @@ KINDS = {
         *["ServiceMonitor"] * 3,
         "StatefulSet",
     ],
+    "executors": [
+        *ALWAYS,
+        "NetworkPolicy",
+        "Pod",
+        "PodDisruptionBudget",
+        "Service",
+        "StatefulSet",
+    ],
     "tls": [*ALWAYS, *SPARK, "Deployment", "NetworkPolicy", "Service"],
     "trial": [
         *ALWAYS,

@@ -259,6 +259,15 @@ def test_pinned_workers_are_where_they_belong_and_labels_choose() -> None:
     assert sorted((one.executor, one.port) for one in chosen) == [("a", 7001), ("c", 7000), ("c", 7001)]
 
 
+def test_a_query_that_is_placed_anew_goes_to_those_that_are_left() -> None:
+    named = job(on=("a", "b"))
+    with pytest.raises(NoExecutor, match="there is no executor 'a'"):
+        place(named, [executor("b")], {})
+    assert [one.executor for one in place(named, [executor("b"), executor("c")], {}, anew=True)] == ["b"]
+    with pytest.raises(NoExecutor, match="there is no executor 'a'"):
+        place(named, [executor("c")], {}, anew=True)
+
+
 # -- what is signed ------------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,19 @@
 {{- printf "%s-mqtt" (include "streamlease.fullname" . | trunc 43 | trimSuffix "-") -}}
 {{- end -}}
 
+{{/* Full name of the executors' objects; room is left for a number, and the hash that is a label of their pods. */}}
+{{- define "streamlease.executorName" -}}
+{{- printf "%s-executor" (include "streamlease.fullname" . | trunc 39 | trimSuffix "-") -}}
+{{- end -}}
+
+{{- define "streamlease.executorImage" -}}
+{{- $image := .Values.executors.image -}}
+{{- $tag := $image.tag | default .Values.image.tag | default .Chart.AppVersion -}}
+{{- $repository := default .Values.image.repository $image.repository -}}
+{{- $digest := $image.digest | default (ternary .Values.image.digest "" (and (empty $image.tag) (empty $image.repository))) -}}
+{{- include "streamlease.imageReference" (dict "repository" $repository "tag" $tag "digest" $digest "pinned" .Values.requireDigests) -}}
+{{- end -}}
+
 {{/* The port of the broker in mqttBridge.url. */}}
 {{- define "streamlease.brokerPort" -}}
 {{- $url := .Values.mqttBridge.url | trimSuffix "/" -}}
@@ -105,10 +118,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 
 {{/* The one variable that says where Redis is. values.schema.json sees to it that exactly one source is given.
-Argument: dict "root" $ "key" NAME, the name of the value with the key of this pod's own user in the Secret. */}}
+Argument: dict "root" $ "key" NAME, the name of the value with the key of this pod's own user in the Secret; "name" of
+the variable, if it is another one. */}}
 {{- define "streamlease.redisEnv" -}}
 {{- $redis := .root.Values.redis -}}
-- name: STREAMLEASE_REDIS_URL
+- name: {{ .name | default "STREAMLEASE_REDIS_URL" }}
   {{- if $redis.trial }}
   valueFrom:
     secretKeyRef:
