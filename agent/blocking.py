@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from streamlease.agent import client as asynchronous
 from streamlease.agent.blocking_groups import Batch, EpochGroupSubscription, EpochPart, Subscription, next_of
+from streamlease.agent.collections.catalog_messages import CatalogMessages
 from streamlease.agent.collections.collection import Collection as AsyncCollection
 from streamlease.agent.epochs.epoch_items import EpochItem
 from streamlease.agent.epochs.epoch_reading import EpochSubscription as AsyncEpochSubscription
@@ -32,6 +33,9 @@ from streamlease.agent.handover import Publisher
 from streamlease.agent.listening import PlainSubscription as AsyncPlainSubscription
 from streamlease.agent.loop import LoopThread, ManagerBridge, opening, waiting
 from streamlease.agent.selecting import PlainBatch
+from streamlease.catalog.feed import CatalogChange
+from streamlease.catalog.followed import Catalog as AsyncCatalog
+from streamlease.catalog.items import CatalogItem
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.services.service import Serving as AsyncServing
 from streamlease.streams.collections.core.multiset import Change, Item
@@ -54,6 +58,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "Batch",
+    "Catalog",
     "Client",
     "EpochGroupSubscription",
     "EpochPart",
@@ -67,7 +72,7 @@ __all__ = [
 ]
 
 
-class PlainSubscription(ManagerBridge[AsyncPlainSubscription]):
+class PlainSubscription(ManagerBridge[AsyncPlainSubscription | CatalogMessages]):
     """``client.listen(...)`` and ``client.history(...)``: a context manager and an iterator of batches."""
 
     def __iter__(self) -> Iterator[PlainBatch]:
@@ -114,6 +119,24 @@ class Collection(ManagerBridge[AsyncCollection]):
     def frontier(self) -> list[Epoch] | None:
         """The lower frontier, in spaces with epochs."""
         return self._inner.frontier
+
+
+class Catalog(ManagerBridge[AsyncCatalog]):
+    """``client.catalog(...)``: a context manager and an iterator of changes."""
+
+    def __iter__(self) -> Iterator[CatalogChange]:
+        while (change := self._loop.call(next_of(self._inner))) is not None:
+            yield change
+
+    @property
+    def items(self) -> dict[CatalogItem, int]:
+        """How many there are of each item: at the point, and as far as changes were handed out."""
+        return self._inner.items
+
+    @property
+    def at(self) -> str:
+        """A cursor behind all that was read, to go on there."""
+        return self._inner.at
 
 
 class Serving(ManagerBridge[AsyncServing]):
@@ -236,15 +259,15 @@ class Client(ManagerBridge[asynchronous.Client]):
         return self._reading(partial(self._inner.history, filter, **options))
 
     def _reading(
-        self, make: Callable[[], AsyncPlainSubscription | AsyncEpochSubscription]
+        self, make: Callable[[], AsyncPlainSubscription | AsyncEpochSubscription | CatalogMessages]
     ) -> PlainSubscription | EpochSubscription:
-        async def made() -> AsyncPlainSubscription | AsyncEpochSubscription:
+        async def made() -> AsyncPlainSubscription | AsyncEpochSubscription | CatalogMessages:
             return make()
 
         inner = self._loop.call(made())
-        if isinstance(inner, AsyncPlainSubscription):
-            return PlainSubscription(self._loop, inner)
-        return EpochSubscription(self._loop, inner)
+        if isinstance(inner, AsyncEpochSubscription):
+            return EpochSubscription(self._loop, inner)
+        return PlainSubscription(self._loop, inner)
 
     create_space = waiting(asynchronous.Client.create_space)
     alter_space = waiting(asynchronous.Client.alter_space)
@@ -272,6 +295,8 @@ class Client(ManagerBridge[asynchronous.Client]):
         return (EpochGroupSubscription if inner.whole_epochs else Subscription)(self._loop, inner)
 
     collection = opening(asynchronous.Client.collection, Collection)
+    catalog = opening(asynchronous.Client.catalog, Catalog)
+    lookup = waiting(asynchronous.Client.lookup)
     serve = opening(asynchronous.Client.serve, Serving)
     call = waiting(asynchronous.Client.call)
 

@@ -310,9 +310,9 @@ def test_the_rules_find_what_they_forbid(tmp_path: Path) -> None:
 
 
 SAME_THING = {
-    "Batch", "Client", "Collection", "EpochPart", "EpochPublisher", "EpochSubscription",  # the blocking twins
+    "Batch", "Catalog", "Client", "Collection", "EpochPart", "EpochPublisher",  # the blocking twins
     "PageFollower", "GatewayClient",  # these, too
-    "PlainSubscription", "Publisher", "Serving", "Subscription",  # these too
+    "EpochSubscription", "PlainSubscription", "Publisher", "Serving", "Subscription",  # these too
     "DeadLetter", "Failed", "NotLeader", "Received", "Tick",  # the event, message or record of the same thing
     "Held", "Peer", "Process", "Reading",  # these are not: they wait for a name each
 }  # fmt: skip

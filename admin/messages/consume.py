@@ -99,7 +99,7 @@ def consume(
         str,
         typer.Argument(
             metavar="FILTER|SUB",
-            help="A topic filter, or '$shared/GROUP/FILTER' to read as a member of a group.",
+            help="A topic filter, '$shared/GROUP/FILTER' to read as a member of a group, or '$catalog/NAME'.",
         ),
     ],
     start: Annotated[

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import streamlease
+from streamlease.agent import blocking
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import InvalidInput, InvalidOption, UnknownSpace
 from tests.catalog.waiting import SECONDS
@@ -49,6 +50,23 @@ async def test_all_that_there_is_comes_first_and_then_each_change(client: Client
     await client.create_space("d", ["d/#"])
     async with client.catalog("spaces", start=at) as later:
         assert getattr((await anext(later)).item, "space", None) == "d"
+
+
+def test_the_blocking_client_has_all_of_it(redis_url: str) -> None:
+    with blocking.connect(redis_url) as client, client.publisher() as publisher:
+        client.create_space("a", ["a/#"])
+        publisher.send("a/1", b"x")
+        assert client.lookup("a/1", wait=SECONDS).space == "a"
+        with client.catalog("spaces") as spaces, client.listen(TOPIC, start="earliest") as messages:
+            assert [getattr(one, "space", None) for one in spaces.items] == ["a"]
+            client.create_space("b", ["b/#"])
+            change = next(iter(spaces))
+            assert (getattr(change.item, "space", None), change.at) == ("b", spaces.at)
+            batches = iter(messages)
+            found = [one for _ in range(2) for one in told(next(batches))]
+            assert found == [(TOPIC, "a", 1), (TOPIC, "b", 1)]
+        with client.history(TOPIC) as past:
+            assert sum(len(batch) for batch in past) == 2
 
 
 async def test_only_changes_come_from_the_latest_and_history_ends(client: Client) -> None:
