@@ -22,7 +22,7 @@ from streamlease.admin.ui.board_rows import DamagedOnPage, Overview, ProcessOnPa
 from streamlease.admin.ui.group_board import GroupBoard
 from streamlease.admin.ui.message_rates import MessageRates
 from streamlease.admin.ui.shown_processes import read_processes
-from streamlease.leader.journals import JournalFollower, JournalNews
+from streamlease.leader.journals import PAGE, JournalFollower, JournalNews
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import group_needs, leadership
@@ -52,6 +52,9 @@ SLOW_SECONDS = 2.0
 """How often what costs more is read: since when messages wait, and which processes there are."""
 
 SLOW_REST = 10
+MOST_PAGES = 200
+"""So many times journals are read on in one look."""
+
 MOST_BEGUN = 20_000
 """Streams of groups that nobody led yet that are looked at; of further such groups the lag is unknown."""
 
@@ -179,7 +182,7 @@ class Board:
         ids = [one.id for one in shared]
         leaders, unread = await readable(ids, partial(leadership.read_all, client.redis))
         unread |= {group: record.damage for group, record in leaders.items() if record.damage}
-        news = await self._follower.look(ids, unread)
+        news = await self._read_journals(ids, unread)
         # After the journals: what they say is committed was there before.
         streams = {space.name: self._streams_of(space) for space in spaces}
         sizes = await self._holdings.look([stream for some in streams.values() for stream in some])
@@ -227,6 +230,20 @@ class Board:
             concerns=concerns(rows, shown, alive, now),
             damaged=[DamagedOnPage(what=what, why=reason) for what, reason in damaged.items()],
         )
+
+    async def _read_journals(self, ids: Sequence[str], unread: dict[str, str]) -> dict[str, JournalNews]:
+        """All that is new in the journals: after a rest that may be more than one look takes."""
+        news = dict(await self._follower.look(ids, unread))
+        more = news
+        for _ in range(MOST_PAGES):
+            if all(len(one.records) < PAGE for one in more.values()):
+                break
+            more = dict(await self._follower.look(ids, unread))
+            for group, one in more.items():
+                before = news.get(group, JournalNews())
+                records = one.records if one.anew else before.records + one.records
+                news[group] = JournalNews(records, before.streams | one.streams, before.anew or one.anew)
+        return news
 
     def _summarize(self, spaces: Sequence[Space], leaders: Mapping[str, leadership.LeaderRecord]) -> None:
         counts = {

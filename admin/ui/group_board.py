@@ -27,6 +27,7 @@ LAG_POINTS = 1200
 EVENTS = 500
 """Newest events of a group that are kept."""
 
+PAUSE_MS = 15_000
 HEAT_MS = 5000
 HEAT_POINTS = 72
 """Points of the lag of each stream, `HEAT_MS` apart; streams without lag cost nothing."""
@@ -70,7 +71,10 @@ class GroupBoard:
             # What was done before somebody looked stands in the state.
             for act in state.operated.acts:
                 self._tell(event_of_act(act))
+        told = self.events[-1]["at"] if self.events and news.anew else 0
         for at, record in news.records:
+            if at < told:
+                continue
             known = not self.lag and isinstance(record, Acted | RefusedAct | Expired)
             if not known and (event := event_of(record, at)) is not None:
                 self._tell(event)
@@ -84,6 +88,8 @@ class GroupBoard:
                 rows[stream] = StreamRow(stream, None, 0, "free", begin, next, lag_of(next, begin))
         self.rows = rows
         known = bool(rows) or begins is not None
+        if self.lag and now - self.lag[-1][0] > PAUSE_MS:
+            self.lag.append((now - 1, None))  # nobody looked meanwhile: no line leads over it
         self.lag.append((now, total(row.lag for row in rows.values()) if known else None))
         if not self.heat or now - self.heat[-1][0] >= HEAT_MS:
             self.heat.append((now, {row.stream: row.lag for row in rows.values() if row.lag}))
