@@ -146,6 +146,8 @@ class Meter:
 
     def __init__(self, subscription: str) -> None:
         self._subscription = subscription
+        RECONNECTS.labels(subscription, "the_leader_is_silent")
+        # There from the beginning: for Prometheus, a counter that begins above 0 rises by nothing.
         self._grants = GRANTS.labels(subscription)
         self._hand_overs = HAND_OVER_SECONDS.labels(subscription)
         self._pings: dict[str, int] = {}

@@ -102,6 +102,10 @@ class Inbound:
         self._finishing = False
         self._told_unreliable = False
         self._told_unfit: set[str] = set()
+        for kind in _UNFIT if settings.unfit == "drop" else ():
+            metrics.DROPPED.labels(
+                kind.__name__
+            )  # for Prometheus, a counter that begins above 0 rises by nothing
         self.line: BrokerLine
         """Set by the bridge: each of the two needs the other."""
 

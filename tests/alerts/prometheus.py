@@ -28,7 +28,7 @@ from tests.servers import ROOT, ServerMissing
 VARIABLE = "STREAMLEASE_TEST_PROMETHEUS"
 UNPACKED = ROOT / ".cache" / "prometheus" / "files" / "usr" / "bin" / "prometheus"
 RULES = ROOT / "helm" / "streamlease" / "files" / "alerts.yaml"
-SECONDS = 60.0
+SECONDS = 90.0
 
 
 def find_prometheus() -> Path:
