@@ -102,16 +102,22 @@ def catalog_columns(given: Mapping[str, str]) -> StructType:
 
 
 def _columns(collection: str, what: str, names: tuple[str, ...]) -> StructType:
-    kinds = typing.get_type_hints(KINDS[collection])
-    fields = [StructField(name, _type_of(kinds[name])) for name in KINDS[collection].model_fields]
+    fields = _fields(KINDS[collection])
     fields.append(StructField("count" if what == ITEMS else "diff", LongType()))
     return select(fields, names)
+
+
+def _fields(kind: type[CatalogItem]) -> list[StructField]:
+    kinds = typing.get_type_hints(kind)
+    return [StructField(name, _type_of(kinds[name])) for name in kind.model_fields]
 
 
 def _type_of(kind: Any) -> DataType:
     """The type in Spark of a field of an item: what it is in JSON."""
     if kind in _PLAIN:
         return _PLAIN[kind]
+    if isinstance(kind, type) and issubclass(kind, CatalogItem):
+        return StructType(_fields(kind))
     parts = [one for one in typing.get_args(kind) if one not in (types.NoneType, Ellipsis)]
     if typing.get_origin(kind) is tuple and len({*parts}) == 1:
         return ArrayType(_type_of(parts[0]))

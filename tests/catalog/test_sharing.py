@@ -295,3 +295,31 @@ async def test_a_process_that_is_stopped_comes_back_and_a_killed_one_does_not(
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+async def test_ten_thousand_items_are_listed_and_followed_over_a_restart(
+    make_redis_server: MakeServer,
+) -> None:
+    server = make_redis_server(persistent=True, settings={"appendfsync": "everysec"})
+    count = 10_000
+    async with streamlease.connect(server.url) as client:
+        own = OwnRows(client.redis, beat_seconds=3600)
+        async with client.catalog("services") as early, asyncio.timeout(60):
+            for number in range(count):
+                own.put("services", str(number), {"service": f"s{number}", "server": "1"})
+            while len(early.items) < count:
+                await anext(early)
+            async with client.catalog("services") as late:
+                assert late.items == early.items
+                server.restart()
+                async with streamlease.connect(server.url) as other:
+                    more = OwnRows(other.redis, beat_seconds=3600)
+                    more.put("services", "new", {"service": "new", "server": "2"})
+                    await more.settled()
+                    for follower in (early, late):
+                        change = await anext(follower)
+                        assert (getattr(change.item, "service", None), change.diff) == ("new", 1)
+                    async with other.catalog("services", start=late.at) as again:
+                        await more.close()
+                        assert (await anext(again)).diff == -1
+        await own.close()

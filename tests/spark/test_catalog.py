@@ -186,6 +186,10 @@ def test_each_collection_is_a_table_with_the_columns_of_its_items(town: Town) ->
     async def put() -> None:
         labels = (("zone", "a"), ("gpu", "1"))
         own.put("executors", "e", {"executor": "e", "slots": 2, "labels": labels, "ports": [1, 9]})
+        worker = {"worker": 0, "executor": "e", "host": "h", "port": 9, "pid": None, "exit": None}
+        query = {"query": "q", "name": "n", "state": "running", "workers": [worker]}
+        rest = dict.fromkeys(("outcome", "former", "next")) | {"reason": "", "who": "", "restart": False}
+        own.put("queries", "q", query | rest)
         await own.settled()
 
     town.thread.call(put())
@@ -195,8 +199,11 @@ def test_each_collection_is_a_table_with_the_columns_of_its_items(town: Town) ->
         assert columns.names == [*ITEMS[name].model_fields, "count"]
         table = catalog_table(columns, given)
         rows = [row for part in table.partitions() for batch in table.read(part) for row in batch.to_pylist()]
-        assert len(rows) == (name == "executors")
-        if rows:
+        assert len(rows) == (name in ("executors", "queries"))
+        if name == "queries":
+            (worker,) = rows[0]["workers"]
+            assert (worker["executor"], worker["port"], worker["exit"]) == ("e", 9, None)
+        if name == "executors":
             assert rows[0] | {"labels": [["zone", "a"], ["gpu", "1"]], "ports": [1, 9], "count": 1} == rows[0]
     town.thread.call(own.close())
 
