@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 import secrets
@@ -11,7 +12,14 @@ from collections.abc import Awaitable, Callable, Iterable
 import redis as redis_py
 from redis.exceptions import RedisError
 
-from streamlease.protocol.errors import Indefinite, NoExecutor, QueryRefused, StoreUnavailable, UnknownQuery
+from streamlease.protocol.errors import (
+    Indefinite,
+    NoExecutor,
+    QueryRefused,
+    StoreRefused,
+    StoreUnavailable,
+    UnknownQuery,
+)
 from streamlease.queries.core.machine import EndWanted, Event, WorkersLost, WorkersPlaced, step
 from streamlease.queries.core.record import QueryOutcome, QueryRecord, QueryStage
 from streamlease.queries.core.signed_orders import (
@@ -204,13 +212,14 @@ async def see_to_lost(redis: Redis, seen: SeenQueries, silent: Callable[[str], b
 
 
 async def see_to_dead(redis: Redis) -> None:
-    """The same for whoever only looks, and cannot know how long Redis itself was away.
+    """The same for whoever only looks, and cannot know how long Redis itself was away; who may not, does not.
 
     Raises:
-        StoreUnavailable, StoreRefused, Indefinite.
+        StoreUnavailable, Indefinite.
     """
-    seen = await look(redis)
-    await see_to_lost(redis, seen, lambda life: seen.until[life] < seen.at - SILENT_MS)
+    with contextlib.suppress(StoreRefused):
+        seen = await look(redis)
+        await see_to_lost(redis, seen, lambda life: seen.until[life] < seen.at - SILENT_MS)
 
 
 async def permitted_job(redis: Redis, key: bytes, record: QueryRecord, now: int) -> Job:
