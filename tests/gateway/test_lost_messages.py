@@ -10,6 +10,8 @@ import asyncio
 from typing import Any
 
 from streamlease.gateway.webhooks.webhook_service import WebhookSettings
+from streamlease.http.channel_client import ChannelClient
+from streamlease.http.core.channel_machine import ChannelFailed, ChannelMessage
 from tests.agent.test_holes import lose_tail, next_of
 from tests.gateway.conftest import Client, Start, running
 from tests.gateway.http_client import HttpClient
@@ -94,3 +96,22 @@ async def test_a_webhook_goes_on_and_what_it_gets_does_not_follow(client: Client
         assert body["previous"] == shown["trouble"]["oldest"] != had
         await lost(http, had)
         assert (await http.get("/v1/subscriptions/h")).json()["trouble"] is None
+
+
+async def test_a_key_of_a_channel_fails_with_the_cursor_to_go_on_from(
+    client: Client, gateway: HttpClient
+) -> None:
+    await six(client)
+    async with ChannelClient(f"http://127.0.0.1:{gateway.port}") as channel, asyncio.timeout(30):
+        channel.subscribe("k", "a/#", since="earliest")
+        for number in range(6):
+            message = await anext(channel)
+            assert isinstance(message, ChannelMessage) and message.message["payload"] == str(number)
+        failing = asyncio.ensure_future(anext(channel))
+        await lose_tail(client, 4)
+        failed = await failing
+        assert isinstance(failed, ChannelFailed) and is_lost(failed.error)
+        channel.subscribe("k", "a/#", since=failed.error["oldest"])
+        await publish(client, ("a/1", "new"))
+        message = await anext(channel)
+        assert isinstance(message, ChannelMessage) and message.message["payload"] == "new"
