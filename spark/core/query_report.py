@@ -33,18 +33,20 @@ class QueryReport:
         self._version += 1
 
     def shown(self) -> dict[str, Any]:
-        """Ends, streams held, lag, rebalances, and what is wrong; the frontier, where epochs are whole."""
+        """Ends, streams held, lag and rebalances, in words too, what is wrong, and the frontier of epochs."""
         key = self._version, self._desk.around.connected, self._wrong()
         if self._reported[0] != key:
             _, known, error = key
             held, lag = self._cuts.unread.held_and_lag()
+            rebalances = self._cuts.rebalances
             self._reported = (
                 key,
                 {
+                    "said": error or said(held if known else None, lag, rebalances),
                     "streams": self._cuts.unread.ends() if held <= MOST_STREAMS else {},
                     "held": held if known else None,
                     "lag": lag if known and error is None else None,
-                    "rebalances": self._cuts.rebalances,
+                    "rebalances": rebalances,
                     "error": error,
                     **({} if self._epochs is None else {"epochs": self._epochs.report()}),
                 },
@@ -65,3 +67,20 @@ class QueryReport:
         if around.connected or self._desk.state in (QueryState.NEW, QueryState.STARTING):
             return None
         return self._leaderless.error(around.trouble)
+
+
+def said(held: int | None, lag: int | None, rebalances: int) -> str:
+    """The same in words, for whoever reads a progress and not a dashboard."""
+    if held is None:
+        return "has no leader yet"
+    streams = "no stream" if not held else "1 stream" if held == 1 else f"{held} streams"
+    if not held:
+        behind = ""
+    elif lag is None:
+        behind = ", nobody knows how far behind"
+    elif lag == 0:
+        behind = ", nothing waits in them" if held > 1 else ", nothing waits in it"
+    else:
+        behind = f", {lag} message{'' if lag == 1 else 's'} behind"
+    times = {0: "", 1: ", after 1 rebalance"}.get(rebalances, f", after {rebalances} rebalances")
+    return f"holds {streams}{behind}{times}"

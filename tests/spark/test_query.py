@@ -134,7 +134,7 @@ def test_without_a_leader_nothing_is_known_of_what_is_held_and_the_report_says_w
     host = world.lead()
     query = world.query(sessionTimeoutMs=60_000)
     assert query.reader.reportLatestOffset() == {
-        "streams": {}, "held": None, "lag": None, "rebalances": 0, "error": None
+        "said": "has no leader yet", "streams": {}, "held": None, "lag": None, "rebalances": 0, "error": None
     }  # fmt: skip
     query.run(lambda: query.reader.reportLatestOffset()["lag"] == 0 and world.all_committed)
     assert query.reader.reportLatestOffset()["held"] == 4
