@@ -218,7 +218,9 @@ class Board:
         rates = self.space_rates.take(
             time.monotonic(), {name: sum(one.state.next for one in some) for name, some in found.items()}
         )
-        shown = [_space(space, found[space.name], rates[space.name]) for space in spaces]
+        shown = [
+            _space(space, found[space.name], rates[space.name], len(streams[space.name])) for space in spaces
+        ]
         rows = [group.summary for group in self.groups.values() if group.summary is not None]
         self.overview = Overview(
             time=now,
@@ -307,7 +309,7 @@ class Board:
         return known[1]
 
 
-def _space(space: Space, found: Sequence[Kept], rate: float | None) -> SpaceOnPage:
+def _space(space: Space, found: Sequence[Kept], rate: float | None, streams: int) -> SpaceOnPage:
     return SpaceOnPage.of(
         space,
         messages=messages(found),
@@ -315,5 +317,5 @@ def _space(space: Space, found: Sequence[Kept], rate: float | None) -> SpaceOnPa
         held_by=sorted({size.held_by for size in found if size.held_by is not None}),
         held_since=min((size.held_since for size in found if size.held_since is not None), default=None),
         rate=rate,
-        lost=max(0, len(space.streams()) - len(found)),
+        lost=max(0, streams - len(found)),
     )
