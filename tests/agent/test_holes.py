@@ -16,6 +16,7 @@ from streamlease.protocol.acts import parse
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.ranges import MissingOffsets
 from tests.agent.helpers import SECONDS, SUB, publish, take
 
 STREAM = StreamId("s", 0, 0)
@@ -112,3 +113,17 @@ async def test_a_hole_is_counted_before_a_message_that_fails(client: Client) -> 
         assert [first.start, second.start] == [0, 2]
         assert await second.fail(3, "no good") == "retry"
         await truncated(client, 1)
+
+
+@pytest.mark.parametrize("way", ["history", "listen"])
+async def test_what_stands_before_a_hole_comes_before_it_is_told(client: Client, way: str) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish_one_by_one(client, *range(6))
+    await lose(client, 2, 3)
+    offsets: list[int] = []
+    opening = client.history("a/#") if way == "history" else client.listen("a/#", start="earliest")
+    async with opening as reading, asyncio.timeout(SECONDS):
+        with pytest.raises(MissingOffsets) as told:
+            async for batch in reading:
+                offsets += [message.offset for message in batch.messages]
+    assert (offsets, told.value.asked, told.value.oldest) == ([0, 1], 2, 4)
