@@ -13,7 +13,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from streamlease.hosts.signals.group_signals import GroupSignals, read_signals
+from streamlease.hosts.signals.group_signals import GroupSignals, StreamsOfGroups, read_signals
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.registry import hosts
 from streamlease.registry.groups import Groups
@@ -49,6 +49,7 @@ class Exporter:
         self._clock = clock
         self._groups = Groups(redis)
         self._spaces = SpaceStore(redis)
+        self._streams = StreamsOfGroups()
         self._one = asyncio.Lock()
         self._read_at: int | None = None
         self._read: list[GroupSignals] | None = None
@@ -66,7 +67,7 @@ class Exporter:
         try:
             if exporter_of(await hosts.alive(self._redis)) != self._host:
                 return None
-            return await read_signals(self._redis, self._groups, self._spaces)
+            return await read_signals(self._redis, self._groups, self._spaces, self._streams)
         except StreamleaseError as error:
             log.warning("how the groups stand is not known: %s", error)
             return None

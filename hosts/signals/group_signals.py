@@ -67,20 +67,48 @@ class _Read:
     worst: tuple[StreamId, int] | None = None
 
 
-async def read_signals(redis: AsyncRedis, groups: Groups, spaces: SpaceStore) -> list[GroupSignals]:
+class StreamsOfGroups:
+    """Which streams each group has: remembered until a space changes, for all spaces are looked through."""
+
+    def __init__(self) -> None:
+        self._spaces: Sequence[Space] = ()
+        self._found: dict[SharedSubscription, list[StreamId]] = {}
+
+    def look(self, spaces: Sequence[Space]) -> None:
+        """These are all spaces."""
+        if spaces != self._spaces:
+            self._spaces = spaces
+            self._found.clear()
+
+    def of(self, groups: Sequence[SharedSubscription]) -> dict[SharedSubscription, list[StreamId]]:
+        """The streams of each of these groups."""
+        for one in groups:
+            if one not in self._found:
+                matched = [space for space in self._spaces if space.intersects(one.filter)]
+                self._found[one] = [stream for space in matched for stream in space.streams()]
+        return {one: self._found[one] for one in groups}
+
+
+async def read_signals(
+    redis: AsyncRedis, groups: Groups, spaces: SpaceStore, known: StreamsOfGroups | None = None
+) -> list[GroupSignals]:
     """All declared groups, in the order of their names; also those that cannot be read.
+
+    Args:
+        known: for who asks again and again.
 
     Raises:
         StoreUnavailable, StoreRefused, Indefinite: Redis does not answer.
         Unsupported: the spaces, or all groups alike, are damaged.
     """
     listed = await groups.list()
-    known = (await spaces.recent()).listed
+    streams = known if known is not None else StreamsOfGroups()
+    streams.look((await spaces.recent()).listed)
     borrowers = await _borrowers(redis)
     found: list[_Read] = []
     for begin in range(0, len(listed), PAGE):
         page = listed[begin : begin + PAGE]
-        read, damaged = await readable(page, partial(_read_page, redis, known, borrowers))
+        read, damaged = await readable(page, partial(_read_page, redis, streams, borrowers))
         for one in page:
             if one in read:
                 found.append(read[one])
@@ -103,14 +131,11 @@ async def _borrowers(redis: AsyncRedis) -> Counter[str]:
 
 async def _read_page(
     redis: AsyncRedis,
-    spaces: Sequence[Space],
+    known: StreamsOfGroups,
     borrowers: Counter[str],
     groups: Sequence[SharedSubscription],
 ) -> dict[SharedSubscription, _Read]:
-    wanted = {
-        one: [stream for space in spaces if space.intersects(one.filter) for stream in space.streams()]
-        for one in groups
-    }
+    wanted = known.of(groups)
     leaders = await leadership.read_all(redis, [one.id for one in groups])
     progress = await group_needs.read(redis, wanted)
     damage = [*(one.damage for one in leaders.values()), *(one.damage for one in progress)]

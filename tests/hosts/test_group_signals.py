@@ -12,7 +12,7 @@ from streamlease.agent.client import Client, connect
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.hosts.signals import exporter
 from streamlease.hosts.signals.exporter import exporter_of
-from streamlease.hosts.signals.group_signals import GroupSignals, read_signals
+from streamlease.hosts.signals.group_signals import GroupSignals, StreamsOfGroups, read_signals
 from streamlease.protocol.acts import PauseGroup
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
@@ -65,6 +65,16 @@ async def test_a_group_that_nobody_ever_consumed_waits_from_its_start(client: Cl
     seen = await signals(client)
     assert (seen[DEAD].state, seen[DEAD].borrowers, seen[DEAD].lag) == ("no_leader", 0, 3)
     assert (seen[SUB].lag, seen[SUB].lag_seconds) == (0, 0.0)
+
+
+async def test_what_is_remembered_of_streams_is_forgotten_when_a_space_changes(client: Client) -> None:
+    await client.groups.declare(SharedSubscription.parse(SUB), start="earliest")
+    known = StreamsOfGroups()
+    for streams in (2, 5):
+        client.spaces.forget()
+        (seen,) = await read_signals(client.redis, client.groups, client.spaces, known)
+        assert seen.streams == streams
+        await client.alter_space("a", streams=5)
 
 
 async def test_a_paused_group_says_so(client: Client) -> None:
