@@ -33,7 +33,13 @@ from streamlease.agent.dividing import Divided, Dividing, News
 from streamlease.agent.membership import metrics
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
-from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StoreUnavailable, StreamleaseError
+from streamlease.protocol.errors import (
+    HistoryTruncated,
+    Lost,
+    SchemaMismatch,
+    StoreUnavailable,
+    StreamleaseError,
+)
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.decoding import DamagedEntry
@@ -194,7 +200,7 @@ class Fetching:
         """Read some of each stream that has news; whether any had.
 
         Raises:
-            HistoryTruncated, SchemaMismatch: a stream of the only server cannot be read on.
+            HistoryTruncated, SchemaMismatch, Lost: a stream of the only server cannot be read on.
         """
         self._end_delays()
         if not self.wants_round:
@@ -221,11 +227,7 @@ class Fetching:
         return bool(reading)
 
     async def _read_some(self, found: Sequence[News]) -> None:
-        """Read of streams of one server.
-
-        Raises:
-            HistoryTruncated, SchemaMismatch: a stream cannot be read on.
-        """
+        """Read of streams of one server. Raises HistoryTruncated, SchemaMismatch, Lost: of one of them."""
         reading = [one for one in found if one.is_read]
         failed = False
         for one in found:
@@ -244,7 +246,7 @@ class Fetching:
                         self._found_damage(one, outcome)
                     elif isinstance(outcome, MissingOffsets):
                         self._missing(one, outcome)
-                    elif isinstance(outcome, HistoryTruncated | SchemaMismatch):
+                    elif isinstance(outcome, HistoryTruncated | SchemaMismatch | Lost):
                         raise outcome
                     else:
                         failed = True
@@ -278,7 +280,7 @@ class Fetching:
         return found
 
     def _end_delays(self) -> None:
-        """Look at streams whose wait is over; without room too, or `pause` would wait for what is over."""
+        """Look at streams whose wait is over, also without room; `pause` counts on that."""
         now = self._clock()
         for held in [*self._delayed]:
             if held.retry_at is None or now >= held.retry_at:
@@ -301,7 +303,7 @@ class Fetching:
         return News(stream, held, held.position, next, began)
 
     async def _read(self, reading: Sequence[News]) -> AsyncGenerator[list[tuple[News, Found, int]]]:
-        """What each stream has, and its size in bytes as expanded, in the order in which they come."""
+        """What each stream has, and its size in bytes as expanded, as they come."""
         readers = [
             RangeReader(
                 one.stream, one.start, one.held.read_up_to(one.end),
@@ -328,8 +330,7 @@ class Fetching:
 
     def _learned(self, one: News, reader: RangeReader, outcome: Found) -> News:
         """What was read has told where the stream ends; otherwise it is asked as of any other."""
-        state = None if isinstance(outcome, StreamleaseError) else reader.state
-        one.held.end_unknown = False
+        state, one.held.end_unknown = None if isinstance(outcome, StreamleaseError) else reader.state, False
         self._learn(one.stream, None if state is None else state.next)
         return one if state is None else News(one.stream, one.held, one.start, state.next, one.began)
 
@@ -378,10 +379,7 @@ class Fetching:
 
     async def _went_back(self, one: News) -> bool:
         """The stream seems to end below what was read here: what is new must not get offsets read before.
-
-        Returns:
-            whether it is to be tried again.
-        """
+        Whether it is to be tried again."""
         try:
             lost = await AsyncLog(self._redis).never_again(one.stream, one.start)
         except StreamleaseError as error:

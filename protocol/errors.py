@@ -21,8 +21,6 @@
     |   +-- MissingOffsets      acknowledged messages are not there: Redis lost them (``streams.log.ranges``)
     |       +-- PartsLost       they were staged, for an epoch (``streams.epochs.boundary_reading``)
     +-- Lost                    a file of an archive is missing, or was altered
-    +-- ArchiveUnavailable      the store of an archive does not answer, is full, or refuses (retriable)
-    |   +-- ArchiveMoved        somebody else changed the table meanwhile (``streams.archive.recording``)
     +-- EpochsTruncated         retention already removed the boundaries between epochs that were asked for
     +-- EpochsLost              Redis lost boundaries that were read (``streams.epochs.boundary_reading``)
     +-- SchemaMismatch          the data is not of the schema that the space or the reader has
@@ -34,6 +32,8 @@
     +-- TailLost                Redis lost the end of a journal, which its leader heals (``leader.journal``)
     +-- Unsupported             the server or a library is too old or wrongly configured
     +-- StoreUnavailable        Redis does not answer; nothing was done (retriable)
+    |   +-- ArchiveUnavailable  the store of an archive does not answer, is full, or refuses
+    |       +-- ArchiveMoved    somebody else changed the table meanwhile (``streams.archive.recording``)
     +-- StoreRefused            Redis answered with an error, such as OOM; nothing was done (retriable)
     |   +-- StreamPending       the space is being altered; it takes messages soon (``streams.log.appends``)
     +-- NotDurable              written, but not as durably as the space demands; it may still exist
@@ -164,12 +164,6 @@ class Lost(StreamleaseError):
         return (type(self), (self.file, self.stream, self.first, self.next, self.why))
 
 
-class ArchiveUnavailable(StreamleaseError):
-    """The store with the files of an archive cannot be read or written now; what it has stands."""
-
-    retriable = True
-
-
 class EpochsTruncated(StreamleaseError):
     """Retention already removed the boundaries that were asked for, and with them what lies between them."""
 
@@ -215,6 +209,10 @@ class StoreUnavailable(StreamleaseError):
     """Redis does not answer; nothing was done."""
 
     retriable = True
+
+
+class ArchiveUnavailable(StoreUnavailable):
+    """The store with the files of an archive cannot be read or written now; what it has stands."""
 
 
 class StoreRefused(StreamleaseError):

@@ -47,7 +47,7 @@ from streamlease.streams.rows.together import StreamStep, decode_together
 from streamlease.streams.tasks import Supervisor
 
 READ_BYTES = 32 * 1024 * 1024
-"""Most bytes, as expanded, that are read of a stream at once, but for one entry that is larger."""
+"""Most bytes, as expanded, that are read of a stream at once, but for one larger entry."""
 
 BELOW_BYTES = 4 * 1024 * 1024
 """After so much that was read of what is not in memory, who may take less than all is handed it."""
@@ -91,8 +91,8 @@ async def read_each(
 ) -> AsyncGenerator[list[tuple[int, Found]]]:
     """What each of `readers` finds, with its place, as soon as it is there: batches, or why there are none.
 
-    The batches are those of ``AsyncLog.read``. One stream's error is not another's, nor is that of a server
-    of a cluster one of other servers' streams. Streams with a few messages come some at a time.
+    The batches are those of ``AsyncLog.read``. One stream's error is not another's, nor one server's another
+    server's. Streams with a few messages come some at a time.
 
     Args:
         older: what holds messages that are not in memory any more, newest first; the archives of their spaces
@@ -103,8 +103,7 @@ async def read_each(
             one step, and have little, is decoded together; the readers want the same columns.
         lines: on which they are read if one is free; all streams are of one server then.
     """
-    history = History(older) if older else None
-    brought = _Brought(readers, worth)
+    history, brought = History(older) if older else None, _Brought(readers, worth)
     going = [place for place, reader in enumerate(readers) if not reader.done]
     yield [(place, []) for place, reader in enumerate(readers) if reader.done]
     while going:
@@ -124,7 +123,7 @@ async def read_each(
             if _is_below_memory(why) and (history is not None or readers[place].is_archived):
                 below[place] = why.oldest
             else:
-                yield [(place, why)]
+                yield [(place, brought.cut_short(place, why))]
         shared = _decoded_together(readers, brought.parts, steps) if together else {}
         if shared:
             yield [(place, [rows]) for place, rows in shared.items()]
@@ -134,14 +133,14 @@ async def read_each(
             try:
                 decoded = readers[place].finish(step)
             except StreamleaseError as error:
-                yield [(place, error)]
+                yield [(place, brought.cut_short(place, error))]
                 continue
             if (whole := brought.keep(place, decoded)) is not None:
                 yield [(place, whole)]
         if below:
             for place, outcome in await _read_all_below(redis, history, readers, below):
                 if isinstance(outcome, StreamleaseError):
-                    yield [(place, outcome)]
+                    yield [(place, brought.cut_short(place, outcome))]
                 elif (whole := brought.keep(place, outcome, until_done=True)) is not None:
                     yield [(place, whole)]
         going = brought.taken_left()
@@ -174,6 +173,12 @@ class _Brought:
         self._left.append(place)
         return None
 
+    def cut_short(self, place: int, error: StreamleaseError) -> Found:
+        """What came of a reader that cannot go on; the next one meets `error`. Nothing of a whole range."""
+        parts, self.parts[place] = self.parts[place], []
+        reader = self.readers[place]
+        return _joined(parts, reader.bytes) if parts and not reader.whole else error
+
     def taken_left(self) -> list[int]:
         """The readers that go on, in the order in which they brought something; once."""
         left, self._left = self._left, []
@@ -192,8 +197,7 @@ def _take(
 ) -> Iterator[list[tuple[int, Found]]]:
     """Let each reader take the replies to its commands; what is read without Arrow, some streams at a time.
 
-    One stream after the other is read to its end, and its replies are forgotten then: what is many at once
-    makes work for Python's garbage collector.
+    One stream after the other is read to its end, and its replies are forgotten then, for Python's collector.
 
     Args:
         replies: is emptied.
@@ -276,9 +280,8 @@ async def _read_all_below(
     """`_read_below` of many readers, each in a thread."""
 
     async def one(reader: RangeReader, memory: int) -> Outcome:
-        if history is None:
-            return await _read_archived(redis, reader, memory)
-        return await beside(redis, partial(_read_below, history, reader, memory))
+        below = partial(_read_below, history, reader, memory) if history is not None else None
+        return await (_read_archived(redis, reader, memory) if below is None else beside(redis, below))
 
     if isinstance(redis, AsyncRedis):
         reading = [one(readers[place], memory) for place, memory in below.items()]

@@ -128,7 +128,7 @@ class RangeReader:
         self._bytes_left = max_bytes
         self.bytes = 0
         """As expanded."""
-        self._whole = whole
+        self.whole = whole
         self._schema = schema
         self._columns = columns
         self._versions: Versions | None = None
@@ -168,7 +168,7 @@ class RangeReader:
             try:
                 return self.decode(taken)
             except DamagedEntry as damaged:
-                if self._whole or damaged.start == self._start:
+                if self.whole or damaged.start == self._start:
                     raise
                 taken = taken._replace(end=damaged.start)
                 self.position, self.done = damaged.start, True
@@ -388,7 +388,7 @@ class RangeReader:
             if self.position < state.next:
                 end = state.merged if self.in_merged else state.next
                 raise MissingOffsets(str(self.stream), self.position, end)
-            if self._whole and self._end is not None and self.position < self._end:
+            if self.whole and self._end is not None and self.position < self._end:
                 raise MissingOffsets(str(self.stream), self.position, self._end)
         return sizes
 

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 from streamlease.agent.client import Client
-from streamlease.protocol.errors import HistoryTruncated
+from streamlease.protocol.errors import HistoryTruncated, Lost
+from streamlease.streams.archive.files import places
+from streamlease.streams.archive.recording import recorded
 from streamlease.streams.archive.upkeep_steps import merge, retire, tidy
 from streamlease.streams.entries.message_rows import ALL_COLUMNS
 from streamlease.streams.log.log import AsyncLog
@@ -141,3 +143,22 @@ async def test_files_are_joined_retired_and_swept_away(
     assert swept >= 3
     left = await rows(client, space)
     assert left[stream]["offset"].to_pylist()[-100:] == list(range(400, 500))
+
+
+async def test_what_stands_before_a_lost_file_is_read_and_the_group_is_told(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await past(client, blocking, uri, streams=1)
+    files = recorded(blocking, space.streams())[space.streams()[0]].files
+    await asyncio.to_thread(places.remove, files[1].path)
+    for subscribed in (
+        client.listen("flights/#", start="earliest"),
+        client.subscribe("$shared/g/flights/#", start="earliest"),
+    ):
+        found: list[int] = []
+        async with asyncio.timeout(60), subscribed as taken:
+            with pytest.raises(Lost, match="is missing") as caught:
+                async for batch in taken:
+                    found += [message.offset for message in batch.messages]
+        assert found == list(range(200))
+        assert (caught.value.file, caught.value.first, caught.value.next) == (files[1].path, 200, 400)
