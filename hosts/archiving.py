@@ -55,6 +55,9 @@ WAIT_SECONDS = 60.0
 MANY_FILES = 16
 """So many small files of a stream are joined."""
 
+PRUNE_SECONDS = 30.0
+"""How often the files of a space are looked at: which may go, and which are to be joined."""
+
 TIDY_SECONDS = 3600.0
 
 
@@ -73,6 +76,7 @@ class ArchiveUpkeep:
         self._claim = Claim(redis, CLAIM, host, clock, INTERVAL_SECONDS)
         self._waiting: dict[StreamId, tuple[int, int]] = {}
         """From which offset on nothing is archived, and since when this host has seen it so."""
+        self._pruned: dict[str, int] = {}
         self._tidied: dict[str, int] = {}
         self._told: dict[str, str] = {}
         self._blocking: BlockingRedis | None = None
@@ -125,7 +129,7 @@ class ArchiveUpkeep:
         archiver = Archiver(
             redis, space, space.archive, self._claim.term, sure=lambda: self._claim.sure, rest=time.sleep
         )
-        known = await asyncio.to_thread(recorded, redis, space.streams())
+        known = await asyncio.to_thread(recorded, redis, space.streams(), with_files=False)
         if not any(self._is_due(space, stream, one, _begin(one)) for stream, one in known.items()):
             done = Archived(space.name)
         else:
@@ -134,6 +138,10 @@ class ArchiveUpkeep:
             )
         for stream, why in done.troubles.items():
             log.error("archive of %s stands still: %s", stream, why, extra={"stream": stream})
+        if self._clock() - self._pruned.get(space.name, 0) < PRUNE_SECONDS * 1000:
+            return done
+        self._pruned[space.name] = self._clock()
+        known = await asyncio.to_thread(recorded, redis, space.streams())
         await self._retire(space, archiver, known)
         if any(len(run) >= MANY_FILES for one in known.values() for run in runs(one.files)):
             await self._held(merge, archiver, seconds=TURN_SECONDS)

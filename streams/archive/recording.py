@@ -62,8 +62,13 @@ class FileChange(NamedTuple):
     retired: int = 0
 
 
-def recorded(redis: BlockingRedis, streams: Iterable[StreamId]) -> dict[StreamId, Recorded]:
+def recorded(
+    redis: BlockingRedis, streams: Iterable[StreamId], *, with_files: bool = True
+) -> dict[StreamId, Recorded]:
     """What is recorded of `streams`; those that do not exist are left out.
+
+    Args:
+        with_files: else no files are listed, of which a stream may have thousands.
 
     Raises:
         StoreUnavailable, StoreRefused, StreamleaseError: what stands there is damaged.
@@ -75,7 +80,8 @@ def recorded(redis: BlockingRedis, streams: Iterable[StreamId]) -> dict[StreamId
         for stream in page:
             commands += [meta_command(stream), files_commands(stream, 0)[0]]
             commands.append(("HGET", stream_meta(stream), "archive_term"))
-            commands.append(("ZRANGEBYSCORE", stream_files(stream), "-inf", "+inf"))
+            most = (-1 if with_files else 0,)
+            commands.append(("ZRANGEBYSCORE", stream_files(stream), "-inf", "+inf", "LIMIT", 0, *most))
         replies = run_blocking(ask(redis, commands))
         for place, stream in enumerate(page):
             meta, more, term, lines = replies[4 * place : 4 * place + 4]

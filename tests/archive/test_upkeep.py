@@ -87,6 +87,7 @@ async def test_retention_rules_the_archive_and_waits_for_groups(
     assert (known.exists, len(known.files)) == (0, 2), "the group needs it"
     assert known.state.memory.first == 300, "though not in memory"
     await client.groups.forget(shared)
+    clock.now += int(archiving.PRUNE_SECONDS * 1000)
     await host.round()
     (known,) = recorded(blocking, [stream]).values()
     assert (known.exists, len(known.files)) == (200, 1), "files go as wholes"
