@@ -32,8 +32,9 @@ from streamlease.registry.groups import Groups
 from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.archive.recording import Recorded, recorded
 from streamlease.streams.archive.upkeep_steps import merge, retire, runs, tidy
+from streamlease.streams.log.keys import archive_taken
 from streamlease.streams.log.times import server_time
-from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask
 from streamlease.streams.redis.urls import blocking_twin
 from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.retirement import retirable
@@ -101,6 +102,8 @@ class ArchiveUpkeep:
             if not await self._claim.get():
                 break
             try:
+                if (await ask(self._redis, [("EXISTS", archive_taken(space.name))]))[0]:
+                    continue  # many processes are at it
                 done.append(await self._of(space, self._blocking))
                 self._told.pop(space.name, None)
             except StreamleaseError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -16,15 +16,16 @@ from streamlease.admin.archives.archive_rows import (
     ArchiveVerified,
     WrongRow,
 )
-from streamlease.admin.common_options import AsJson, RedisUrl
+from streamlease.admin.common_options import AsJson, RedisUrl, chosen_url
 from streamlease.admin.completing import SpaceName
 from streamlease.admin.output import document, line, table
 from streamlease.admin.running import with_client
-from streamlease.protocol.errors import InvalidInput
+from streamlease.protocol.errors import InvalidInput, Unsupported
 from streamlease.protocol.quantities import format_size
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
+    from streamlease.streams.archive.archiver import Archived
     from streamlease.streams.redis.connection import BlockingRedis
     from streamlease.streams.spaces.archive_settings import ArchiveSettings
     from streamlease.streams.spaces.definitions import Space
@@ -37,15 +38,30 @@ app = typer.Typer(
 
 
 @app.command()
-def run(name: SpaceName, redis: RedisUrl = None, as_json: AsJson = False) -> None:
+def run(
+    name: SpaceName,
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MASTER",
+            help="Let workers of Spark write the files, such as those of 'spark://host:7077'.",
+        ),
+    ] = None,
+    redis: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
     """Archive now all that is in memory only, and let go of what need not stay there. Safe to repeat.
 
     Leader hosts do this by themselves, a little later. Both may run at once.
     """
     from streamlease.streams.archive.archiver import Archiver
 
+    url = chosen_url(redis)
+
     def work(redis: BlockingRedis, space: Space, settings: ArchiveSettings) -> ArchiveRun:
-        done = Archiver(redis, space, settings).run()
+        done = (
+            Archiver(redis, space, settings).run() if spark is None else _with_spark(spark, url, space.name)
+        )
         return ArchiveRun(
             space=space.name,
             messages=done.messages,
@@ -164,6 +180,20 @@ def compact(name: SpaceName, redis: RedisUrl = None, as_json: AsJson = False) ->
         f"space {name}: {seen.files} files became {seen.into}; {seen.snapshots} snapshots and {seen.swept} "
         f"files were removed"
     )
+
+
+def _with_spark(master: str, url: str, space: str) -> Archived:
+    try:
+        from pyspark.sql import SparkSession
+
+        from streamlease.spark.archiving_job import archive_with_spark
+    except ImportError as error:
+        raise Unsupported(f"--spark needs PySpark ({error}): pip install 'streamlease[spark]'") from None
+    session = SparkSession.builder.master(master).appName(f"streamlease archive {space}").getOrCreate()
+    try:
+        return archive_with_spark(session, url, space)
+    finally:
+        session.stop()
 
 
 def _with_archive(

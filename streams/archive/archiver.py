@@ -28,25 +28,18 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from streamlease.protocol.ids import StreamId, random_token
-from streamlease.streams.archive.files.file_columns import read_columns
+from streamlease.protocol.ids import StreamId
 from streamlease.streams.archive.files.file_reading import OpenFile
-from streamlease.streams.archive.files.file_writing import FileWriter
-from streamlease.streams.archive.files.index import ArchivedFile
+from streamlease.streams.archive.files.index import ArchivedFile, covers
 from streamlease.streams.archive.files.places import remove
 from streamlease.streams.archive.iceberg_table import SpaceTable, TableFile
-from streamlease.streams.archive.recording import ArchiveMoved, FileChange, Recorded, record, recorded
-from streamlease.streams.entries.decoding import DamagedEntry
-from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.log.segments import read_range
+from streamlease.streams.archive.pieces import FILE_BYTES, Halt, Piece, files_of
+from streamlease.streams.archive.recording import ArchiveMoved, FileChange, Recorded, record, recorded, taken
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Space
 
 log = logging.getLogger(__name__)
-
-FILE_BYTES = 128 * 1024 * 1024
-"""About how many bytes, expanded, go into one file."""
 
 COMMIT_FILES = 64
 COMMIT_BYTES = 1024 * 1024 * 1024
@@ -70,11 +63,20 @@ class Archived:
     more: bool = False
     """Whether it stopped before its work."""
 
+    def add(self, stream: StreamId, files: Sequence[ArchivedFile]) -> None:
+        """Count files of a stream that were committed and recorded."""
+        self.files += files
+        self.streams.add(str(stream))
+        self.messages += sum(one.next - one.first for one in files)
+
     @property
     def bytes(self) -> int:
         """Of the files."""
         return sum(one.size for one in self.files)
 
+
+WritePieces = Callable[[Sequence[Piece], pa.Schema], Sequence[Sequence[ArchivedFile | Halt]]]
+"""Writes files for pieces: for each what `files_of` comes to."""
 
 Wanted = Callable[[StreamId, Recorded, int], bool]
 """Whether a stream is worth a file now, of which all below an offset is archived."""
@@ -100,8 +102,11 @@ class InTable(NamedTuple):
 
     def lacks(self) -> list[ArchivedFile]:
         """Files that are recorded and hold what no file of the table does."""
-        behind = self.end
-        return [one for one in self.known.files if one.path not in self.there and one.first >= behind]
+        return [
+            one
+            for one in self.known.files
+            if one.path not in self.there and not covers(self.there.values(), one.first, one.next)
+        ]
 
 
 class Archiver:
@@ -208,7 +213,7 @@ class Archiver:
                 if begin >= end or str(stream) in done.troubles or not wanted(stream, one.known, begin):
                     continue
                 begun[stream] = begin
-                with closing(self._files(stream, begin, end, schema, done)) as files:
+                with closing(self._files(Piece(str(stream), begin, end), schema, done)) as files:
                     for file in files:
                         written.setdefault(stream, []).append(file)
                         size += file.size
@@ -229,11 +234,67 @@ class Archiver:
         except ArchiveMoved:
             _discard(written)
             raise
-        for stream, files_of in written.items():
-            done.files += files_of
-            done.streams.add(str(stream))
-            done.messages += sum(one.next - one.first for one in files_of)
+        for stream, some in written.items():
+            done.add(stream, some)
         return more
+
+    def _files(self, piece: Piece, schema: pa.Schema, done: Archived) -> Generator[ArchivedFile]:
+        """Files with the messages of `piece`, with a rest behind each."""
+        at = time.monotonic()
+        with closing(
+            files_of(self.redis, self._settings.uri, piece, schema, collection=self.space.collection)
+        ) as outcomes:
+            for outcome in outcomes:
+                if isinstance(outcome, Halt):
+                    done.more = done.more or not outcome.trouble
+                    if outcome.trouble:
+                        done.troubles[piece.stream] = outcome.trouble
+                    return
+                yield outcome
+                self._rest(time.monotonic() - at)
+                at = time.monotonic()
+
+    def run_in_pieces(self, write: WritePieces, most_bytes: int = 4 * FILE_BYTES) -> Archived:
+        """Archive all that there is, in pieces that others write, and in one commit.
+
+        Args:
+            write: writes files for pieces, wherever; see `files_of`.
+            most_bytes: about how much of Redis a piece has.
+
+        Raises:
+            As `run`.
+        """
+        with taken(self.redis, self.space.name):
+            return self._run_in_pieces(write, most_bytes)
+
+    def _run_in_pieces(self, write: WritePieces, most_bytes: int) -> Archived:
+        done = Archived(self.space.name)
+        table, standing = self.look(done)
+        pieces: list[Piece] = []
+        for stream, one in standing.items():
+            begin, end = max(one.end, _first(one)), one.known.state.next
+            step = max(1, int(most_bytes / max(1.0, one.known.state.mean_bytes)))
+            pieces += [Piece(str(stream), at, min(end, at + step)) for at in range(begin, end, step)]
+        written: dict[StreamId, list[ArchivedFile]] = {}
+        for piece, outcomes in zip(pieces, write(pieces, table.columns(self.space)), strict=True):
+            for outcome in outcomes:
+                if piece.stream in done.troubles:
+                    if isinstance(outcome, ArchivedFile):
+                        remove(outcome.path)  # what is before it could not be read
+                elif isinstance(outcome, Halt):
+                    done.troubles[piece.stream] = outcome.trouble or "it has got other columns: run again"
+                else:
+                    written.setdefault(StreamId.parse(piece.stream), []).append(outcome)
+        if written:
+            begun = {stream: files[0].first for stream, files in written.items()}
+            try:
+                self._commit(table, standing, begun, written)
+            except ArchiveMoved:
+                _discard(written)
+                raise
+        for stream, files in written.items():
+            done.add(stream, files)
+        return done
 
     def _commit(
         self,
@@ -254,56 +315,6 @@ class Archiver:
             for stream, files in written.items()
         ]
         record(self.redis, self.term, changes)
-
-    def _files(
-        self, stream: StreamId, begin: int, end: int, schema: pa.Schema, done: Archived
-    ) -> Generator[ArchivedFile]:
-        """The messages ``begin <= offset < end`` in files that are written and proven."""
-        position, upto = begin, end
-        while position < end:
-            at = time.monotonic()
-            writer: FileWriter | None = None
-            hole: MissingOffsets | None = None
-            address = f"{self._settings.uri}/data/{stream}/{position:020d}-{random_token()}.parquet"
-            try:
-                with closing(
-                    read_range(
-                        self.redis, stream, position, upto, columns=read_columns(self.space.collection)
-                    )
-                ) as batches:
-                    try:
-                        for batch in batches:
-                            if set(batch.schema.names) - set(schema.names):
-                                done.more = True  # the space has got columns that the table is to get first
-                                end = position
-                                break
-                            if writer is None:
-                                writer = FileWriter(address, str(stream), schema, position)
-                            writer.add(batch)
-                            position += batch.num_rows
-                            if writer.bytes >= FILE_BYTES:
-                                break
-                        upto = end
-                    except MissingOffsets as error:
-                        upto = error.asked if isinstance(error.asked, int) else end
-                        if upto <= position:  # else what is before it is read first
-                            hole, upto = error, end
-                    except DamagedEntry as error:
-                        upto = error.start
-                        if upto <= position:
-                            done.troubles[str(stream)] = str(error)
-                            end = position
-                file = None if writer is None else writer.finish()
-            except BaseException:
-                if writer is not None:
-                    writer.abandon()
-                raise
-            if file is not None:
-                yield file
-                self._rest(time.monotonic() - at)
-            if hole is not None:
-                log.warning("archive of %s: %s", stream, hole, extra={"stream": str(stream)})
-                position = hole.oldest
 
 
 def _first(one: InTable) -> int:

@@ -15,13 +15,14 @@ from contextlib import closing
 from typing import NamedTuple
 
 from streamlease.protocol.ids import StreamId, random_token
-from streamlease.streams.archive.archiver import FILE_BYTES, Archived, Archiver, InTable
+from streamlease.streams.archive.archiver import Archived, Archiver, InTable
 from streamlease.streams.archive.files.file_columns import read_columns
 from streamlease.streams.archive.files.file_reading import read_file
 from streamlease.streams.archive.files.file_writing import FileWriter
 from streamlease.streams.archive.files.index import ArchivedFile, in_order
 from streamlease.streams.archive.files.places import listed, remove
 from streamlease.streams.archive.iceberg_table import SpaceTable
+from streamlease.streams.archive.pieces import FILE_BYTES
 from streamlease.streams.archive.recording import FileChange, record
 
 SMALL_BYTES = 32 * 1024 * 1024

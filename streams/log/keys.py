@@ -21,7 +21,8 @@ key                       type    what
                                   newest snapshot (``streams/collections``)
 ``...:snapshot:TOKEN``    stream  its entries; what was not finished, or followed by another, expires
 ``sl:{archive:SPACE}:...``        table, a hash: metadata, the newest of the table of an archive in a
-                                  bucket without a catalog, and before
+                                  bucket without a catalog, and before; taken, a string: see
+                                  ``streams/archive/recording``; expires
 ``sl:{sink:NAME}:state``  hash    newest batch of a sink and what it consists of: batch, version, plan
 ``sl:{sink:NAME}:staged`` set     ``BATCH STREAM TOKEN`` of all that is staged for a sink; expires
 ``sl:{o:HASH}:once``      hash    of a request with a key of the client's own: owner, until (ms), print,
@@ -63,6 +64,11 @@ def stream_files(stream: StreamId) -> str:
 def archive_table(space: str) -> str:
     """The hash that says where the metadata of the table of an archive in a bucket lies."""
     return f"sl:{{archive:{space}}}:table"
+
+
+def archive_taken(space: str) -> str:
+    """There while somebody archives a space with many processes."""
+    return f"sl:{{archive:{space}}}:taken"
 
 
 def stream_meta(stream: StreamId) -> str:

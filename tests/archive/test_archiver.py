@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from streamlease.agent.client import Client
@@ -16,7 +17,9 @@ from streamlease.protocol.errors import ArchiveUnavailable, Fenced, Lost
 from streamlease.streams.archive import archiver as archiver_module
 from streamlease.streams.archive.files import file_reading, file_writing, places
 from streamlease.streams.archive.files.file_writing import FileWriter
+from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.iceberg_table import SpaceTable
+from streamlease.streams.archive.pieces import Halt, Piece, files_of
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import BlockingRedis
@@ -268,3 +271,24 @@ async def test_a_table_that_was_restored_gets_its_files_back(
     assert archiver(blocking, space).run().healed == 2
     assert in_table(blocking, space) == all_of(whole)
     assert same(whole, await rows(client, space))
+
+
+async def test_pieces_that_others_write_are_committed_as_one(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await space_of(client, uri)
+    await publish(client, 0, 300)
+    whole = await rows(client, space)
+    seen: list[Piece] = []
+
+    def write(pieces: Sequence[Piece], schema: pa.Schema) -> list[list[ArchivedFile | Halt]]:
+        seen.extend(pieces)
+        return [[*files_of(blocking, uri, piece, schema, collection=False)] for piece in pieces]
+
+    done = archiver(blocking, space).run_in_pieces(write, most_bytes=1500)
+    assert (done.messages, len(done.files)) == (300, len(seen))
+    assert len(seen) > 4
+    await trim_all(client, space)
+    assert same(whole, await rows(client, space))
+    assert in_table(blocking, space) == all_of(whole)
+    assert archiver(blocking, space).run_in_pieces(write).messages == 0

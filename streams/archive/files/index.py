@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from streamlease.protocol.errors import StreamleaseError
 
@@ -85,6 +85,23 @@ def check_apart(stream: str, files: Iterable[ArchivedFile]) -> list[ArchivedFile
                 f"{stream}: somebody else wrote into the table; roll it back to a snapshot of Streamlease's"
             )
     return ordered
+
+
+class Stretch(Protocol):
+    """Offsets ``first <= offset < next``."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def next(self) -> int: ...
+
+
+def covers(files: Iterable[Stretch], first: int, next: int) -> bool:
+    """Whether `files` together hold all of ``first <= offset < next``."""
+    for file in sorted(files, key=lambda file: file.first):
+        if file.first <= first < file.next:
+            first = file.next
+    return first >= next
 
 
 def gaps(files: Iterable[ArchivedFile]) -> list[tuple[int, int]]:
