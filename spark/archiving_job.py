@@ -16,7 +16,7 @@ from streamlease.protocol.errors import InvalidInput
 from streamlease.spark.connections import connection
 from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.archive.files.index import ArchivedFile
-from streamlease.streams.archive.pieces import Halt, Piece, files_of
+from streamlease.streams.archive.pieces import Halt, StreamPiece, files_of
 from streamlease.streams.redis.connection import run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 
@@ -40,11 +40,11 @@ def archive_with_spark(session: SparkSession, url: str, space: str) -> Archived:
         )
     uri, collection = settings.uri, known.collection
 
-    def write(pieces: Sequence[Piece], schema: pa.Schema) -> list[list[ArchivedFile | Halt]]:
+    def write(pieces: Sequence[StreamPiece], schema: pa.Schema) -> list[list[ArchivedFile | Halt]]:
         columns = schema.serialize().to_pybytes()
 
         def task(piece: Any) -> list[tuple[Any, ...]]:
-            outcomes = written_by_task(url, uri, Piece(*piece), columns, collection=collection)
+            outcomes = written_by_task(url, uri, StreamPiece(*piece), columns, collection=collection)
             return [tuple(one) for one in outcomes]
 
         if not pieces:
@@ -56,7 +56,7 @@ def archive_with_spark(session: SparkSession, url: str, space: str) -> Archived:
 
 
 def written_by_task(
-    url: str, uri: str, piece: Piece, columns: bytes, *, collection: bool
+    url: str, uri: str, piece: StreamPiece, columns: bytes, *, collection: bool
 ) -> list[ArchivedFile | Halt]:
     """What a task writes: the files of one piece."""
     schema = pa.ipc.read_schema(pa.py_buffer(columns))

@@ -33,7 +33,7 @@ from streamlease.streams.archive.files.file_reading import OpenFile
 from streamlease.streams.archive.files.index import ArchivedFile, covers
 from streamlease.streams.archive.files.places import remove
 from streamlease.streams.archive.iceberg_table import SpaceTable, TableFile
-from streamlease.streams.archive.pieces import FILE_BYTES, Halt, Piece, files_of
+from streamlease.streams.archive.pieces import FILE_BYTES, Halt, StreamPiece, files_of
 from streamlease.streams.archive.recording import ArchiveMoved, FileChange, Recorded, record, recorded, taken
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
@@ -75,7 +75,7 @@ class Archived:
         return sum(one.size for one in self.files)
 
 
-WritePieces = Callable[[Sequence[Piece], pa.Schema], Sequence[Sequence[ArchivedFile | Halt]]]
+WritePieces = Callable[[Sequence[StreamPiece], pa.Schema], Sequence[Sequence[ArchivedFile | Halt]]]
 """Writes files for pieces: for each what `files_of` comes to."""
 
 Wanted = Callable[[StreamId, Recorded, int], bool]
@@ -213,7 +213,7 @@ class Archiver:
                 if begin >= end or str(stream) in done.troubles or not wanted(stream, one.known, begin):
                     continue
                 begun[stream] = begin
-                with closing(self._files(Piece(str(stream), begin, end), schema, done)) as files:
+                with closing(self._files(StreamPiece(str(stream), begin, end), schema, done)) as files:
                     for file in files:
                         written.setdefault(stream, []).append(file)
                         size += file.size
@@ -238,7 +238,7 @@ class Archiver:
             done.add(stream, some)
         return more
 
-    def _files(self, piece: Piece, schema: pa.Schema, done: Archived) -> Generator[ArchivedFile]:
+    def _files(self, piece: StreamPiece, schema: pa.Schema, done: Archived) -> Generator[ArchivedFile]:
         """Files with the messages of `piece`, with a rest behind each."""
         at = time.monotonic()
         with closing(
@@ -270,11 +270,11 @@ class Archiver:
     def _run_in_pieces(self, write: WritePieces, most_bytes: int) -> Archived:
         done = Archived(self.space.name)
         table, standing = self.look(done)
-        pieces: list[Piece] = []
+        pieces: list[StreamPiece] = []
         for stream, one in standing.items():
             begin, end = max(one.end, _first(one)), one.known.state.next
             step = max(1, int(most_bytes / max(1.0, one.known.state.mean_bytes)))
-            pieces += [Piece(str(stream), at, min(end, at + step)) for at in range(begin, end, step)]
+            pieces += [StreamPiece(str(stream), at, min(end, at + step)) for at in range(begin, end, step)]
         written: dict[StreamId, list[ArchivedFile]] = {}
         for piece, outcomes in zip(pieces, write(pieces, table.columns(self.space)), strict=True):
             for outcome in outcomes:

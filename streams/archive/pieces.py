@@ -24,7 +24,7 @@ FILE_BYTES = 128 * 1024 * 1024
 """About how many bytes, expanded, go into one file."""
 
 
-class Piece(NamedTuple):
+class StreamPiece(NamedTuple):
     """The messages ``begin <= offset < end`` of a stream."""
 
     stream: str
@@ -40,7 +40,7 @@ class Halt(NamedTuple):
 
 
 def files_of(
-    redis: BlockingRedis, uri: str, piece: Piece, schema: pa.Schema, *, collection: bool
+    redis: BlockingRedis, uri: str, piece: StreamPiece, schema: pa.Schema, *, collection: bool
 ) -> Generator[ArchivedFile | Halt]:
     """Files with the messages of `piece`; perhaps a `Halt` in place of the rest.
 

@@ -19,7 +19,7 @@ from streamlease.streams.archive.files import file_reading, file_writing, places
 from streamlease.streams.archive.files.file_writing import FileWriter
 from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.iceberg_table import SpaceTable
-from streamlease.streams.archive.pieces import Halt, Piece, files_of
+from streamlease.streams.archive.pieces import Halt, StreamPiece, files_of
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import BlockingRedis
@@ -279,9 +279,9 @@ async def test_pieces_that_others_write_are_committed_as_one(
     space = await space_of(client, uri)
     await publish(client, 0, 300)
     whole = await rows(client, space)
-    seen: list[Piece] = []
+    seen: list[StreamPiece] = []
 
-    def write(pieces: Sequence[Piece], schema: pa.Schema) -> list[list[ArchivedFile | Halt]]:
+    def write(pieces: Sequence[StreamPiece], schema: pa.Schema) -> list[list[ArchivedFile | Halt]]:
         seen.extend(pieces)
         return [[*files_of(blocking, uri, piece, schema, collection=False)] for piece in pieces]
 

@@ -87,7 +87,7 @@ def check_apart(stream: str, files: Iterable[ArchivedFile]) -> list[ArchivedFile
     return ordered
 
 
-class Stretch(Protocol):
+class HasOffsets(Protocol):
     """Offsets ``first <= offset < next``."""
 
     @property
@@ -96,7 +96,7 @@ class Stretch(Protocol):
     def next(self) -> int: ...
 
 
-def covers(files: Iterable[Stretch], first: int, next: int) -> bool:
+def covers(files: Iterable[HasOffsets], first: int, next: int) -> bool:
     """Whether `files` together hold all of ``first <= offset < next``."""
     for file in sorted(files, key=lambda file: file.first):
         if file.first <= first < file.next:
