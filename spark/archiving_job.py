@@ -16,7 +16,7 @@ from streamlease.protocol.errors import InvalidInput
 from streamlease.spark.connections import connection
 from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.archive.files.index import ArchivedFile
-from streamlease.streams.archive.pieces import Halt, StreamPiece, files_of
+from streamlease.streams.archive.stream_pieces import Halt, StreamPiece, files_of
 from streamlease.streams.redis.connection import run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 

@@ -33,8 +33,8 @@ from streamlease.streams.archive.files.file_reading import OpenFile
 from streamlease.streams.archive.files.index import ArchivedFile, covers
 from streamlease.streams.archive.files.places import remove
 from streamlease.streams.archive.iceberg_table import SpaceTable, TableFile
-from streamlease.streams.archive.pieces import FILE_BYTES, Halt, StreamPiece, files_of
 from streamlease.streams.archive.recording import ArchiveMoved, FileChange, Recorded, record, recorded, taken
+from streamlease.streams.archive.stream_pieces import FILE_BYTES, Halt, StreamPiece, files_of
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Space

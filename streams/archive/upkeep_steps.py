@@ -22,8 +22,8 @@ from streamlease.streams.archive.files.file_writing import FileWriter
 from streamlease.streams.archive.files.index import ArchivedFile, in_order
 from streamlease.streams.archive.files.places import listed, remove
 from streamlease.streams.archive.iceberg_table import SpaceTable
-from streamlease.streams.archive.pieces import FILE_BYTES
 from streamlease.streams.archive.recording import FileChange, record
+from streamlease.streams.archive.stream_pieces import FILE_BYTES
 
 SMALL_BYTES = 32 * 1024 * 1024
 """A smaller file is worth being joined with its neighbours."""

@@ -19,8 +19,8 @@ from streamlease.streams.archive.files import file_reading, file_writing, places
 from streamlease.streams.archive.files.file_writing import FileWriter
 from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.iceberg_table import SpaceTable
-from streamlease.streams.archive.pieces import Halt, StreamPiece, files_of
 from streamlease.streams.archive.recording import recorded
+from streamlease.streams.archive.stream_pieces import Halt, StreamPiece, files_of
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.retention import Retention, Trim, trim

@@ -120,10 +120,10 @@ work(sys.argv[1])
 
 def work(url: str) -> None:
     """Archive again and again, and join files."""
-    from streamlease.streams.archive import pieces
+    from streamlease.streams.archive import stream_pieces
     from streamlease.streams.archive.upkeep_steps import merge
 
-    pieces.FILE_BYTES = 10_000
+    stream_pieces.FILE_BYTES = 10_000
     redis = connect_blocking(url)
     space = run_blocking(SpaceStore(redis).get("flights"))
     assert space.archive is not None
