@@ -9,12 +9,14 @@ import logging
 import signal
 import sys
 
+import redis as redis_py
+
 from streamlease.executor.executor import Executor, ExecutorConfig
 from streamlease.hosts.jobs import SpawnJobs
 from streamlease.protocol.errors import StreamleaseError, Unsupported
 from streamlease.registry.spawn import queue_client
 from streamlease.registry.spawn_jobs import SpawnJob, SpawnWorkers, executor_queue
-from streamlease.streams.redis.connection import check_server, connect, is_cluster
+from streamlease.streams.redis.connection import AsyncRedis, check_server, connect, is_cluster
 from streamlease.streams.tasks import task_failed
 
 log = logging.getLogger(__name__)
@@ -48,7 +50,7 @@ async def run_executor(url: str, config: ExecutorConfig, key: bytes) -> None:
         await redis.aclose()
 
 
-async def _run(redis, queue, config: ExecutorConfig, key: bytes) -> None:  # type: ignore[no-untyped-def]
+async def _run(redis: AsyncRedis, queue: redis_py.Redis, config: ExecutorConfig, key: bytes) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -19,6 +19,7 @@ from streamlease.protocol.quantities import parse_duration
 if TYPE_CHECKING:
     from streamlease.queries.core.record import QueryRecord
     from streamlease.queries.core.signed_orders import Job
+    from streamlease.streams.redis.connection import AsyncRedis
 
 FAILED = 1
 POLL_SECONDS = 0.25
@@ -170,28 +171,24 @@ async def _submit(
         queue.close()
 
 
-async def wait_for_end(redis: object, query: str, *, quiet: bool) -> QueryRecord:
+async def wait_for_end(redis: AsyncRedis, query: str, *, quiet: bool) -> QueryRecord:
     """Wait until a query has ended; says what becomes of it."""
-    from typing import cast
-
     from streamlease.queries import submitting
-    from streamlease.streams.redis.connection import AsyncRedis
 
-    connection = cast("AsyncRedis", redis)
     waited = 0
 
     async def wait() -> None:
         nonlocal waited
         waited += 1
         if waited % 20 == 0:
-            await submitting.see_to_dead(connection)
+            await submitting.see_to_dead(redis)
         await asyncio.sleep(POLL_SECONDS)
 
     def told(record: QueryRecord) -> None:
         if not quiet:
             note(shown(record))
 
-    return await submitting.until_ended(connection, query, on_change=told, wait=wait)
+    return await submitting.until_ended(redis, query, on_change=told, wait=wait)
 
 
 def shown(record: QueryRecord) -> str:
