@@ -17,6 +17,7 @@ from streamlease.admin.common_options import AsJson, RedisUrl, check_seconds, ch
 from streamlease.admin.doctor.findings import Finding, Level, some
 from streamlease.admin.output import document, printable
 from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -356,7 +357,7 @@ async def _groups(client: Client) -> Finding:
             f"{len(alone)} of {len(groups)} have messages to consume, but no leader: {some(alone)}",
             "start a consumer of each, or see 'streamlease group describe SUB'",
         )
-    return Finding("groups", Level.OK, f"{len(groups)} groups; none waits for a leader")
+    return Finding("groups", Level.OK, f"{counted(len(groups), 'group')}; none waits for a leader")
 
 
 async def _keys(client: Client) -> Finding:

@@ -204,7 +204,7 @@ GROUPS_OF_SPACE = FactTable(
 # ------------------------------------------------------------ hosts
 
 HOST = TableColumn("Leader host", "host")
-PROCESS = TableColumn("Process", "pid", "number")
+PROCESS = TableColumn("Process", "pid")
 LEADERS = TableColumn("Leaders", "leaders", "number")
 
 HOSTS_IN_STATUS = FactTable(

@@ -19,6 +19,7 @@ from streamlease.admin.running import with_client
 from streamlease.admin.watching import Watch, view
 from streamlease.protocol.errors import Indefinite, InvalidOption, NotLeader, StoreRefused, StoreUnavailable
 from streamlease.protocol.nearest import nearest
+from streamlease.protocol.plurals import counted
 from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def drain(
         show(free, f"{free.borrower} may have streams again", as_json=as_json)
     else:
         empty = simple_act(Drained, subscription, "drain", redis, dry_run=dry_run, borrower=borrower)
-        show(empty, f"{empty.borrower} gives up {len(empty.streams)} streams", as_json=as_json)
+        show(empty, f"{empty.borrower} gives up {counted(len(empty.streams), 'stream')}", as_json=as_json)
     return 0
 
 
@@ -206,7 +207,9 @@ def move(
     from streamlease.admin.answers import Moved
 
     outcome = simple_act(Moved, subscription, "move", redis, dry_run=dry_run, stream=stream, borrower=to)
-    show(outcome, f"{stream} moves from {outcome.from_ or 'nobody'} to {outcome.to}", as_json=as_json)
+    moves = f"moves from {outcome.from_ or 'nobody'} to {outcome.to}"
+    stays = f"is with {outcome.to} already, and stays there"
+    show(outcome, f"{stream} {stays if outcome.from_ == outcome.to else moves}", as_json=as_json)
 
 
 def release(

@@ -12,6 +12,7 @@ from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.output import document, line, note
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import InvalidOption, StreamleaseError
+from streamlease.protocol.plurals import counted
 from streamlease.protocol.topics import check_topic
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ def redis_stream(
         with_client(redis, work)
     except StreamleaseError as error:
         if counts.imported:
-            error.args = (f"{error} ({counts.imported} entries were imported before; repeat to go on)",)
+            error.args = (
+                f"{error} ({counted(counts.imported, 'entry', 'entries')} imported before; repeat to go on)",
+            )
         raise
     except KeyboardInterrupt:
         if not follow:
@@ -114,7 +117,7 @@ def redis_stream(
     gone = f"; {counts.deleted} deleted" if delete else ""
     if counts.gone:
         gone += f"; {counts.gone} pending in {group} are no longer in the stream"
-    line(f"imported {counts.imported} entries into {space}{pending}{before}{gone}")
+    line(f"imported {counted(counts.imported, 'entry', 'entries')} into {space}{pending}{before}{gone}")
 
 
 class Importer:

@@ -24,6 +24,7 @@ from streamlease.admin.messages.sources import SUFFIXES, Form, InputMeter, looku
 from streamlease.admin.output import document, line
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import InvalidOption, StreamleaseError
+from streamlease.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -120,7 +121,7 @@ def publish(
         with_client(redis, work)
     except StreamleaseError as error:
         if counts.published or counts.submitted:
-            error.args = (f"{error} ({counts.published} messages were published before)",)
+            error.args = (f"{error} ({counted(counts.published, 'message')} published before)",)
         raise
     _report(topic, counts, time.monotonic() - began, resume is not None, as_json)
 
@@ -140,7 +141,7 @@ def _report(topic: str, counts: PublicationProgress, seconds: float, resumable: 
         )
         return
     before = f"; {counts.skipped} were there before" if counts.skipped else ""
-    line(f"published {counts.published} messages to {topic}{before}")
+    line(f"published {counted(counts.published, 'message')} to {topic}{before}")
 
 
 async def _publish(client: Client, plan: PublicationPlan, counts: PublicationProgress, bar: Bar) -> None:

@@ -26,6 +26,7 @@ from streamlease.admin.spaces.retention_options import (
 from streamlease.admin.spaces.schema_option import SchemaFile
 from streamlease.admin.spaces.space_view import definition
 from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -109,7 +110,7 @@ class _Changes:
             line(f"space {space.name} has the archive {space.archive}")
         if self.streams.anything:
             line(
-                f"space {space.name} has {space.newest.streams} streams in generation "
+                f"space {space.name} has {counted(space.newest.streams, 'stream')} in generation "
                 f"{space.newest.number}; former ones are sealed"
             )
         if self.columns is not None:

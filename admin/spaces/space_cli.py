@@ -27,6 +27,7 @@ from streamlease.admin.spaces.retention_options import (
 )
 from streamlease.admin.spaces.schema_option import SchemaFile
 from streamlease.admin.watching import Watch, view
+from streamlease.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from streamlease.admin.facts.spaces import SpaceList
@@ -110,7 +111,7 @@ def create(
     if as_json:
         space_view.definition(space)
     else:
-        line(f"space {space.name} has {space.newest.streams} streams for {' '.join(space.topics)}")
+        line(f"space {space.name} has {counted(space.newest.streams, 'stream')} for {' '.join(space.topics)}")
 
 
 @app.command("list")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from streamlease.admin.facts.fact_tables import GROUPS_OF_SPACE, STREAMS_OF_SPACE
 from streamlease.admin.output import document, line
 from streamlease.admin.spaces import retention_options, schema_option
+from streamlease.protocol.plurals import counted
 from streamlease.protocol.quantities import format_duration
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def draw(seen: SpaceShown) -> None:
     if len(seen.generations) > 1 or seen.ended:
         for one in seen.generations:
             state = "sealed" if one.sealed else "open"
-            line(f"generation {one.number}: {one.streams} streams, {state}")
+            line(f"generation {one.number}: {counted(one.streams, 'stream')}, {state}")
     STREAMS_OF_SPACE.table(seen.streams, seen)
     if seen.groups:
         GROUPS_OF_SPACE.table(seen.groups)

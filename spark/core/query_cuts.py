@@ -49,6 +49,8 @@ class QueryCuts:
         self.open_streams: set[str] = set()
         """Streams of the open cut that were not lost since it was fixed."""
         self.rebalances = 0
+        """How many streams came or went since there was a cut: to begin is no rebalance."""
+        self._has_begun = False
         self.settled = False
         """Whether it is known what became of the cut that was open when the query was stopped."""
         self._report = report
@@ -67,7 +69,7 @@ class QueryCuts:
         done = self.book.granted(slot, grant)
         if not done.goes_on and (done.former is not None or grant.resumes is None):
             self.open_streams.discard(stream)  # others may have read it, or an operator moved the group
-            self.rebalances += 1
+            self.rebalances += self._has_begun
         self.unread.look_at(stream)
         self._attest(stream)
         if done.behind is None:
@@ -95,7 +97,7 @@ class QueryCuts:
         if self.book.gone(gone, busy=not self.settled or self._is_busy(gone.stream)) is None:
             return False
         self.unread.look_at(gone.stream)
-        self.rebalances += 1
+        self.rebalances += self._has_begun
         return True
 
     def settle(self) -> None:
@@ -145,6 +147,7 @@ class QueryCuts:
     def set_open(self, cut: CutOffset | None) -> None:
         """This cut is open now, or none is."""
         self.settled = True
+        self._has_begun = self._has_begun or cut is not None
         self.open = cut
         # A range of before the present lease began, by a late answer, says nothing of the stream's progress.
         streams, lease_epochs, _, _ = cut.ranges.columns if cut is not None else NO_RANGES.columns

@@ -65,6 +65,10 @@ def test_acts_on_the_streams_of_two_consumers(flights: Command) -> None:
         assert [s["why"] for s in describe(flights)["streams"] if s["stream"] == stream] == [
             "moved here by an operator"
         ]
+        lease_epochs = {s["stream"]: s["lease_epoch"] for s in describe(flights)["streams"]}
+        again = flights.ok("group", "move", SUB, stream, "--to", other).out
+        assert again == f"{stream} is with {other} already, and stays there\n"
+        assert {s["stream"]: s["lease_epoch"] for s in describe(flights)["streams"]} == lease_epochs
 
         drained = flights.ok("group", "drain", SUB, other, "--json").document
         assert drained["borrower"] == other
@@ -86,6 +90,7 @@ def test_acts_on_the_streams_of_two_consumers(flights: Command) -> None:
             outcome = flights("group", *words)
             assert (outcome.code, "nearest: " in outcome.err) == (1, True)
         assert acts(flights) == [
+            ("move", "done"),
             ("move", "done"),
             ("drain", "done"),
             ("drain", "refused"),

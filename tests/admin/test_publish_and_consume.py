@@ -151,7 +151,7 @@ def test_bad_input_is_named(flights: Command, words: list[str], text: str | byte
 def test_what_went_out_before_a_bad_line_is_counted(flights: Command) -> None:
     outcome = flights("publish", "flights/a", "--format", "jsonl", text='{"n": 1}\n{"n": 2}\nnonsense\n')
     assert "line 3" in outcome.err
-    assert "(2 messages were published before)" in outcome.err
+    assert "(2 messages published before)" in outcome.err
     assert len(read(flights, "flights/a", 2)) == 2
 
 

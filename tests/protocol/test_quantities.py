@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.plurals import counted
 from streamlease.protocol.quantities import (
     MOST,
     format_duration,
@@ -84,3 +85,8 @@ def test_counts_begin_at_one() -> None:
 def test_what_is_formatted_is_read_back(value: int) -> None:
     assert parse_duration("x", format_duration(value)) == value
     assert parse_size("x", format_size(value)) == value
+
+
+def test_one_thing_is_no_several() -> None:
+    assert [counted(n, "stream") for n in (0, 1, 2)] == ["0 streams", "1 stream", "2 streams"]
+    assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]

@@ -532,9 +532,9 @@ def test_what_tasks_read_is_counted_and_a_late_attempt_is_not() -> None:
 def test_a_report_is_made_anew_only_if_something_changed() -> None:
     rig = Rig().begin_anew().grant(A).ends(5, A)
     first = rig.machine.report()
-    words = "holds 1 stream, 5 messages behind, after 1 rebalance"
+    words = "holds 1 stream, 5 messages behind"
     assert first == {
-        "said": words, "streams": {A: 5}, "held": 1, "lag": 5, "rebalances": 1, "error": None
+        "said": words, "streams": {A: 5}, "held": 1, "lag": 5, "rebalances": 0, "error": None
     }  # fmt: skip
     rig.step(q.Moment())
     assert rig.machine.report() is first

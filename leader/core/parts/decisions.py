@@ -18,6 +18,7 @@ from streamlease.leader.core.state.operated import Acted, RefusedAct
 from streamlease.protocol import acts as a
 from streamlease.protocol.messages import Command
 from streamlease.protocol.nearest import nearest
+from streamlease.protocol.plurals import counted
 from streamlease.protocol.quantities import LATEST
 
 
@@ -190,9 +191,8 @@ class Decisions:
     def _may_end(self, remedy: str) -> None:
         connected = sorted(peer.name for peer in self.peers.values())
         if connected:
-            raise Refused(
-                f"group {self.group} has {len(connected)} borrowers, such as {connected[0]}: {remedy}"
-            )
+            some = counted(len(connected), "borrower")
+            raise Refused(f"group {self.group} has {some}, such as {connected[0]}: {remedy}")
 
     def _stream(self, stream: str) -> str:
         if stream not in self.durable.streams:
