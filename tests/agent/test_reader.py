@@ -73,7 +73,7 @@ async def test_batches_that_a_revocation_dropped_are_fetched_again_if_the_stream
     reader.fetched(2, 4)
     held = (await anext(reader)).held
     reader.revoking(0, StreamRevoking(S0, 1))
-    assert reader._take() is None  # dropped
+    assert reader._take(None) is None  # dropped
     reader.gone(0, StreamGone(S0, 1))
     reader.grant(2, 0, resumes=1)
     assert reader.book.streams[S0] is held
@@ -130,7 +130,7 @@ async def test_a_stream_that_did_not_come_back_in_time_goes_on_where_it_was_if_i
     reader.gone(0, StreamGone(S0, 1))
     for second in range(10):
         reader._give_up_lost(float(second))
-    assert reader._take() is None  # it may be somebody else's by now
+    assert reader._take(None) is None  # it may be somebody else's by now
     reader.grant(2, 0, resumes=1)
     assert reader.book.streams[S0] is held
     assert (held.position, held.limbo) == (2, False)

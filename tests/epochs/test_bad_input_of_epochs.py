@@ -26,6 +26,7 @@ from streamlease.protocol.errors import (
     StreamSealed,
     UnknownSpace,
 )
+from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from streamlease.streams.redis.connection import ask
 
 SPACES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -318,13 +319,23 @@ ROWS = {"publisher": 27, "collection": 15, "client": 39}
 """So many rows must have been refused; one that vanishes is missed."""
 
 
+NOTES = (b"sl:{m:", b"sl:{catalog}:", b"sl:{spaces}:topics", b"sl:{spaces}:changes")
+"""Letters, and what the catalog says of the publishers and their topics: noted in the background."""
+
+
 async def keys_of(client: Client) -> dict[bytes, Any]:
-    """All that stands in Redis but signs of life and claims."""
+    """All that stands in Redis but signs of life, claims and notes."""
     (names,) = await ask(client.redis, [("KEYS", "sl:*")])
     kept = sorted(
-        name for name in names if not (name.startswith(b"sl:{m:") or name.endswith((b":writers", b":leader")))
+        name for name in names if not name.startswith(NOTES) and not name.endswith((b":writers", b":leader"))
     )
-    return dict(zip(kept, await ask(client.redis, [("DUMP", name) for name in kept]), strict=True))
+    definitions = SPACE_DEFINITIONS.encode()
+    # A hash of long values stands in another order once Redis has moved it.
+    found = await ask(client.redis, [("HGETALL" if name == definitions else "DUMP", name) for name in kept])
+    return {
+        name: sorted(zip(value[::2], value[1::2], strict=True)) if name == definitions else value
+        for name, value in zip(kept, found, strict=True)
+    }
 
 
 async def refused(client: Client, rows: list[Bad], made: Callable[[Bad], Awaitable[Any]]) -> Counter[str]:

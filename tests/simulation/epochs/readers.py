@@ -228,14 +228,18 @@ class OffReader(AnyReader):
 
     async def read(self, client: Client) -> None:
         written = self.world.written
+        new = not self._at
         async with client.listen(FILTER, start=self._at or "earliest") as batches:
             self._at = self._at or batches.positions
+            # Until something of a stream was read, its earliest message is the one that is still there.
+            untouched = {*self._at} if new else set()
             try:
                 async for batch in batches:
                     stream = str(batch.stream)
-                    if batch.start != self._at.get(stream, batch.start):
+                    if batch.start != self._at.get(stream, batch.start) and stream not in untouched:
                         at = self._at[stream]
                         raise Violation(f"{self.name} is at {at} in {stream} and gets {batch.start}")
+                    untouched.discard(stream)
                     found = [(one.offset, text_of(one)) for one in batch.messages]
                     log = written.now.streams.get(stream, {})
                     there = [(at, log[at].text) for at in range(batch.start, batch.end) if at in log]
