@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.log.appends import (
     TOGETHER,
     Append,
@@ -59,18 +60,21 @@ async def _outcomes(
     redis: Redis, appends: Sequence[Append], call_of: CallOf, seconds: float, together: int
 ) -> list[Appended | StreamleaseError]:
     """Append in one write, with at most `together` appends in one call."""
-    groups = [*grouped(appends, together)]
-    choices = {append.durability for append in appends}
-    answers, waits = await run_settled(redis, [*map(call_of, groups)], [*choices], seconds)
+    with collector_at_rest(len(appends)):
+        groups = [*grouped(appends, together)]
+        choices = {append.durability for append in appends}
+        calls = [*map(call_of, groups)]
+    answers, waits = await run_settled(redis, calls, [*choices], seconds)
     outcomes: dict[StreamId, Appended | StreamleaseError] = {}
     alone: list[Append] = []
-    for group, answer in zip(groups, answers, strict=True):
-        each = answers_of(group, answer)
-        if each is None:
-            alone += group
-        else:
-            for append, own in zip(group, each, strict=True):
-                outcomes[append.stream] = outcome_of(append, waits, own)
+    with collector_at_rest(len(appends)):
+        for group, answer in zip(groups, answers, strict=True):
+            each = answers_of(group, answer)
+            if each is None:
+                alone += group
+            else:
+                for append, own in zip(group, each, strict=True):
+                    outcomes[append.stream] = outcome_of(append, waits, own)
     if alone:
         try:
             repeated = await _outcomes(redis, alone, call_of, seconds, 1)

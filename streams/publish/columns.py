@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.entries import HeadersInput, normalized
 from streamlease.streams.entries.layout import check_diffs
 from streamlease.streams.entries.message_rows import topics_of
 from streamlease.streams.entries.schemas import Schema
-from streamlease.streams.entries.splitting import by_stream, pieces_of
+from streamlease.streams.entries.splitting import Run, by_stream, pieces_of
 from streamlease.streams.entries.typed import normalized_typed
 from streamlease.streams.publish import traces
 from streamlease.streams.publish.buffer import ROW_BYTES
@@ -96,7 +97,7 @@ class Columns:
                 raise InvalidInput(f"there are {len(column)} {name} for {rows} payloads: give one for each")
         self._gate.check_open()
         names = dict.fromkeys([topics] if isinstance(topics, str) else topics)
-        with self._turns.draw(names) as turn:
+        with self._drawn(names) as turn:
             routes = await self._routes_of(names)
             schema = _one_schema(routes.values())
             spaces = {name: route.space for name, route in routes.items()}
@@ -129,8 +130,12 @@ class Columns:
         else:
             titled = batch.append_column("topic", pa.repeat(topic, batch.num_rows))
         names = pc.unique(topics_of(titled)).to_pylist()
-        with self._turns.draw(names) as turn:
+        with self._drawn(names) as turn:
             return await self._take_rows(titled, await self._routes_of(names), watched, turn)
+
+    def _drawn(self, topics: Sequence[str] | Mapping[str, None]) -> Turn:
+        with collector_at_rest(len(topics)):
+            return self._turns.draw(topics)
 
     async def _routes_of(self, topics: Iterable[str]) -> dict[str, Route]:
         deadline = asyncio.get_running_loop().time() + self._timeout
@@ -161,19 +166,23 @@ class Columns:
             homes[stream] = space
             return stream
 
-        rows, runs = by_stream(rows, place, by_key)
-        small = rows.num_rows <= FEW * len(runs) and rows.nbytes <= FEW_BYTES * len(runs)
-        few = FewRows.of(rows) if small and self._traces is None else None
-        futures = []
-        for stream, begin, end in runs:
-            size = few.size(begin, end) if few is not None else 0
-            most = min(FEW, self._lanes.max_messages)
-            if few is not None and end - begin <= most and size <= self._lanes.max_bytes:
-                await self._gate.reserve(size)
-                lane = self._lanes.get(homes[stream], stream)
-                futures.append(self._lanes.add_rows(lane, few.rows(begin, end), end - begin, size, watched))
-                self._follow(lane)
+        with collector_at_rest(len(routes)):
+            rows, runs = by_stream(rows, place, by_key)
+            small = rows.num_rows <= FEW * len(runs) and rows.nbytes <= FEW_BYTES * len(runs)
+            few = FewRows.of(rows) if small and self._traces is None else None
+        futures: list[asyncio.Future[list[PlacedRange]]] = []
+        at = 0
+        while at < len(runs):
+            if few is not None:
+                with collector_at_rest(len(runs) - at):
+                    at = self._join_parts(runs, at, few, homes, watched, futures)
+                if at == len(runs):
+                    break
+            stream, begin, end = runs[at]
+            if few is not None and self._joins(few, runs[at]):
+                await self._gate.room(few.size(begin, end))
                 continue
+            at += 1
             for piece in pieces_of(rows.slice(begin, end - begin), self._lanes.max_bytes):
                 size = piece.nbytes + ROW_BYTES
                 await self._gate.reserve(size)
@@ -186,6 +195,34 @@ class Columns:
                 futures.append(part.whole)
                 self._follow(lane)
         return futures
+
+    def _join_parts(
+        self,
+        runs: Sequence[Run],
+        at: int,
+        few: FewRows,
+        homes: Mapping[StreamId, Space],
+        watched: bool,
+        futures: list[asyncio.Future[list[PlacedRange]]],
+    ) -> int:
+        """Let the rows of the streams from `at` on join what waits there; the first of which they do not.
+
+        It has many rows, or there is no room for them yet.
+        """
+        for place in range(at, len(runs)):
+            stream, begin, end = runs[place]
+            size = few.size(begin, end)
+            if not self._joins(few, runs[place]) or not self._gate.enters(size):
+                return place
+            lane = self._lanes.get(homes[stream], stream)
+            futures.append(self._lanes.add_rows(lane, few.rows(begin, end), end - begin, size, watched))
+            self._follow(lane)
+        return len(runs)
+
+    def _joins(self, few: FewRows, run: Run) -> bool:
+        """Whether the rows of one stream are so few that they join the messages that wait for it."""
+        count, size = run.end - run.begin, few.size(run.begin, run.end)
+        return count <= min(FEW, self._lanes.max_messages) and size <= self._lanes.max_bytes
 
     def _follow(self, lane: Lane) -> None:
         """What was put into `lane` was divided before its space got another generation, perhaps."""

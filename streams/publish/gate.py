@@ -31,9 +31,20 @@ class Gate:
 
     async def reserve(self, size: int) -> None:
         """Count `size` bytes as held, as soon as there is room for them."""
+        await self.room(size)
+        self._buffer.held += size
+
+    async def room(self, size: int) -> None:
+        """Wait until there is room for `size` bytes."""
         if self._buffer.is_full_for(size):
             with self._ready.hurried():
                 while self._buffer.is_full_for(size):
                     await self._buffer.freed()
                     self.check_open()
+
+    def enters(self, size: int) -> bool:
+        """Count `size` bytes as held if there is room for them; whether there is."""
+        if self._buffer.is_full_for(size):
+            return False
         self._buffer.held += size
+        return True

@@ -6,6 +6,7 @@ They are in the default registry of ``prometheus_client``: a program that serves
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from prometheus_client import Counter, Histogram
 
@@ -30,11 +31,12 @@ AT_ONCE = 16
 COUNT_SECONDS = 0.1
 
 
-def count(messages: int, size: int, seconds: float) -> None:
-    """So many messages, `size` bytes in the buffer, were written `seconds` after the first came."""
-    PUBLISH_SECONDS.observe(seconds)
-    PUBLISHED_MESSAGES.inc(messages)
-    PUBLISHED_BYTES.inc(size)
+def count(written: Sequence[tuple[int, int, float]]) -> None:
+    """Of each written part: its messages, its bytes in the buffer, the seconds since the first came."""
+    for _, _, seconds in written:
+        PUBLISH_SECONDS.observe(seconds)
+    PUBLISHED_MESSAGES.inc(sum(messages for messages, _, _ in written))
+    PUBLISHED_BYTES.inc(sum(size for _, size, _ in written))
 
 
 class Tally:

@@ -48,6 +48,8 @@ class Endings:
         self._misplaced = misplaced
         self._loop = asyncio.get_running_loop()
         self._first_error: StreamleaseError | None = None
+        self._uncounted: list[tuple[int, int, float]] = []
+        """Messages, bytes and seconds of each part that is written since parts were counted."""
 
     def appended(self, lane: Lane, part: Part, stream: StreamId, first: int) -> None:
         """`part`, which was in flight, is written from offset `first` on."""
@@ -60,7 +62,9 @@ class Endings:
         if self._traces is not None:
             self._traces.sent(part.stream, part, None, seconds)
         # Behind those who were told: they need not wait for it.
-        self._loop.call_soon(metrics.count, part.count, part.size, seconds)
+        if not self._uncounted:
+            self._loop.call_soon(self._count)
+        self._uncounted.append((part.count, part.size, seconds))
 
     def failed(self, lane: Lane, part: Part, error: StreamleaseError) -> None:
         """`part` fails with exactly `error`."""
@@ -79,6 +83,10 @@ class Endings:
             self._first_error = error
         if isinstance(error, UnknownSpace | StreamSealed):
             self._misplaced()
+
+    def _count(self) -> None:
+        written, self._uncounted = self._uncounted, []
+        metrics.count(written)
 
     def take_error(self) -> StreamleaseError | None:
         """The first error since the last call of a message for which nobody waits."""

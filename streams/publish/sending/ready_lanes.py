@@ -50,6 +50,9 @@ class ReadyLanes:
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
+    def __len__(self) -> int:
+        return len(self._lanes)
+
     def __iter__(self) -> Iterator[Lane]:
         return iter([*self._lanes.values()])
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pyarrow as pa
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_delay, wait_random_exponential
@@ -33,6 +33,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.log.log import Appended, OutOfSequence, StreamPending
 from streamlease.streams.publish.epoch_staging import Appends
 from streamlease.streams.publish.lanes import Lane
@@ -168,6 +169,10 @@ class Sender:
             self._duty.rest()
 
     def _next_round(self) -> list[Flight]:
+        with collector_at_rest(len(self._ready)):
+            return self._encoded_round()
+
+    def _encoded_round(self) -> list[Flight]:
         flights: list[Flight] = []
         for lane, part in self._ready.take():
             try:
@@ -195,7 +200,8 @@ class Sender:
     async def _attempt(self, deadline: float) -> bool:
         """Append all parts of the round that are still open; whether some remain so."""
         now = self._loop.time()
-        appends = [lane.append_of(part, self._publisher, now) for lane, part in self._flights]
+        with collector_at_rest(len(self._flights)):
+            appends = [lane.append_of(part, self._publisher, now) for lane, part in self._flights]
         limit = max(LEAST_ATTEMPT, deadline - now)
         try:
             async with asyncio.timeout(limit):
@@ -209,7 +215,21 @@ class Sender:
                     continue  # nothing that failed later makes it less certain that it is there
                 part.error = error if isinstance(error, StreamleaseError) else no_answer()
             return True
+        with collector_at_rest(len(outcomes)):
+            remaining, mismatched = self._settle(outcomes)
+        self._flights = [*remaining, *((lane, part) for lane, part, _ in mismatched)]
+        for lane, part, refused in mismatched:
+            if await self._mended(lane, part, refused):
+                remaining.append((lane, part))
+        self._flights = remaining
+        return bool(remaining)
+
+    def _settle(
+        self, outcomes: Sequence[Appended | StreamleaseError]
+    ) -> tuple[list[Flight], list[tuple[Lane, Part, SchemaMismatch]]]:
+        """The parts that are still open, and those that another version of the schema may mend."""
         remaining: list[Flight] = []
+        mismatched: list[tuple[Lane, Part, SchemaMismatch]] = []
         for (lane, part), outcome in zip(self._flights, outcomes, strict=True):
             if isinstance(outcome, Appended):
                 self._endings.appended(lane, part, outcome.stream, outcome.first)
@@ -221,8 +241,7 @@ class Sender:
                     part.error = outcome  # of what is written but not durable, a repetition only waits again
                 remaining.append((lane, part))
             elif isinstance(outcome, SchemaMismatch):
-                if await self._mended(lane, part, outcome):
-                    remaining.append((lane, part))
+                mismatched.append((lane, part, outcome))
             elif isinstance(outcome, OutOfSequence) and outcome.last < lane.sequence:
                 # Redis lost acknowledged writes; this part is not there either, so send it anew.
                 lane.renew()
@@ -230,8 +249,7 @@ class Sender:
                 remaining.append((lane, part))
             else:
                 self._endings.failed(lane, part, outcome)
-        self._flights = remaining
-        return bool(remaining)
+        return remaining, mismatched
 
     async def _mended(self, lane: Lane, part: Part, refused: SchemaMismatch) -> bool:
         """Whether a part with another version of the schema is to be sent again; if not, it has failed."""

@@ -244,7 +244,7 @@ class Singles:
     def appended(self, alone: Alone, offset: int) -> Placed:
         """The thread that has the loan appended this; where the message stands."""
         alone.lane.appended(offset + 1)
-        metrics.count(1, alone.size, self._loop.time() - alone.born)
+        metrics.count([(1, alone.size, self._loop.time() - alone.born)])
         return alone.lane.stream, offset
 
     def take_over(self, loan: int, alone: Alone, reply: Any) -> Part | None:
