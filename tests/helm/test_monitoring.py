@@ -18,6 +18,7 @@ from streamlease.gateway.webhooks import metrics as delivering
 from streamlease.hosts.signals.exposition import HostFacts, KeptFacts, exposition
 from streamlease.hosts.signals.group_signals import GroupSignals
 from streamlease.leader.metrics import LedFacts
+from streamlease.services import metrics as calling
 from streamlease.streams.publish import metrics as publishing
 from tests.helm.charts import CHART, ROOT, render, value_sets
 
@@ -35,6 +36,7 @@ def existing() -> set[str]:
     delivering.HELD.labels("active")
     delivering.FAILED.labels("refused")
     bridging.RECEIVED.labels("1")
+    calling.RUNNING.labels("scorer")
     publishing.PUBLISH_FAILURES.labels("Indefinite")
     consuming.Meter("$shared/g/#").ended("b", "the leader is silent", again=True)
     led = LedFacts("$shared/g/#", 1, 0, 0, 0)
