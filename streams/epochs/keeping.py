@@ -27,9 +27,8 @@ from streamlease.streams.epochs.core.silence import Sign, Silences
 from streamlease.streams.epochs.stored import (
     Numbered,
     expect,
-    lines_command,
-    parse_lines,
     parse_state,
+    read_behind,
     read_bounds,
     read_writers,
     state_command,
@@ -163,7 +162,7 @@ class Keeper:
             StoreUnavailable, StoreRefused, Indefinite, NotDurable: try again.
         """
         if self._open is None:
-            self._apply(await self._lines())
+            self._apply(await self._lines(self._fold.boundary))
             if not self._fold.due:
                 await self._keep()
                 return False
@@ -206,7 +205,9 @@ class Keeper:
         """
         if self._open is not None:
             return
-        await self._remove(await orphans(self._redis, self.space, self._fold, self._streams), "", -1)
+        if found := await orphans(self._redis, self.space, self._fold, self._streams):
+            await self._lines(self._fold.boundary)  # what was read there is judged by what is still so
+            await self._remove(found, "", -1)
         old = await forgettable(self._redis, self.space, self._kept_boundary)
         if old is not None:
             args: list[Argument] = [self._term, old.first_kept]
@@ -217,9 +218,22 @@ class Keeper:
 
     # ------------------------------------------------------------ inside
 
-    async def _lines(self) -> list[Numbered]:
-        (reply,) = await ask(self._redis, [lines_command(self.space, self._fold.line, LINES_AT_ONCE)])
-        return parse_lines(reply)
+    async def _lines(self, boundary: int | None = None) -> list[Numbered]:
+        """Those that are not folded yet.
+
+        Args:
+            boundary: the newest one, if that is known.
+
+        Raises:
+            StoreRefused: the last line that is folded is not there, or another boundary is the newest.
+        """
+        line = self._fold.line
+        found = await read_behind(self._redis, self.space, line, LINES_AT_ONCE)
+        if found.stamp != self._stamp:
+            raise self._hole(f"line {line}")
+        if boundary is not None and found.boundary != boundary:
+            raise self._hole(f"boundary {boundary}")
+        return found.lines
 
     async def _fold_upto(self, upto: int, ahead: list[Numbered]) -> list[Numbered]:
         """Fold the lines up to `upto`, of which `ahead` was read before; what was read behind it."""

@@ -129,7 +129,11 @@ class StagedLogs:
         return found, more
 
     async def _look_who_entered(self, entries: Iterable[StagedEntry]) -> None:
-        """Whoever stages has entered before: if that is not there, Redis lost it, and none of it counts."""
+        """Whoever stages has entered before: if that is not there, Redis lost it, and none of it counts.
+
+        Of an incarnation below the newest nobody knows whether it had entered. What it gave up comes with its
+        boundary, as what was not seen.
+        """
         wanted: dict[str, dict[str, None]] = {}
         for one in entries:
             if one.inc > self._entered.get((one.stream.space, one.name), -1):
@@ -147,8 +151,8 @@ class StagedLogs:
         wanted: list[tuple[StagedEntry, Entry]] = []
         for staged, entry in entries:
             self._at[stream] = staged.to
-            entered = staged.inc <= self._entered.get((stream.space, staged.name), -1)
-            if entered and self._came(staged):
+            entered = self._entered.get((stream.space, staged.name))
+            if staged.inc == entered and self._came(staged):
                 wanted.append((staged, entry))
         return [
             EarlyBatch(

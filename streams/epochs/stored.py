@@ -106,6 +106,34 @@ def parse_lines(reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Numbered
     ]
 
 
+class Behind(NamedTuple):
+    """What stands behind a line that somebody has folded."""
+
+    lines: list[Numbered]
+    stamp: str | None
+    """When that line was written; None: it is not there."""
+    boundary: int
+    """The number of the newest boundary."""
+
+
+async def read_behind(redis: Redis, space: str, line: int, count: int = PAGE) -> Behind:
+    """The lines behind number `line`, at most `count`, and whether that one is still there.
+
+    Raises:
+        Unsupported: one cannot be read.
+        StoreUnavailable, StoreRefused.
+    """
+    asked = [
+        lines_command(space, line - 1, count + 1),
+        ("HMGET", keys.state(space), "boundary", "folded", "stamp"),
+    ]
+    reply, (newest, folded, stamp) = await ask(redis, asked)
+    lines, boundary = parse_lines(reply), int(newest or 0)
+    if lines and lines[0].number == line:
+        return Behind(lines[1:], lines[0].stamp, boundary)
+    return Behind(lines[:count], (stamp or b"").decode() if int(folded or 0) == line else None, boundary)
+
+
 class Writer(NamedTuple):
     """What stands of the newest incarnation of a publisher's name."""
 

@@ -129,9 +129,7 @@ class Reader(AnyReader):
     def _take(self, item: object) -> None:
         truth = self.world.truth
         match item:
-            case Snapshot(lower=lower):
-                truth.frontier(self.chain, lower)
-            case Frontier(lower=lower):
+            case Snapshot(lower=lower) | Frontier(lower=lower):
                 # Retention may have moved the earliest, and that is told first.
                 truth.frontier(self.chain, lower, begins=self.world.forgets and not self.chain.handed)
             case EpochBatch(epoch=epoch):

@@ -36,7 +36,7 @@ class Sent:
     certain: bool = False
     """Whether that was answered, and so holds."""
     since: float = 0.0
-    """When it was acknowledged, or certain."""
+    """When it was acknowledged, certain, or vouched for."""
     at_risk: bool = False
     """Whether it was acknowledged, and a failover may have lost it since."""
     vouched: bool = False
@@ -139,7 +139,8 @@ class EpochTruth:
             return
         for one in given:
             if one.at_risk:
-                one.vouched |= one.acknowledged
+                if one.acknowledged and not one.vouched:
+                    one.vouched, one.since = True, now
             elif one.acknowledged and not one.certain:
                 one.certain, one.since = True, now
 
