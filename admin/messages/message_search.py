@@ -160,9 +160,10 @@ async def _places(
     first = await append_times(client.redis, floors)
     # Of a stream that begins later, all is wanted, or nothing; the others are searched.
     early = {stream: question.moment for stream, at in first.items() if at <= question.moment}
-    found = {**floors, **await offsets_after(client.redis, early)}
     if newest:
-        return found
+        # Of a stream that says no time, `_wanted` looks at each message.
+        unknown = {stream: states[stream].next for stream in floors if stream not in first}
+        return {**floors, **unknown, **await offsets_after(client.redis, early)}
     # "From then on" includes what was appended at that very moment.
     exact = {stream: question.moment - 1 for stream, at in first.items() if at < question.moment}
     return {**floors, **await offsets_after(client.redis, exact)}
@@ -315,6 +316,8 @@ class _Search:
         if question.filter is not None:
             batch = filter_batch(batch, question.filter)
         messages = to_messages(batch) if batch.num_rows else []
+        if self._newest and question.moment is not None:
+            messages = [one for one in messages if one.append_timestamp_us <= question.moment]
         if question.key is not None:
             messages = [one for one in messages if one.key == question.key]
         if self._text is not None:

@@ -255,14 +255,28 @@ async def server_time(redis: AsyncRedis) -> int:
 async def append_times(redis: AsyncRedis, offsets: Mapping[StreamId, int]) -> dict[StreamId, int]:
     """When the message at each offset, or the first one left after it, was appended; in microseconds.
 
-    Streams in which there is none, or an entry of an unknown form, are left out.
+    Of a message that is in the archive alone, that is the time of the first one of its file: it was appended
+    then, or later. Streams in which there is none, or an entry of an unknown form, are left out.
 
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    seen = await waiting(redis, offsets.items())
-    times = {place: one.since for place, one in seen.items()}
-    return {stream: since for (stream, _), since in times.items() if since is not None}
+    found: dict[StreamId, int] = {}
+    elsewhere: list[tuple[StreamId, int]] = []
+    for (stream, offset), one in (await waiting(redis, offsets.items())).items():
+        if one.since is not None:
+            found[stream] = one.since
+        elif (first := max(offset, one.floor)) < one.next:
+            elsewhere.append((stream, first))
+    for begin in range(0, len(elsewhere), PAGE):
+        page = elsewhere[begin : begin + PAGE]
+        asked = [files_commands(stream, first, 1) for stream, first in page]
+        replies = await ask(redis, [command for both in asked for command in both])
+        for (stream, _), both in zip(page, zip(replies[::2], replies[1::2], strict=True), strict=True):
+            files = parse_files(stream, [*both])
+            if files.some:
+                found[stream] = files.some[0].since
+    return found
 
 
 class WaitingMessage(NamedTuple):

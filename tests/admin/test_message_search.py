@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +18,12 @@ from streamlease.admin.messages import message_search
 from streamlease.admin.messages.message_search import MessageQuestion, cursor_text, find, parse_cursor
 from streamlease.agent.client import Client, connect
 from streamlease.protocol.errors import InvalidInput, InvalidOption, InvalidTopic, UnknownSpace
+from streamlease.streams.archive.upkeep_steps import retire
 from streamlease.streams.entries.delivered import Message
 from streamlease.streams.log.keys import stream_log
 from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.redis.connection import connect_blocking
+from tests.archive.helpers import archive, archiver, publish, space_of, trim_all
 
 MANY = 400
 
@@ -103,6 +109,43 @@ async def test_a_time_and_an_offset_are_where_it_begins(client: Client) -> None:
     assert (await find(client, replace(question, offset=10_000))).messages == []
 
 
+async def test_a_time_is_looked_for_in_the_archive_too(embedded_redis_url: str, tmp_path: Path) -> None:
+    """Most of each stream is in files alone, the newest in memory; also where the oldest was retired."""
+    async with connect(embedded_redis_url, embedded=False) as client:
+        space = await space_of(client, str(tmp_path / "archive"), streams=3)
+        with closing(connect_blocking(embedded_redis_url)) as blocking:
+            for first in (0, 100, 200):
+                await publish(client, first, 100)
+                await asyncio.to_thread(archive, blocking, space)
+            await trim_all(client, space)
+            await publish(client, 300, 50)
+            await search_all_times(client)
+            worker, states = archiver(blocking, space), await AsyncLog(client.redis).states(space.streams())
+            retired = await asyncio.to_thread(
+                retire, worker, {stream: state.next // 2 for stream, state in states.items()}
+            )
+            assert retired
+            await search_all_times(client)
+
+
+async def search_all_times(client: Client) -> None:
+    oldest = MessageQuestion("flights", "oldest", limit=1000)
+    everything = await all_of(client, oldest)
+    times = sorted({one.append_timestamp_us for one in everything})
+    assert [one.append_timestamp_us for one in everything] == sorted(
+        one.append_timestamp_us for one in everything
+    )
+    for time in (*times[:: max(1, len(times) // 8)], times[0] - 1, times[-1]):
+        for order in ("oldest", "newest"):
+            wanted = [
+                (one.stream, one.offset)
+                for one in everything
+                if (one.append_timestamp_us >= time if order == "oldest" else one.append_timestamp_us <= time)
+            ]
+            found = await all_of(client, replace(oldest, order=order, moment=time))
+            assert sorted((one.stream, one.offset) for one in found) == sorted(wanted), (order, time)
+
+
 async def test_a_question_that_matches_little_ends_within_its_bounds_and_goes_on(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +174,17 @@ async def test_what_cannot_be_read_is_told_and_passed_over(client: Client, embed
         found = await find(client, question)
         assert len(found.messages) == states[stream].next - 1
         assert (found.done, len(found.notes), "were lost" in found.notes[0]) == (True, 1, True)
+
+
+async def test_a_stream_whose_entries_redis_lost_is_told_of_until_a_time_too(
+    client: Client, embedded_redis_url: str
+) -> None:
+    newest = (await find(client, MessageQuestion("calls", limit=1))).messages[0]
+    space = await client.spaces.get("calls")
+    with redis.Redis.from_url(embedded_redis_url) as store:
+        store.delete(stream_log(space.streams()[0]))
+    found = await find(client, MessageQuestion("calls", moment=newest.append_timestamp_us, limit=1000))
+    assert (found.done, "were lost" in " ".join(found.notes)) == (True, True)
 
 
 async def test_typed_columns_are_searched_and_returned(client: Client) -> None:
