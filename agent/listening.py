@@ -81,6 +81,8 @@ class _Place:
     """Where the stream ends, if it is sealed."""
     hole: int | None = None
     """Where messages are missing: what stands before that is handed out first."""
+    reader: RangeReader | None = None
+    """The last one: the next one goes on among merged entries, or in the log, as it did."""
 
     def __post_init__(self) -> None:
         self.delivered = self.position
@@ -326,18 +328,22 @@ class PlainSubscription:
         return ready
 
     async def _read_some(self, streams: Sequence[StreamId]) -> None:
-        readers = [
-            RangeReader(
+        readers = []
+        for stream in streams:
+            place = self._places.get(stream)
+            if place is None:
+                continue
+            reader = RangeReader(
                 stream,
-                self._places[stream].position,
-                self._places[stream].until,
+                place.position,
+                place.until,
                 enough=self._max_batch,
                 max_bytes=READ_BYTES // len(streams),
                 schema=self._schema,
+                merged=place.reader is not None and place.reader.in_merged,
             )
-            for stream in streams
-            if stream in self._places
-        ]
+            place.reader = reader
+            readers.append(reader)
         try:
             await self._reading.turn(readers)
         except StoreUnavailable as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -11,9 +12,8 @@ import pyarrow as pa
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
-from streamlease.streams.entries.delivered import Messages
+from streamlease.streams.entries.delivered import Messages, to_messages
 from streamlease.streams.entries.message_rows import filter_batch
-from streamlease.streams.rows.shared_rows import Rows
 from streamlease.streams.spaces.spaces import Known, Spaces
 
 
@@ -26,14 +26,14 @@ class PlainBatch:
     end: int
     """Offsets ``start <= offset < end`` were read; those that are not wanted are left out."""
     data: pa.RecordBatch
+    messages: Messages = field(init=False, repr=False, compare=False)
+    """The messages, one by one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", Messages(len(self), partial(to_messages, self.data)))
 
     def __len__(self) -> int:
         return int(self.data.num_rows)
-
-    @property
-    def messages(self) -> Messages:
-        """The messages, one by one."""
-        return Rows(self.data).messages
 
     def to_arrow(self) -> pa.RecordBatch:
         """The messages as one record batch of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -45,17 +46,14 @@ class EpochBatch:
     """Who sent them, where they are read as they come; None where epochs are whole."""
     incarnation: int | None = None
     """Which incarnation of the publisher that was."""
+    messages: Messages = field(init=False, repr=False, compare=False)
+    """The messages, one by one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", Messages(len(self), partial(_made, self.batches)))
 
     def __len__(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
-
-    @property
-    def messages(self) -> Messages:
-        """The messages, one by one."""
-        return Messages(len(self), self._made)
-
-    def _made(self) -> list[Message]:
-        return [message for batch in self.batches for message in to_messages(batch)]
 
     def to_arrow(self) -> pa.Table:
         """The messages as one table of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.
@@ -73,6 +71,10 @@ class EpochBatch:
                 f"epoch {list(self.epoch)} has messages of several spaces, whose columns do not fit together "
                 f"({' '.join(str(error).split())}): listen to one space, or name the columns that are wanted"
             ) from None
+
+
+def _made(batches: Sequence[pa.RecordBatch]) -> list[Message]:
+    return [message for batch in batches for message in to_messages(batch)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -40,6 +41,8 @@ class PartRows:
 
     def __init__(self, parts: Sequence[StreamRows]) -> None:
         self._parts = parts
+        self.messages = Messages(len(self), partial(_made, parts))
+        """The messages, one by one."""
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -55,14 +58,6 @@ class PartRows:
         table = pa.concat_tables(map(_table, self.batches), promote_options="default")
         return table.combine_chunks().to_batches()[0]
 
-    @property
-    def messages(self) -> Messages:
-        """The messages, one by one."""
-        return Messages(len(self), self._made)
-
-    def _made(self) -> list[Message]:
-        return [message for part in self._parts for message in part.messages]
-
     def plain(self) -> PartRows:
         """The same."""
         return self
@@ -74,6 +69,10 @@ class PartRows:
     def slice(self, first: int, last: int) -> PartRows:
         """Parts are never divided."""
         raise NotImplementedError
+
+
+def _made(parts: Sequence[StreamRows]) -> list[Message]:
+    return [message for part in parts for message in part.messages]
 
 
 @dataclass(slots=True)

@@ -57,26 +57,28 @@ def moment(microseconds: int) -> datetime:
 
 
 class Messages(Sequence[Message]):
-    """The messages of a batch, in order. They are made when the first of them is looked at.
+    """The messages of a batch, in order. They are made once, when the first of them is looked at.
 
     Args:
         rows: how many they are.
-        make: makes them.
+        make: makes them. A batch keeps its messages, so this must not hold the batch: only Python's garbage
+            collector would free the two.
     """
 
     __slots__ = ("_made", "_make", "_rows")
 
     def __init__(self, rows: int, make: Callable[[], list[Message]]) -> None:
         self._rows = rows
-        self._make = make
-        self._made: list[Message] | None = None
+        self._make: Callable[[], list[Message]] | None = make
+        self._made: list[Message] = []
 
     @property
     def _list(self) -> list[Message]:
-        made = self._made
-        if made is None:
-            made = self._made = self._make()
-        return made
+        make = self._make
+        if make is not None:
+            self._made = make()
+            self._make = None
+        return self._made
 
     def __len__(self) -> int:
         return self._rows

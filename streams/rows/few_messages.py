@@ -34,6 +34,7 @@ class FewMessages:
         "_batch",
         "_epochs",
         "_keys",
+        "_messages",
         "_offsets",
         "_payloads",
         "_stream",
@@ -61,6 +62,7 @@ class FewMessages:
         self._appended = tuple(appended)
         self._epochs = tuple(epochs)
         self._batch: pa.RecordBatch | None = None
+        self._messages: Messages | None = None
 
     def __len__(self) -> int:
         return len(self._payloads)
@@ -89,13 +91,11 @@ class FewMessages:
     @property
     def messages(self) -> Messages:
         """The messages."""
-        return Messages(len(self._payloads), self._made)
-
-    def _made(self) -> list[Message]:
-        topics, keys, payloads, offsets, times, appended, epochs = self._columns
-        name = repeat(str(self._stream))
-        columns = (topics, keys, payloads, name, offsets, times, appended, repeat(()), epochs, repeat(None))
-        return [*map(_message, zip(*columns, strict=False))]
+        messages = self._messages
+        if messages is None:
+            make = partial(_made, self._stream, self._columns)
+            messages = self._messages = Messages(len(self._payloads), make)
+        return messages
 
     def plain(self) -> FewMessages:
         """The same, with texts in the column topic."""
@@ -127,6 +127,13 @@ class FewMessages:
             return parts[0]
         columns = zip(*(part._columns for part in parts), strict=True)
         return cls(parts[0]._stream, *((*chain.from_iterable(some),) for some in columns))
+
+
+def _made(stream: StreamId, columns: tuple[Sequence[Any], ...]) -> list[Message]:
+    topics, keys, payloads, offsets, times, appended, epochs = columns
+    name = repeat(str(stream))
+    all = (topics, keys, payloads, name, offsets, times, appended, repeat(()), epochs, repeat(None))
+    return [*map(_message, zip(*all, strict=False))]
 
 
 StreamRows = Rows | FewMessages

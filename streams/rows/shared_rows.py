@@ -8,6 +8,7 @@ one of them, which topics match or the messages as objects, is worked out for al
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -27,10 +28,11 @@ class _Shared:
         self._filter: str | None = None
         self._matched: list[bool] | None = None
 
-    def messages(self) -> list[Message]:
+    def some(self, first: int, rows: int) -> list[Message]:
+        """Of the messages, which are made for all streams together."""
         if self._messages is None:
             self._messages = to_messages(self.batch)
-        return self._messages
+        return self._messages[first : first + rows]
 
     def matched(self, filter: str) -> list[bool] | None:
         if self._filter != filter:
@@ -45,10 +47,11 @@ class Rows:
         batch: these rows, with at least the column topic; perhaps as a dictionary.
     """
 
-    __slots__ = ("_batch", "_first", "_rows", "_shared")
+    __slots__ = ("_batch", "_first", "_messages", "_rows", "_shared")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch: pa.RecordBatch | None = batch
+        self._messages: Messages | None = None
         self._shared: _Shared | None = None
         self._first, self._rows = 0, int(batch.num_rows)
 
@@ -59,6 +62,7 @@ class Rows:
         for length in lengths:
             part = cls.__new__(cls)
             part._batch, part._shared, part._first, part._rows = None, shared, first, length
+            part._messages = None
             parts.append(part)
             first += length
         return parts
@@ -100,9 +104,11 @@ class Rows:
     @property
     def messages(self) -> Messages:
         """The rows as messages."""
-        return Messages(self._rows, self._made)
-
-    def _made(self) -> list[Message]:
-        if self._shared is None:
-            return to_messages(self.batch)
-        return self._shared.messages()[self._first : self._first + self._rows]
+        messages = self._messages
+        if messages is None:
+            if self._shared is None:
+                make = partial(to_messages, self.batch)
+            else:
+                make = partial(self._shared.some, self._first, self._rows)
+            messages = self._messages = Messages(self._rows, make)
+        return messages

@@ -14,7 +14,8 @@ from streamlease.agent.client import Client
 from streamlease.agent.listening import PlainSubscription
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, InvalidTopic, UnknownSpace
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.log import many
+from streamlease.streams.log import many, merging
+from streamlease.streams.log.compacting import Compacted, compact
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.agent.helpers import SECONDS, in_order, publish
 
@@ -61,6 +62,29 @@ async def test_many_streams_are_read_in_few_exchanges(
     assert sorted(got) == list(range(800))
     assert in_order(got)
     assert exchanges <= 8
+
+
+async def test_merged_entries_are_asked_for_once_that_is_where_the_reading_goes_on(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "ENOUGH_ROWS", 10)
+    (stream,) = (await client.create_space("s", ["a/#"], streams=1)).streams()
+    async with client.publisher() as publisher:
+        for number in range(64):
+            await publisher.send("a/0", str(number))
+    while isinstance(await compact(client.redis, stream, 2**60), Compacted):
+        pass
+    exchanges, whole = 0, many.exchange_behind
+
+    async def counted(*args: Any) -> Any:
+        nonlocal exchanges
+        exchanges += 1
+        return await whole(*args)
+
+    monkeypatch.setattr(many, "exchange_behind", counted)
+    assert await everything(client.history("a/#", max_batch=10)) == [*range(64)]
+    # Six merged entries, and what is left of the log; one more to find the merged ones, one to leave them.
+    assert exchanges <= 9
 
 
 async def test_history_since_a_moment_has_what_came_after_it(client: Client) -> None:
