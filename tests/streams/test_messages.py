@@ -1,4 +1,4 @@
-"""The messages of a batch are a sequence that is made once, when it is looked at; their times are made then."""
+"""The messages of a batch are a sequence, made once, when it is looked at; their times are made then."""
 
 from __future__ import annotations
 
