@@ -193,7 +193,11 @@ class Collection:
 
     @property
     def frontier(self) -> list[Epoch] | None:
-        """The lower frontier, of what was handed out wholly; None without epochs."""
+        """The lower frontier, of what was handed out wholly; None without epochs.
+
+        It moves over skipped epochs, too, while the next change is waited for. Begun at a `start`, it is None
+        until the first boundary behind that was handed out, or nothing is behind.
+        """
         if not self._lower or len({len(epoch) for lower in self._lower.values() for epoch in lower}) > 1:
             return None
         return [*minimal([epoch for lower in self._lower.values() for epoch in lower])]
@@ -249,6 +253,10 @@ class Collection:
     def _reached(self, space: Space, point: Point) -> None:
         """All up to `point` was handed out."""
         self._done |= point.ends
+        self._stands(space, point)
+
+    def _stands(self, space: Space, point: Point) -> None:
+        """It is at the boundary of `point`, which may be one of skipped epochs, without a change."""
         if space.epochs:
             self._lower[space.name] = lower_at(space, point)
         if point.bound is not None:
@@ -277,6 +285,7 @@ class Collection:
                     log.warning("reading collection %s: %s", self._filter, error)
                     continue
                 if all(end <= self._done.get(stream, 0) for stream, end in point.ends.items()):
+                    self._stands(space, point)
                     continue
                 any_new = True
                 async for change in self._round(space, point):

@@ -203,6 +203,40 @@ async def test_with_epochs_the_point_is_a_boundary(client: Client) -> None:
                 await waiting
 
 
+async def test_skipped_epochs_move_the_frontier_without_a_change(client: Client) -> None:
+    await client.create_space("space", ["space/#"], streams=2, epochs=1, collection=True)
+    keeper = await kept(client)
+
+    async def stands_at(space: Collection, epoch: int) -> None:
+        waiting = asyncio.ensure_future(anext(space))
+        async with asyncio.timeout(SECONDS):
+            while space.frontier != [(epoch,)]:
+                assert not waiting.done()
+                await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    async with client.epoch_publisher("space", "one") as pub:
+        async with client.collection("space/#") as space:
+            await pub.send("space/a", b"x", epoch=0)
+            await pub.advance(1)
+            await settled(keeper)
+            assert (await soon(anext(space))).diff == 1
+            await pub.advance(7)
+            await settled(keeper)
+            await stands_at(space, 7)
+            positions = space.positions
+        async with client.collection("space/#", start=positions) as space:
+            assert space.frontier is None
+            await stands_at(space, 7)
+            await pub.advance(9)
+            await settled(keeper)
+        async with client.collection("space/#", start=positions) as space:
+            await stands_at(space, 9)
+            assert space.positions == positions
+
+
 async def test_who_was_handed_out_what_redis_lost_is_told(client: Client) -> None:
     await client.create_space("space", ["space/#"], epochs=1, collection=True)
     keeper = await kept(client)

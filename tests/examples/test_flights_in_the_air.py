@@ -41,7 +41,7 @@ async def test_the_collection_says_what_the_file_says(embedded_redis_url: str) -
         assert late >= 15 and await seen_at(client, minutes[-1]) == {}, "all have landed"
         assert follower is not None
         async with asyncio.timeout(20):
-            # What is behind the last hour is nothing, and so nothing is told of that hour itself.
+            # `watch` tells of an hour with the first change behind it, and there is none behind the last one.
             while max(seen, default=0) < minutes[-2]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         follower.cancel()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 from streamlease.agent.collections import collection
 from streamlease.agent.collections.collection import Collection
@@ -318,6 +319,20 @@ def a_collection_is_further_than_it_was_read() -> Iterator[None]:
         real(self, space, point._replace(ends=further))
 
     with mock.patch.object(Collection, "_reached", hasty):
+        yield
+
+
+@planted
+def a_collection_stands_still_over_skipped_epochs() -> Iterator[None]:
+    """A boundary without data does not move its frontier."""
+    real, ends = Collection._stands, WeakKeyDictionary[Collection, Any]()
+
+    def still(self: Collection, space: Any, point: Any) -> None:
+        if ends.get(self) != point.ends:
+            ends[self] = point.ends
+            real(self, space, point)
+
+    with mock.patch.object(Collection, "_stands", still):
         yield
 
 

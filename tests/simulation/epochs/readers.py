@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from streamlease.agent.client import Client
 from streamlease.agent.collections.collection import Collection
 from streamlease.agent.epochs.epoch_items import Aborted, EpochBatch, Frontier, Snapshot
+from streamlease.protocol.epochs.antichains import Antichain, goes_on
 from streamlease.protocol.errors import EpochsTruncated, HistoryTruncated, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.collections.core.multiset import Change, Item
@@ -265,14 +266,18 @@ class CollectionReader(AnyReader):
         self._items = Counter(former._items) if self._at and former is not None else Counter()
         self._since: list[Change] = []
         """Changes behind `_at`."""
+        self._open: Collection | None = None
+        self._lower: Antichain | None = None
+        """The frontier that it said last."""
         self.is_suspect = False
         super().__init__(world)
 
     def anew(self) -> None:
         self._at, self._items, self._since, self.is_suspect = {}, Counter(), [], False
+        self._open = self._lower = None
 
     def again(self) -> None:
-        self._since = []
+        self._since, self._open = [], None
         if self.is_suspect:
             self.anew()
 
@@ -283,6 +288,7 @@ class CollectionReader(AnyReader):
 
     async def read(self, client: Client) -> None:
         async with client.collection(FILTER, start=self._at or None) as prices:
+            self._open = prices
             if not self._at:
                 self._begins(prices)
             while True:
@@ -338,9 +344,16 @@ class CollectionReader(AnyReader):
         frontier = tuple(prices.frontier or ())
         if frontier not in frontiers:
             raise Violation(f"[14] {self.name} is at {there} and says {frontier}: not one of {frontiers}")
+        if self._lower is not None and not goes_on(self._lower, frontier):
+            raise Violation(f"[13] the frontier of {self.name} goes back from {self._lower} to {frontier}")
+        self._lower = frontier
 
     @property
     def trouble(self) -> str:
+        lower = self.world.written.now.lower
+        if self.world.dimensions and (self._open is None or tuple(self._open.frontier or ()) != lower):
+            says = self._open and self._open.frontier
+            return f"{self.name} says that the frontier is {says}, and it is {lower}"
         ends = {stream: end for stream, end in self.world.written.now.ends.items() if end}
         there, missing = self._counts(), self.world.written.now.multiset(ends)
         return "" if there == missing else f"{self.name} has {there} and not {missing}"
