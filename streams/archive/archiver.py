@@ -7,7 +7,8 @@
 
 * What is archived next of a stream is what lies behind the files *of the snapshot that the commit stands
   on*. Two archivers that wrote the same messages cannot both commit; the one that cannot throws its files
-  away. The term keeps the later one from being disturbed for long, and nothing more depends on it.
+  away, once it has seen that the table does not name them. The term keeps the later one from being disturbed
+  for long, and nothing more depends on it.
 * After a crash, or an answer that never came, the next run begins with the table: files that were committed
   are read again and recorded; files that were not are no part of anything, and are swept away one day.
 * Trimming is not done here. It goes up to what is recorded, whoever asks for it.
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.archive.files.file_reading import OpenFile
 from streamlease.streams.archive.files.index import ArchivedFile, covers
@@ -64,7 +66,7 @@ class Archived:
     """Whether it stopped before its work."""
 
     def add(self, stream: StreamId, files: Sequence[ArchivedFile]) -> None:
-        """Count files of a stream that were committed and recorded."""
+        """Count files of a stream that were committed."""
         self.files += files
         self.streams.add(str(stream))
         self.messages += sum(one.next - one.first for one in files)
@@ -229,13 +231,7 @@ class Archiver:
             raise
         if not written:
             return False
-        try:
-            self._commit(table, standing, begun, written)
-        except ArchiveMoved:
-            _discard(written)
-            raise
-        for stream, some in written.items():
-            done.add(stream, some)
+        self._commit(table, standing, begun, written, done)
         return more
 
     def _files(self, piece: StreamPiece, schema: pa.Schema, done: Archived) -> Generator[ArchivedFile]:
@@ -287,13 +283,7 @@ class Archiver:
                     written.setdefault(StreamId.parse(piece.stream), []).append(outcome)
         if written:
             begun = {stream: files[0].first for stream, files in written.items()}
-            try:
-                self._commit(table, standing, begun, written)
-            except ArchiveMoved:
-                _discard(written)
-                raise
-        for stream, files in written.items():
-            done.add(stream, files)
+            self._commit(table, standing, begun, written, done)
         return done
 
     def _commit(
@@ -302,19 +292,43 @@ class Archiver:
         standing: Mapping[StreamId, InTable],
         begun: Mapping[StreamId, int],
         written: Mapping[StreamId, Sequence[ArchivedFile]],
+        done: Archived,
     ) -> None:
         if not self._sure():
+            _discard(written)
             raise ArchiveMoved(f"the claim to archive space {self.space.name} is not sure any more")
         floors = {
             stream: (_oldest(standing[stream], begun[stream]), files[-1].next)
             for stream, files in written.items()
         }
-        table.commit(written, [], floors, self.term)
+        try:
+            table.commit(written, [], floors, self.term)
+        except ArchiveMoved:
+            self._discard_unnamed(written)
+            raise
+        for stream, files in written.items():
+            done.add(stream, files)
+        # From here on the files are the table's, whatever becomes of this.
         changes = [
             FileChange(stream, standing[stream].known.archived, files[-1].next, floors[stream][0], files)
             for stream, files in written.items()
         ]
         record(self.redis, self.term, changes)
+
+    def _discard_unnamed(self, written: Mapping[StreamId, Sequence[ArchivedFile]]) -> None:
+        """Remove files that a catalog has refused, if the table says so too.
+
+        A catalog whose answer was lost on its way may have been asked again, and have refused then what it
+        had done before.
+        """
+        try:
+            named = SpaceTable.open(self.redis, self.space, self._settings).named_paths()
+        except StreamleaseError as error:
+            log.warning("archive of space %s: files stay that may be of no use: %s", self.space.name, error)
+            return
+        _discard(
+            {stream: [one for one in files if one.path not in named] for stream, files in written.items()}
+        )
 
 
 def _first(one: InTable) -> int:
