@@ -33,7 +33,7 @@ from streamlease.streams.redis.lines.bells import Bells
 from streamlease.streams.tasks import Supervisor
 
 LOOK_SECONDS = 5.0
-"""How often everything is looked at, whatever is pushed."""
+"""How often everything is looked at, whatever is pushed: traffic never moves that."""
 
 GATHER_SECONDS = 0.02
 """How long more of what is pushed is waited for."""
@@ -185,13 +185,16 @@ class CatalogFeed:
         bells = Bells(f"news of {self.collection}", self._redis, self._tasks)
         self._source.watch(bells, self._looked)
         self._looked.set()
+        clock = asyncio.get_running_loop().time
+        due = clock() + LOOK_SECONDS
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout_at(due):
                     await self._looked.wait()
                     await asyncio.sleep(GATHER_SECONDS)
-            if not self._looked.is_set():
+            if clock() >= due:
                 self._source.look_again()
+                due = clock() + LOOK_SECONDS
             self._looked.clear()
             try:
                 async with self._reading:

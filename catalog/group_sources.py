@@ -2,6 +2,9 @@
 
 Who leads is a record of each group; whose a stream is, is what the records of its journal come to, and a
 follower folds them as a new leader would. So a leader does nothing for followers but publish that it wrote.
+
+A journal says whose a stream was when its leader wrote last. While nobody leads, nobody says that those who
+are named there are alive: then they hold nothing, until the next leader says what they hold.
 """
 
 from __future__ import annotations
@@ -156,18 +159,28 @@ class LeaderSource(GroupSource):
         return found
 
 
+UNLED = "unled"
+"""The point of a group that nobody leads: it has no leases, whatever its journal says."""
+
+
 class LeaseSource(GroupSource):
-    """Which stream of a group is whose. Its points are entries of the journals."""
+    """Which stream of a group is whose, while somebody leads it. Its points are entries of the journals."""
 
     def __init__(self, redis: AsyncRedis) -> None:
         super().__init__(redis)
         self._folded: dict[str, Recovery] = {}
         """What the journal of each group comes to."""
+        self._unled: set[str] = set()
+        """Groups that nobody leads."""
 
     @property
     def at(self) -> dict[str, str]:
         """The point up to which everything was told."""
-        return {name: self._folded[name].last_id.decode() for name in self._items if name in self._folded}
+        return {
+            name: UNLED if name in self._unled else self._folded[name].last_id.decode()
+            for name in self._items
+            if name in self._unled or name in self._folded
+        }
 
     async def as_of(self, at: Any) -> dict[str, CatalogItem]:
         """What the journals come to at a point that was told before.
@@ -184,6 +197,8 @@ class LeaseSource(GroupSource):
                 group, last = SharedSubscription.parse(name), last_id.encode("ascii")
             except (AttributeError, UnicodeEncodeError, InvalidTopic):
                 raise no_cursor("leases") from None
+            if last_id == UNLED:
+                continue
             if not POINT.fullmatch(last_id):
                 raise no_cursor("leases")
             if self.at.get(name) == last_id:
@@ -196,9 +211,15 @@ class LeaseSource(GroupSource):
         return former
 
     async def _read(self, groups: list[SharedSubscription]) -> dict[str, dict[str, CatalogItem]]:
-        found = {}
+        found: dict[str, dict[str, CatalogItem]] = {}
+        records = await leadership.read_all(self._redis, [group.id for group in groups])
         for group in groups:
             name, folded = str(group), self._folded.get(str(group))
+            if records[group.id].leader is None:
+                self._unled.add(name)
+                found[name] = {}
+                continue
+            self._unled.discard(name)
             # If reading fails in the middle, the state is of no entry: begin anew then.
             self._folded.pop(name, None)
             further = None if folded is None else await recover_behind(self._redis, group.id, folded)
