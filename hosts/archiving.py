@@ -32,6 +32,7 @@ from streamlease.registry.groups import Groups
 from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.archive.recording import Recorded, recorded
 from streamlease.streams.archive.upkeep_steps import merge, retire, runs, tidy
+from streamlease.streams.collections.snapshots import newest_snapshots
 from streamlease.streams.log.keys import archive_taken
 from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask
@@ -183,6 +184,10 @@ class ArchiveUpkeep:
         now = await server_time(self._redis)
         limits = retirable(space, {stream: (one.files, one.state) for stream, one in known.items()}, now)
         groups = await needs(self._redis, self._groups, [space])
+        if space.collection:
+            # What is behind a snapshot is in the files only, so not even force removes it.
+            snapshots = await newest_snapshots(self._redis, [*limits])
+            limits = {stream: min(limit, snapshots[stream].upto) for stream, limit in limits.items()}
         if not space.retention.force:
             holds = Holds({stream: one.state.next for stream, one in known.items()}, groups)
             limits = {stream: min(limit, holds.of(stream).limit) for stream, limit in limits.items()}

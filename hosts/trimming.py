@@ -48,6 +48,7 @@ from streamlease.streams.spaces.retention import (
     Trimmed,
     kept,
     newer_than,
+    standing_behind,
     trim_many,
 )
 from streamlease.streams.spaces.spaces import Space, SpaceStore
@@ -112,8 +113,12 @@ def _is_limited(space: Space) -> bool:
     )
 
 
-def in_memory(space: Space, sizes: Sequence[int]) -> list[Retention | None]:
+def in_memory(space: Space, sizes: Sequence[int], newer: Sequence[Newer]) -> list[Retention | None]:
     """What of a space with an archive each stream keeps in memory, given what they have there. Pure.
+
+    Args:
+        newer: what the streams that follow each of them have there; its bytes count here, its messages where
+            the stream is trimmed.
 
     The bytes are those of the whole space: a stream keeps the share of them that it has now. What retention
     removes from the archive does not stay in memory.
@@ -124,8 +129,8 @@ def in_memory(space: Space, sizes: Sequence[int]) -> list[Retention | None]:
     ages = [age for age in (archive.keep_ms, retention.age_ms) if age is not None]
     whole = sum(sizes)
     found: list[Retention | None] = []
-    for size in sizes:
-        most = [] if retention.bytes is None else [retention.bytes]
+    for size, behind in zip(sizes, newer, strict=True):
+        most = [] if retention.bytes is None else [max(1, retention.bytes - behind.bytes)]
         if archive.keep_bytes is not None and whole > archive.keep_bytes:
             most.append(max(1, size * archive.keep_bytes // whole))
         limits = min(ages, default=None), min(most, default=None), retention.messages
@@ -272,12 +277,19 @@ class Retainer:
         held = await kept(self._redis, [stream for space in spaces for stream in space.streams()])
         trims: list[Trim] = []
         for space in spaces:
+            own = {
+                stream: Newer(one.state.next, one.state.bytes)
+                for stream, one in held.items()
+                if stream.space == space.name
+            }
+            newer = standing_behind(space.predecessors(), own)
             streams = [stream for stream in space.streams() if stream in held]
             sizes = [held[stream].state.bytes for stream in streams]
-            for stream, keep in zip(streams, in_memory(space, sizes), strict=True):
+            behind = [newer.get(stream, NOTHING_NEWER) for stream in streams]
+            for stream, keep, one in zip(streams, in_memory(space, sizes, behind), behind, strict=True):
                 if keep is not None:
-                    term = self._claim.term or 0
-                    trims.append(Trim(stream, keep, None, "the archive", term, archived=True))
+                    term, counted = self._claim.term or 0, Newer(one.messages)
+                    trims.append(Trim(stream, keep, None, "the archive", term, counted, archived=True))
         await self._trim_all(trims, done)
 
     async def _trim_all(self, trims: list[Trim], done: Round) -> dict[StreamId, int]:

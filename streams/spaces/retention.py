@@ -244,23 +244,35 @@ class Kept(NamedTuple):
 def newer_than(
     predecessors: Mapping[StreamId, Sequence[StreamId]], held: Mapping[StreamId, Kept]
 ) -> dict[StreamId, Newer]:
-    """For each stream that is followed, what stands behind it in the streams that follow. Pure.
-
-    Limits go by stream, as if each sealed stream went on in those that follow it: what was ever appended to
-    one of these counts for each of the streams before it in equal parts.
+    """For each stream that is followed, what was ever appended behind it. Pure.
 
     Args:
         predecessors: all streams of a space, oldest generation first; see ``Space.predecessors``.
     """
+    own = {stream: Newer(one.state.next, one.bytes_ever) for stream, one in held.items()}
+    return standing_behind(predecessors, own)
+
+
+def standing_behind(
+    predecessors: Mapping[StreamId, Sequence[StreamId]], own: Mapping[StreamId, Newer]
+) -> dict[StreamId, Newer]:
+    """For each stream that is followed, what stands in the streams that follow. Pure.
+
+    Limits go by stream, as if each sealed stream went on in those that follow it: what one of these has
+    counts for each of the streams before it in equal parts.
+
+    Args:
+        own: what each stream has itself; one that is not known has nothing.
+    """
     found: dict[StreamId, Newer] = {}
     for stream in reversed([*predecessors]):
-        one, behind, former = held.get(stream), found.get(stream, NOTHING_NEWER), predecessors[stream]
-        own = Newer(one.state.next, one.bytes_ever) if one is not None else NOTHING_NEWER
+        one, behind = own.get(stream, NOTHING_NEWER), found.get(stream, NOTHING_NEWER)
+        former = predecessors[stream]
         for before in former:
             known = found.get(before, NOTHING_NEWER)
             found[before] = Newer(
-                known.messages + (own.messages + behind.messages) // len(former),
-                known.bytes + (own.bytes + behind.bytes) // len(former),
+                known.messages + (one.messages + behind.messages) // len(former),
+                known.bytes + (one.bytes + behind.bytes) // len(former),
             )
     return found
 

@@ -12,15 +12,20 @@ from streamlease.agent.client import Client
 from streamlease.hosts import archiving
 from streamlease.hosts.archiving import ArchiveUpkeep
 from streamlease.hosts.trimming import Retainer, in_memory
+from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.archive.archiver import Archiver
 from streamlease.streams.archive.checking import verify
+from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.recording import recorded
+from streamlease.streams.collections.snapshots import make_snapshot, newest_snapshots
 from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.state import Extent, LogState
 from streamlease.streams.redis.connection import BlockingRedis, connect_blocking, run_blocking
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Generation, Space
-from streamlease.streams.spaces.retention import Retention
+from streamlease.streams.spaces.retention import NOTHING_NEWER, Newer, Retention
+from streamlease.streams.spaces.retirement import retirable
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.archive.helpers import all_of, in_table, publish, rows, same, trim_all
 
@@ -96,14 +101,118 @@ async def test_retention_rules_the_archive_and_waits_for_groups(
     await retainer.close()
 
 
+async def test_changes_of_a_collection_stay_until_they_are_in_a_snapshot(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await client.create_space(
+        "flights",
+        ["flights/#"],
+        collection=True,
+        archive=ArchiveSettings.of(uri),
+        retention=Retention(messages=1, force=True),
+    )
+    (stream,) = space.streams()
+    clock = Clock()
+    host, retainer = ArchiveUpkeep(client.redis, "host-a", clock), Retainer(client.redis, "host-a", clock)
+
+    async def changed(first: int) -> None:
+        """A file with a hundred changes, and as little as retention lets stay in memory."""
+        async with client.publisher() as publisher:
+            for number in range(first, first + 100):
+                await publisher.submit("flights/a", b"item %d" % (number % 10), diff=1)
+        await host.round()
+        clock.now += int(archiving.WAIT_SECONDS * 1000)
+        await host.round()
+        await retainer.round()
+
+    async def counts() -> dict[bytes, int]:
+        async with asyncio.timeout(30), client.collection("flights/#") as items:
+            return {payload: count for (_, _, payload), count in items.items.items()}
+
+    await changed(0)
+    await changed(100)
+    assert recorded(blocking, [stream])[stream].exists == 0, "the files are the only copy"
+    assert await counts() == {b"item %d" % number: 20 for number in range(10)}
+    stored = (await newest_snapshots(client.redis, [stream]))[stream]
+    assert await make_snapshot(client.redis, space, stream, 100, stored) is not None
+    await changed(200)
+    known = recorded(blocking, [stream])[stream]
+    assert (known.exists, len(known.files)) == (100, 2), "what is behind the snapshot stays"
+    assert await counts() == {b"item %d" % number: 30 for number in range(10)}
+    await host.close()
+    await retainer.close()
+
+
+async def test_a_former_generation_does_not_keep_its_last_messages(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await client.create_space(
+        "flights", ["flights/#"], archive=ArchiveSettings.of(uri), retention=Retention(messages=100)
+    )
+    clock = Clock()
+    host, retainer = ArchiveUpkeep(client.redis, "host-a", clock), Retainer(client.redis, "host-a", clock)
+    (former,) = space.streams()
+    for first in (0, 50):
+        await publish(client, first, 50)
+        await host.round()
+        clock.now += int(archiving.WAIT_SECONDS * 1000)
+        await host.round()
+        if first == 0:
+            await client.alter_space("flights", rotate=True)
+    known = recorded(blocking, [former])[former]
+    assert (known.exists, len(known.files)) == (0, 1), "both together are not too many"
+    await publish(client, 100, 50)
+    await host.round()
+    clock.now += int(max(archiving.WAIT_SECONDS, archiving.PRUNE_SECONDS) * 1000)
+    await host.round()
+    await retainer.round()
+    known = recorded(blocking, [former])[former]
+    assert (known.exists, known.files, known.state.memory.first) == (50, [], 50)
+    await host.close()
+    await retainer.close()
+
+
 def test_bytes_in_memory_are_those_of_the_whole_space() -> None:
     space = space_with(ArchiveSettings.of("/data/x", keep_bytes=100), Retention(age_ms=5000))
-    assert in_memory(space, [150, 50]) == [
+    alone = [NOTHING_NEWER] * 2
+    assert in_memory(space, [150, 50], alone) == [
         Retention(age_ms=5000, bytes=75),
         Retention(age_ms=5000, bytes=25),
     ]
-    assert in_memory(space, [10, 20]) == [Retention(age_ms=5000), Retention(age_ms=5000)]
-    assert in_memory(space_with(ArchiveSettings.of("/data/x"), Retention()), [5]) == [None]
+    assert in_memory(space, [10, 20], alone) == [Retention(age_ms=5000), Retention(age_ms=5000)]
+    assert in_memory(space_with(ArchiveSettings.of("/data/x"), Retention()), [5], alone[:1]) == [None]
+
+
+def test_what_follows_a_stream_counts_first() -> None:
+    space = space_with(ArchiveSettings.of("/data/x"), Retention(bytes=100, messages=10))
+    assert in_memory(space, [60, 50], [Newer(4, 70), Newer(4, 150)]) == [
+        Retention(bytes=30, messages=10),
+        Retention(bytes=1, messages=10),
+    ]
+    former, last = (StreamId("x", number, 0) for number in (0, 1))
+    two = space.model_copy(
+        update={"generations": tuple(Generation(number=number, streams=1) for number in (0, 1))}
+    )
+    files = [ArchivedFile(f"/{one}", 10 * one, 10 * one + 10, 40, "", one, one) for one in range(3)]
+
+    def limits(retention: Retention, newest: int, later: list[ArchivedFile]) -> tuple[int, int]:
+        held = {former: (files, state_of(30)), last: (later, state_of(newest))}
+        kept = two.model_copy(update={"retention": retention})
+        found = retirable(kept, held, now=1000)
+        return found[former], found[last]
+
+    assert limits(Retention(messages=15), 0, []) == (10, 0)
+    assert limits(Retention(messages=15), 5, []) == (20, 0)
+    assert limits(Retention(messages=15), 15, files[:1]) == (30, 0)
+    assert limits(Retention(messages=15), 29, files[:2]) == (30, 10)
+    assert limits(Retention(bytes=80), 0, []) == (10, 0)
+    assert limits(Retention(bytes=80), 30, files[:1]) == (20, 0)
+    assert limits(Retention(bytes=80), 30, files) == (30, 10)
+    assert limits(Retention(age_ms=1), 30, files) == (0, 0)
+
+
+def state_of(next: int) -> LogState:
+    return LogState(Extent(next, next), sealed=False, last_append=0)
 
 
 def space_with(archive: ArchiveSettings, retention: Retention) -> Space:
