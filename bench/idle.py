@@ -1,8 +1,9 @@
 """Idle: what groups at rest cost Redis and their processes, beside consumers of plain redis-py.
 
 Each group has a space of its own, one consumer and a leader, all with default settings. Nothing is published.
-The leaders live beside the consumers in one process, or on one ``streamlease serve`` while a few processes
-share the consumers. Commands are those that Redis has run, the ones inside of scripts included.
+The leaders live beside the consumers in one process, or on one ``streamlease serve``, or on three that share
+them, while a few processes share the consumers. Commands are those that Redis has run, the ones inside of
+scripts included.
 """
 
 from __future__ import annotations
@@ -37,7 +38,13 @@ BLOCK_MS = 2000
 """How long a plain consumer's read waits."""
 
 READY = b"all streams are held\n"
-LAYOUTS = ("one process", f"one host, {PROCESSES} processes", "redis-py")
+LAYOUTS = {
+    "one process": 0,
+    f"one host, {PROCESSES} processes": 1,
+    f"three hosts, {PROCESSES} processes": 3,
+    "redis-py": 0,
+}
+"""With how many leader hosts."""
 
 
 def measure(frame: Frame) -> Iterator[Table]:
@@ -67,8 +74,9 @@ async def _at_rest(url: str, layout: str, groups: int) -> tuple[dict[str, float]
     """Commands a second by name, and the share of a core that the processes and Redis take."""
     async with contextlib.AsyncExitStack() as stack:
         pids = []
-        if layout.startswith("one host"):
-            pids += [host.pid for host, _ in await stack.enter_async_context(hosts_of(url, 1))]
+        if LAYOUTS[layout]:
+            hosts = await stack.enter_async_context(hosts_of(url, LAYOUTS[layout]))
+            pids += [host.pid for host, _ in hosts]
             kind, shares = "hosts", min(PROCESSES, groups)
         else:
             kind, shares = ("redis-py" if layout == "redis-py" else "embedded"), 1

@@ -70,9 +70,19 @@ class Done:
     begun: tuple[float, int] = (0.0, 0)
 
     def rate(self, count: int) -> float:
-        """Messages per second after the first batch."""
+        """Messages per second after the first batch.
+
+        Raises:
+            RuntimeError: the first batch was all there was, so there is no such rate.
+        """
         first, size = self.begun
+        if size >= count:
+            raise RuntimeError(f"the first batch had all {count:,} messages: give more --messages")
         return (count - size) / (self.seconds - first)
+
+    def whole_rate(self, count: int) -> float:
+        """Messages per second from the start on: imports, connection, group and leases are in it."""
+        return count / self.seconds
 
 
 class Work:
