@@ -27,11 +27,12 @@ from streamlease.gateway.traces import context_headers, with_context
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.plain_values import iso
 from streamlease.protocol.topics import check_topic
-from streamlease.streams.publish.kept_answers import MOST_BYTES, KeptAnswers
+from streamlease.streams.publish.kept_answers import MOST_BYTES, KeptAnswers, Taken
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.streams.publish.publisher import PlacedRange, Publisher
+    from streamlease.streams.spaces.spaces import Space
 
 TOPICS = "/v1/topics/"
 NOT_PLAIN = frozenset((b"streamlease-key", b"idempotency-key", b"ce-specversion", b"traceparent"))
@@ -94,17 +95,23 @@ class PublishHandler:
             stream, offset = await self._publisher.send(topic, body, timestamp=now)
             answer = _shown_place(stream, offset, now)
         else:
-            parsed = parse_body(call.header, _attributes(call), body, now)
-            if self._carrying and (context := context_headers(call.header)):
-                parsed = with_context(parsed, context)
+            parsed = self._parsed(call, body, now)
             key = call.header(b"idempotency-key")
             if key is None:
                 answer = (await self._write(self._publisher, topic, parsed)).json
             else:
-                answer = await self._once(call, key, topic, body, parsed)
+                answer = await self._once(call, key, topic, body, parsed, now)
         await call.answer(201, answer, b"application/json")
 
-    async def _once(self, call: HttpCall, key: str, topic: str, body: bytes, parsed: Parsed) -> bytes:
+    def _parsed(self, call: HttpCall, body: bytes, now: int) -> Parsed:
+        parsed = parse_body(call.header, _attributes(call), body, now)
+        if self._carrying and (context := context_headers(call.header)):
+            parsed = with_context(parsed, context)
+        return parsed
+
+    async def _once(
+        self, call: HttpCall, key: str, topic: str, body: bytes, parsed: Parsed, now: int
+    ) -> bytes:
         if len(body) > MOST_BYTES:
             raise BodyTooLarge(
                 f"the body is longer than {MOST_BYTES} bytes, which is the most with an Idempotency-Key: "
@@ -112,20 +119,24 @@ class PublishHandler:
             )
         named = sorted((name, value) for name, value in call.headers.items() if _counts(name))
 
-        async def publish(publisher: Publisher) -> bytes:
-            return (await self._write(publisher, topic, parsed)).json
+        def at(began: int) -> Parsed:
+            return parsed if began == now else self._parsed(call, body, began)
 
-        def found(taken: dict[StreamId, tuple[int, int]]) -> bytes | None:
+        async def publish(publisher: Publisher, began: int) -> bytes:
+            return (await self._write(publisher, topic, at(began))).json
+
+        def found(space: Space, taken: Taken, began: int) -> bytes | None:
             count = 1 if isinstance(parsed, SingleMessage) else _rows(parsed)
             if sum(messages for _, messages in taken.values()) != count:
                 return None
-            stream, (first, messages) = max(taken.items())
-            at = parsed.timestamps[-1] if isinstance(parsed, MessageColumns) else parsed.timestamp
+            places = (space.stream_for(topic, _last_key(parsed), one) for one in space.generations)
+            stream = next(one for one in places if one in taken)  # the last message is the last of its stream
+            first, messages = taken[stream]
             kind = None if isinstance(parsed, SingleMessage) else count
-            return PublishedMessages(kind, str(stream), first + messages - 1, at).json
+            return PublishedMessages(kind, str(stream), first + messages - 1, _last_time(at(began))).json
 
         content = b"".join(b"%b:%b\n" % one for one in named) + body
-        return await self._answers.once(call.client, key, content, topic, publish, found)
+        return await self._answers.once(call.client, key, content, topic, now, publish, found)
 
     async def _write(self, publisher: Publisher, topic: str, parsed: Parsed) -> PublishedMessages:
         match parsed:
@@ -136,22 +147,22 @@ class PublishHandler:
                 places = await publisher.send_many(
                     topic, payloads, keys=keys, headers=headers, timestamps=timestamps
                 )
-                last = await self._last(topic, places, keys[-1] if keys else None)
+                last = await self._last(topic, places, _last_key(parsed))
                 return PublishedMessages(len(payloads), *last, timestamps[-1])
             case MessageTable(rows, timestamp):
                 places = await publisher.send_batch(topic, rows)
-                key = rows.column("key")[-1].as_py() if "key" in rows.schema.names else None
-                return PublishedMessages(rows.num_rows, *await self._last(topic, places, key), timestamp)
+                last = await self._last(topic, places, _last_key(parsed))
+                return PublishedMessages(rows.num_rows, *last, timestamp)
             case _:
                 assert_never(parsed)
 
-    async def _last(self, topic: str, places: list[PlacedRange], key: bytes | str | None) -> tuple[str, int]:
+    async def _last(self, topic: str, places: list[PlacedRange], key: bytes | None) -> tuple[str, int]:
         """Where the last message of a batch stands: it is the last one of its stream."""
         ends = {stream: offsets.end - 1 for stream, offsets in places}
         stream: StreamId = places[-1][0]
         if len(ends) > 1:
             space = await self._client.spaces.for_topic(topic)
-            wanted = space.stream_for(topic, key.encode() if isinstance(key, str) else key)
+            wanted = space.stream_for(topic, key)
             stream = wanted if wanted in ends else stream
         return str(stream), ends[stream]
 
@@ -200,6 +211,25 @@ def _attributes(call: HttpCall) -> dict[str, str]:
 def _counts(name: bytes) -> bool:
     """Whether a header is part of what is published."""
     return name in (b"content-type", b"streamlease-key") or name.startswith(b"ce-")
+
+
+def _last_key(parsed: Parsed) -> bytes | None:
+    """The key of the last message."""
+    key: bytes | str | None
+    match parsed:
+        case SingleMessage():
+            key = parsed.key
+        case MessageColumns():
+            key = parsed.keys[-1] if parsed.keys else None
+        case MessageTable():
+            key = parsed.rows.column("key")[-1].as_py() if "key" in parsed.rows.schema.names else None
+        case _:
+            assert_never(parsed)
+    return key.encode() if isinstance(key, str) else key
+
+
+def _last_time(parsed: Parsed) -> int:
+    return parsed.timestamps[-1] if isinstance(parsed, MessageColumns) else parsed.timestamp
 
 
 def _rows(parsed: MessageColumns | MessageTable) -> int:

@@ -8,6 +8,8 @@ began died, or stood still, between the append and the record.
   publishing can take. It appends under the same id: what was there already is a duplicate, with its offsets.
 * The owner has the id forgotten only if it still was the owner when the answer was kept. After a take-over
   the streams remember it for a day, for the former owner may wake up.
+* A message without a time has that of the first request, which the record has: so a repetition does not name
+  another one than what stands in the log.
 * If the space got new streams between a beginning that died and its repetition, the former streams are asked
   what they took. Where that is a part only, the answer is ``Indefinite``.
 """
@@ -16,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import Indefinite, InvalidInput, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId, random_token
@@ -25,7 +27,7 @@ from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.scripts import load_script
-from streamlease.streams.spaces.spaces import SpaceStore
+from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 KEPT_MS = 3_600_000
 DELIVERY_SECONDS = 15.0
@@ -41,12 +43,20 @@ LONGEST_KEY = 255
 
 _SCRIPT = load_script("streamlease.streams.publish", "answer_once")
 
-Publish = Callable[[Publisher], Awaitable[bytes]]
-Found = Callable[[dict[StreamId, tuple[int, int]]], bytes | None]
+Taken = Mapping[StreamId, tuple[int, int]]
+Publish = Callable[[Publisher, int], Awaitable[bytes]]
+Found = Callable[[Space, Taken, int], bytes | None]
 
 
 class KeyReused(InvalidInput):
     """The key of a client names something else already."""
+
+
+class _Claim(NamedTuple):
+    """It is this one's to publish; `taken_over`: somebody else had begun, at `began`."""
+
+    taken_over: bool
+    began: int
 
 
 class KeptAnswers:
@@ -63,15 +73,18 @@ class KeptAnswers:
         self._spaces = spaces
 
     async def once(
-        self, who: str, key: str, content: bytes, topic: str, publish: Publish, found: Found
+        self, who: str, key: str, content: bytes, topic: str, now: int, publish: Publish, found: Found
     ) -> bytes:
         """What `publish` answers, now or the first time.
 
         Args:
             who: the client to whom the key belongs.
             content: what is published, all of it.
-            publish: does it by the publisher that it is given, each stream at most one entry.
-            found: the answer, if what streams of former generations took (first offset, count) is all of it.
+            now: microseconds since 1970.
+            publish: does it by the publisher that it is given, each stream at most one entry, at the time (as
+                `now`) that it is given.
+            found: the answer, if what streams of former generations took (first offset, count) is all of it;
+                it is given their space, and the time.
 
         Raises:
             KeyReused: the key named something else within the last hour.
@@ -84,20 +97,20 @@ class KeptAnswers:
         name = hashlib.sha256(f"{len(who)} {who} {key}".encode()).hexdigest()[:40]
         record, owner = f"sl:{{o:{name}}}:once", random_token()
         print_of = hashlib.sha256(f"{topic}\0".encode() + content).hexdigest()
-        taken_over = await self._claim(record, owner, print_of, key)
-        if isinstance(taken_over, bytes):
-            return taken_over
+        claim = await self._claim(record, owner, print_of, key, now)
+        if isinstance(claim, bytes):
+            return claim
         try:
-            answer = await self._former(f"~{name}", topic, found) if taken_over else None
+            answer = await self._former(f"~{name}", topic, found, claim.began) if claim.taken_over else None
             publisher = Publisher(
                 self._redis, spaces=self._spaces, token=lambda: name, max_batch_messages=1 << 20,
                 max_batch_bytes=2 * MOST_BYTES, delivery_timeout=self._seconds,
             )  # fmt: skip
             publisher.forgotten = False
             try:
-                answer = answer or await publish(publisher)
+                answer = answer or await publish(publisher, claim.began)
                 if await self._settled(record, owner, answer):
-                    publisher.forgotten = not taken_over
+                    publisher.forgotten = not claim.taken_over
             finally:
                 await publisher.close()
         except StreamleaseError:
@@ -105,14 +118,14 @@ class KeptAnswers:
             raise
         return answer
 
-    async def _claim(self, record: str, owner: str, print_of: str, key: str) -> bool | bytes:
-        """Whether it was taken over from somebody; or the answer."""
+    async def _claim(self, record: str, owner: str, print_of: str, key: str, now: int) -> _Claim | bytes:
+        """What is to be done; or the answer."""
         ends = asyncio.get_running_loop().time() + LONGEST_WAIT
         owned = max(1, round(OWNED * self._seconds * 1000))
         while True:
-            what, *more = await self._run(record, "claim", owner, print_of, owned, KEPT_MS)
+            what, *more = await self._run(record, "claim", owner, print_of, owned, KEPT_MS, now)
             if what == b"mine":
-                return bool(more[0])
+                return _Claim(bool(more[0]), int(more[1]))
             if what == b"answer":
                 answer: bytes = more[0]
                 return answer
@@ -125,14 +138,14 @@ class KeptAnswers:
                 raise StoreUnavailable("a request with this Idempotency-Key is under way: repeat it later")
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _former(self, publisher: str, topic: str, found: Found) -> bytes | None:
+    async def _former(self, publisher: str, topic: str, found: Found, began: int) -> bytes | None:
         """What came of a beginning, if the space has other streams since then."""
         space = await self._spaces.for_topic(topic)
         former = [stream for stream in space.streams() if stream.generation < space.newest.number]
         taken = await AsyncLog(self._redis).taken_of(publisher, former)
         if not taken:
             return None
-        answer = found(taken)
+        answer = found(space, taken, began)
         if answer is None:
             raise Indefinite(
                 f"part of it was published before space {space.name} got other streams, the rest was not: "
