@@ -37,9 +37,8 @@ from streamlease.gateway.since_reading import SinceReading
 from streamlease.gateway.traces import RequestTraces
 from streamlease.gateway.webhooks.subscription_handlers import BELOW, SUBSCRIPTIONS, SubscriptionHandlers
 from streamlease.gateway.webhooks.webhook_service import WebhookSettings, webhook_service
-from streamlease.protocol.errors import Indefinite, StreamleaseError
+from streamlease.protocol.errors import Indefinite, StreamleaseError, TaskFailed
 from streamlease.registry.shared_secrets import secret_of
-from streamlease.streams.tasks import task_failed
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -54,7 +53,7 @@ _logger = logging.getLogger(__name__)
 
 
 class GatewayApp:
-    """An ASGI application.
+    """An application for the gateway's own server: ASGI, and in each scope the exchange of ``gateway.http1``.
 
     Args:
         client: connected; it is not closed with the application.
@@ -173,7 +172,7 @@ class GatewayApp:
             await answer_problem(call, error)
         except Exception as error:
             _logger.exception("gateway: %s %s failed", call.scope["method"], ascii(call.scope["path"])[:200])
-            await answer_problem(call, task_failed("gateway", "a request", error))
+            await answer_problem(call, _defect(call, error))
 
     def _handler(self, call: HttpCall) -> Handler:
         # As it was written: what is escaped is part of a name, not of the way to it.
@@ -207,6 +206,17 @@ class GatewayApp:
                     break
         self._callers.admit(call)
         return found
+
+
+def _defect(call: HttpCall, error: Exception) -> TaskFailed:
+    """What a request is told that nobody foresaw the end of: it may have come to anything."""
+    cause = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    failed = TaskFailed(
+        f"{call.scope['method']} {call.route} ended by a defect of the gateway ({cause}): it may have been "
+        f"done, so look before you send it again, and report this"
+    )
+    failed.__cause__ = error
+    return failed
 
 
 def _ends(call: HttpCall) -> StreamleaseError:

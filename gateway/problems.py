@@ -12,6 +12,7 @@ from streamlease.gateway.core.cursors import InvalidCursor
 from streamlease.gateway.core.rates import TooMuch
 from streamlease.gateway.core.refusals import (
     BodyTooLarge,
+    FileLostSince,
     GatewayEnds,
     HeadTooLarge,
     LostSince,
@@ -24,7 +25,6 @@ from streamlease.gateway.core.refusals import (
     TooSlow,
     TruncatedSince,
     WrongMethod,
-    WrongType,
 )
 from streamlease.gateway.members.core.member_refusals import (
     ComingBack,
@@ -43,8 +43,10 @@ from streamlease.protocol.errors import (
     InvalidInput,
     InvalidOption,
     InvalidTopic,
+    Lost,
     MessageTooLarge,
     NotDurable,
+    NotLeader,
     SchemaMismatch,
     StoreRefused,
     StoreUnavailable,
@@ -94,9 +96,10 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     HistoryTruncated: (410, "history-truncated"),
     TruncatedSince: (410, "history-truncated"),
     LostSince: (410, "history-lost"),
+    FileLostSince: (410, "lost"),
+    Lost: (410, "lost"),
     CatalogTruncated: (410, "catalog-truncated"),
     BodyTooLarge: (413, "body-too-large"),
-    WrongType: (415, "wrong-type"),
     MessageTooLarge: (413, "message-too-large"),
     SchemaMismatch: (422, "schema-mismatch"),
     Misdirected: (421, "misdirected"),
@@ -110,13 +113,17 @@ PROBLEMS: dict[type[StreamleaseError], tuple[int, str]] = {
     ComingBack: (503, "coming-back"),
     GatewayEnds: (503, "gateway-ends"),
     ServedElsewhere: (503, "served-elsewhere"),
-    TaskFailed: (503, "task-failed"),
+    NotLeader: (503, "not-leader"),
     OtherVersion: (505, "other-version"),
     NotDurable: (504, "not-durable"),
     Indefinite: (504, "indefinite"),
-    StreamleaseError: (503, "refused"),
+    TaskFailed: (500, "task-failed"),
+    StreamleaseError: (500, "refused"),
 }
-"""Status and name of each error; that of the nearest class counts."""
+"""Status and name of each error; that of the nearest class counts.
+
+503 says that nothing was done, so only what is known to be so has it; 500 says nothing of that.
+"""
 
 
 def problem(error: StreamleaseError) -> dict[str, Any]:
@@ -130,7 +137,9 @@ def problem(error: StreamleaseError) -> dict[str, Any]:
     }
     if isinstance(error, TruncatedSince):
         document["oldest"] = error.oldest
-    elif isinstance(error, RefusedCommand):
+    if isinstance(error, (FileLostSince, Lost)):
+        document["file"] = error.file
+    if isinstance(error, RefusedCommand):
         document |= {"command": error.command, "key": error.key}
     return document
 
@@ -161,6 +170,11 @@ def refusing_limit(error: StreamleaseError) -> str:
     if isinstance(error, TooMuch):
         return error.limit
     return "body" if isinstance(error, BodyTooLarge) else ""
+
+
+def problem_name(error: StreamleaseError) -> str:
+    """What the `type` of the document about `error` ends in."""
+    return _kind(error)[1]
 
 
 def _kind(error: StreamleaseError) -> tuple[int, str]:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from streamlease.agent.plain_ways import read_spaces
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.questions import AskedMessages, Point
-from streamlease.gateway.core.refusals import LostSince, TruncatedSince
+from streamlease.gateway.core.refusals import FileLostSince, LostSince, TruncatedSince
 from streamlease.gateway.feeds import Feed, Feeds
 from streamlease.gateway.http_calls import ClientGone
 from streamlease.gateway.pages.message_page import MessagePage
 from streamlease.gateway.pages.page_taking import PageTaking
-from streamlease.protocol.errors import HistoryTruncated
+from streamlease.protocol.errors import HistoryTruncated, Lost
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
@@ -58,6 +58,7 @@ class SinceReading:
             Gone: so it is.
             TruncatedSince: something behind the point is not there any more.
             LostSince: Redis lost messages that were passed, or come next.
+            FileLostSince: a file of an archive is lost, and what comes next with it.
             UnknownSpace, InvalidTopic, InvalidInput, StoreUnavailable, StoreRefused, SchemaMismatch.
         """
         deadline = asyncio.get_running_loop().time() + asked.wait
@@ -167,6 +168,10 @@ class SinceReading:
             kind = LostSince if isinstance(error, MissingOffsets) else TruncatedSince
             why = str(error.with_remedy("go on from the cursor 'oldest'"))
             raise kind(why, self._cursors.text(await self._oldest(filter, since, error))) from error
+        except Lost as error:
+            oldest = self._cursors.text(await self._oldest(filter, since, error))
+            why = f"{error.what}: restore it from a backup and ask again, or go on from the cursor 'oldest'"
+            raise FileLostSince(why, oldest, error.file) from error
 
     async def _lost(self, after: Cursor) -> LostSince:
         """Redis lost messages that a client has.
@@ -216,7 +221,7 @@ class SinceReading:
                     if not taking.take(batch.stream, batch.end, batch.data):
                         more = True
                         break
-            except HistoryTruncated:
+            except (HistoryTruncated, Lost):
                 if not taking.count:
                     raise
                 more = True  # what was read before a hole is handed out first
@@ -248,16 +253,20 @@ class SinceReading:
         ends = await AsyncLog(self._client.redis).former_ends(streams_of(space.name, following))
         return ends.get(gone)
 
-    async def _oldest(self, filter: str, since: Point, error: HistoryTruncated) -> Cursor:
+    async def _oldest(self, filter: str, since: Point, error: HistoryTruncated | Lost) -> Cursor:
         """The cursor that has all that is left after `since`."""
         if not isinstance(since, Cursor):
             async with self._client.history(filter) as reading:
-                return Cursor({stream: (next, False) for stream, next in _streams(reading.positions).items()})
+                left = {stream: (next, False) for stream, next in _streams(reading.positions).items()}
+            if isinstance(error, Lost):
+                left[StreamId.parse(error.stream)] = (error.next, False)
+            return Cursor(left)
         left = dict(since.places)
         while True:
             stream = StreamId.parse(error.stream)
-            if left.get(stream, (0, False))[0] < error.oldest:
-                left[stream] = (error.oldest, False)
+            oldest = error.next if isinstance(error, Lost) else error.oldest
+            if left.get(stream, (0, False))[0] < oldest:
+                left[stream] = (oldest, False)
             else:
                 left.pop(stream, None)
             try:

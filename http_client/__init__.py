@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from streamlease.http.core.gateway_errors import (
     CursorTruncated,
+    GatewayDefect,
     GatewayGarbled,
     GatewayRefused,
     GatewayUnavailable,
@@ -25,6 +26,7 @@ __all__ = [
     "CursorTruncated",
     "PageFollower",
     "GatewayClient",
+    "GatewayDefect",
     "GatewayGarbled",
     "GatewayMessage",
     "GatewayPage",

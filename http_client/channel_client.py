@@ -27,7 +27,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from streamlease.http.core.channel_machine import ChannelBegun, ChannelEvent, ChannelFailed, ChannelMachine
-from streamlease.http.core.gateway_errors import GatewayRefused
+from streamlease.http.core.gateway_errors import GatewayDefect, GatewayRefused
 from streamlease.http.http_transport import GatewayConnection, Trust
 from streamlease.protocol.errors import (
     InvalidInput,
@@ -163,6 +163,7 @@ class ChannelClient:
 
         Raises:
             GatewayRefused: the token is unknown, or there are no channels at the address.
+            GatewayDefect: a poll failed by a defect of the gateway.
         """
         while not self._events:
             self._taken.set()
@@ -210,6 +211,8 @@ class ChannelClient:
             try:
                 answer = await self._exchange("poll", asked, self._wait + ANSWER_SECONDS)
             except StreamleaseError as error:
+                if isinstance(error, GatewayDefect):
+                    raise
                 if here == self._connection and not isinstance(error, GatewayRefused):
                     self._connection = (here + 1) % len(self._connections)
                 pause = await self._rest(error, pause)

@@ -83,7 +83,7 @@ class GatewayClient:
             InvalidInput, InvalidTopic, UnknownSpace, SchemaMismatch, MessageTooLarge, GatewayRefused: the
                 gateway does not take it.
             GatewayUnavailable, StoreUnavailable, StoreRefused: nothing was published.
-            Indefinite, NotDurable: it may have been.
+            Indefinite, NotDurable, GatewayDefect: it may have been.
         """
         request = single(MessageToPublish(payload, key, headers, timestamp))
         return await self._publish(topic, request, idempotency_key, repeat, seconds)

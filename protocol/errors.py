@@ -155,9 +155,14 @@ class Lost(StreamleaseError):
 
     def __init__(self, file: str, stream: str, first: int, next: int, why: str) -> None:
         self.file, self.stream, self.first, self.next, self.why = file, stream, first, next, why
-        super().__init__(
-            f"the file {file} of the archive {why}, and with it offsets {first} to {next - 1} of stream "
-            f"{stream}: restore it from a backup, or start from offset {next}"
+        super().__init__(f"{self.what}: restore it from a backup, or start from offset {next}")
+
+    @property
+    def what(self) -> str:
+        """What is wrong, without a remedy."""
+        return (
+            f"the file {self.file} of the archive {self.why}, and with it offsets {self.first} to "
+            f"{self.next - 1} of stream {self.stream}"
         )
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, str, int, int, str]]:

@@ -33,6 +33,8 @@ class ProblemDocument(BaseModel):
     detail: str
     oldest: str | None = None
     """The cursor to go on from, where history was truncated."""
+    file: str | None = None
+    """The file of an archive that is missing or altered."""
     command: int | None = None
     """The command of a channel that is refused, of a batch of which nothing was done."""
     key: str | None = None

@@ -35,10 +35,6 @@ class OtherHost(StreamleaseError):
     """The request was meant for another host, or made by a page of one."""
 
 
-class WrongType(StreamleaseError):
-    """A body has a media type that nothing is known about."""
-
-
 class TruncatedSince(StreamleaseError):
     """Retention, or a loss, already took what was asked for; `oldest` is the cursor to go on from."""
 
@@ -49,6 +45,14 @@ class TruncatedSince(StreamleaseError):
 
 class LostSince(TruncatedSince):
     """Redis lost acknowledged messages that the cursor has passed, or comes to; `oldest` is as above."""
+
+
+class FileLostSince(TruncatedSince):
+    """A file of an archive is missing or altered, and with it what comes next; `file` is its name."""
+
+    def __init__(self, why: str, oldest: str, file: str) -> None:
+        super().__init__(why, oldest)
+        self.file = file
 
 
 class MalformedRequest(StreamleaseError):

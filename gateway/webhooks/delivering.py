@@ -26,6 +26,7 @@ from streamlease.gateway.core.cursors import Cursor, CursorCodec, InvalidCursor
 from streamlease.gateway.core.refusals import LostSince, TruncatedSince
 from streamlease.gateway.feeds import Feed, Feeds
 from streamlease.gateway.pages.message_page import MessagePage
+from streamlease.gateway.problems import problem_name
 from streamlease.gateway.since_reading import SinceReading
 from streamlease.gateway.webhooks import metrics
 from streamlease.gateway.webhooks.callback_lines import CallbackLines, NoAnswer
@@ -171,7 +172,7 @@ class WebhookDelivery:
         except Fenced:
             return
         except TruncatedSince as error:
-            await self._give_up("history-truncated", str(error), error.oldest)
+            await self._give_up(problem_name(error), str(error), error.oldest)
         except NotAllowed as error:
             await self._give_up("not-allowed", str(error))
         except InvalidInput as error:

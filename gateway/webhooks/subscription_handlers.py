@@ -12,8 +12,9 @@ from pydantic_core import to_json
 
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.questions import parse_since
-from streamlease.gateway.core.refusals import LostSince, NotFound, TruncatedSince
+from streamlease.gateway.core.refusals import NotFound, TruncatedSince
 from streamlease.gateway.http_calls import HttpCall
+from streamlease.gateway.problems import problem_name
 from streamlease.gateway.since_reading import SinceReading
 from streamlease.gateway.webhooks.callback_lines import CallbackLines
 from streamlease.gateway.webhooks.core.callbacks import InvalidCallback, RefusedAddress, parse_callback
@@ -162,8 +163,7 @@ class SubscriptionHandlers:
             await self._reading.point(definition.filter, self._cursors.parse(standing.position))
         except TruncatedSince as error:
             at = standing.trouble.at if standing.trouble is not None else 0
-            kind = "history-lost" if isinstance(error, LostSince) else "history-truncated"
-            return standing.overtaken(Trouble(kind, str(error), at, error.oldest))
+            return standing.overtaken(Trouble(problem_name(error), str(error), at, error.oldest))
         except StreamleaseError:
             return standing  # it is no part of the question
         return standing

@@ -5,6 +5,7 @@
     StreamleaseError
     +-- GatewayRefused          the gateway says no, in a problem document; `status` and `problem` name it
     |   +-- CursorTruncated     something behind the cursor is not there any more; `oldest` is where to go on
+    |   +-- GatewayDefect       the gateway failed at it by a defect; it may have been done
     +-- GatewayUnavailable      there is no connection to it; nothing was done (retriable)
     +-- GatewayGarbled          what answers is no gateway
     +-- WebhookRefused          a callback that is not from the gateway, or for an old subscription
@@ -35,7 +36,7 @@ from streamlease.protocol.errors import (
     Unsupported,
 )
 
-TOO_MUCH, STORE_DOWN, LATE = 429, 503, 504
+TOO_MUCH, DEFECT, STORE_DOWN, LATE = 429, 500, 503, 504
 LONGEST_TOLD = 300
 
 
@@ -59,12 +60,17 @@ class GatewayRefused(StreamleaseError):
 class CursorTruncated(GatewayRefused):
     """Something behind the cursor is not there any more: go on with `oldest`, which has all that is left.
 
-    `problem` is ``history-truncated`` if it was retention that took it, ``history-lost`` if Redis lost it.
+    `problem` is ``history-truncated`` if it was retention that took it, ``history-lost`` if Redis lost it,
+    ``lost`` if a file of an archive is missing or altered.
     """
 
     def __init__(self, why: str, oldest: str, problem: str = "history-truncated") -> None:
         super().__init__(why, 410, problem)
         self.oldest = oldest
+
+
+class GatewayDefect(GatewayRefused):
+    """The gateway failed at the request by a defect: it may have been done, and is never tried again."""
 
 
 class GatewayUnavailable(StreamleaseError):
@@ -121,7 +127,7 @@ def error_of(status: int, body: bytes, pause: str | None = None) -> StreamleaseE
         return CursorTruncated(why, document["oldest"], name)
     if name in KNOWN:
         return KNOWN[name](why)
-    return GatewayRefused(why, status, name, seconds)
+    return (GatewayDefect if status == DEFECT else GatewayRefused)(why, status, name, seconds)
 
 
 def _without_document(status: int, body: bytes, seconds: float | None) -> StreamleaseError:

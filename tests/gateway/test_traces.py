@@ -111,6 +111,6 @@ async def test_a_request_that_fails_is_a_span_that_failed(
         monkeypatch.setattr(
             "streamlease.gateway.publishing.parse_body", lambda *_: json.loads("a defect of the gateway")
         )
-        assert (await http.post("/v1/topics/a/1", b"x", {"streamlease-key": "k"})).status == 503
+        assert (await http.post("/v1/topics/a/1", b"x", {"streamlease-key": "k"})).status == 500
     (served,) = [span for span in spans.get_finished_spans() if span.kind is SpanKind.SERVER]
     assert served.status.status_code is StatusCode.ERROR

@@ -179,6 +179,8 @@ def test_what_was_in_doubt_once_stays_in_doubt_at_the_end() -> None:
         (502, b"<html>Bad gateway</html>", Indefinite),
         (504, b"", Indefinite),
         (503, b"later", http.GatewayRefused),
+        (500, b'{"type":"urn:x/task-failed","detail":"a defect"}', http.GatewayDefect),
+        (500, b"oops", http.GatewayRefused),
         (404, b"{}", http.GatewayRefused),
         (410, b'{"type":"urn:x/history-truncated","detail":"gone","oldest":"c"}', http.CursorTruncated),
         (503, b'{"type":"urn:x/store-unavailable","detail":"down"}', StoreUnavailable),

@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from streamlease.gateway.core.rates import GatewayLimits
+from streamlease.gateway.metrics import COUNTS
 from streamlease.http.core.webhook_signatures import signature
-from tests.gateway.conftest import Client
+from tests.gateway.conftest import Client, running
 from tests.gateway.http_client import HttpClient
 from tests.http_client.faulty_proxy import EVERYTHING, Faults, between
 from tests.http_client.other_programs import EXAMPLES, NODE, SECONDS, documents, said, started
@@ -167,6 +169,27 @@ async def test_a_shell_follows_with_a_cursor_in_a_file(
     check(places(found), await truth(client))
     (tmp_path / "cursor").write_text("nonsense")
     assert await said(tmp_path, *words, "1", code=1) == ""
+
+
+async def test_a_shell_that_asks_too_much_waits_and_one_that_meets_a_defect_ends(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_space("s", ["a/#"], streams=3)
+    await publish(client, 0, 9)
+    async with running(client, limits=GatewayLimits(client_polls=1)) as gateway:
+        words = ("sh", EXAMPLES / "follow.sh", f"http://127.0.0.1:{gateway.port}", "a/wanted/%2B", "cursor")
+        async with gateway.streaming("/v1/events", filter="a/#") as (_, parts):
+            await anext(parts)
+            refused = COUNTS.refused["client_polls"]
+            assert await said(tmp_path, *words, "1") == ""
+            assert COUNTS.refused["client_polls"] == refused + 1
+        async with asyncio.timeout(SECONDS):
+            while COUNTS.open["/v1/events"]:
+                await gateway.get("/healthz")
+        assert len(await documents(tmp_path, *words, "1")) == 6
+        monkeypatch.setattr("streamlease.gateway.message_handlers.rendered", lambda *_: 1 / 0)
+        (tmp_path / "cursor").write_text("earliest")
+        assert await said(tmp_path, *words, code=1) == ""
 
 
 def test_the_examples_need_nothing_but_node() -> None:
