@@ -207,9 +207,14 @@ def move(
     from streamlease.admin.answers import Moved
 
     outcome = simple_act(Moved, subscription, "move", redis, dry_run=dry_run, stream=stream, borrower=to)
-    moves = f"moves from {outcome.from_ or 'nobody'} to {outcome.to}"
-    stays = f"is with {outcome.to} already, and stays there"
-    show(outcome, f"{stream} {stays if outcome.from_ == outcome.to else moves}", as_json=as_json)
+    show(outcome, moves(stream, outcome.from_, outcome.to), as_json=as_json)
+
+
+def moves(stream: str, owner: str | None, to: str) -> str:
+    """Where a stream goes that is moved by hand."""
+    if owner == to:
+        return f"{stream} is with {to} already, and stays there"
+    return f"{stream} moves from {owner or 'nobody'} to {to}"
 
 
 def release(

@@ -1,17 +1,13 @@
-"""``streamlease group declare`` and ``group alter``: the options of a group, set at first and changed later.
-
-To alter a group, its declaration is replaced in one act, and then its leader steps down: the next one reads
-it when its term begins. Borrowers keep their streams, and the history shows an ordinary step-down.
-"""
+"""``streamlease group declare`` and ``alter``: the options of a group, set at first and changed later."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamlease.admin.acting import act, declared
-from streamlease.admin.common_options import AsJson, RedisUrl
+from streamlease.admin.common_options import AsJson, RedisUrl, operator
+from streamlease.admin.groups.group_altering import alter_group, changing
 from streamlease.admin.groups.group_flags import (
     DeadLetterTopic,
     Expiry,
@@ -128,22 +124,10 @@ def alter(
     )
     if not options and expiry is None:
         raise InvalidOption("nothing to alter: give at least one option, such as --max-failures 3")
-    changes: dict[str, Any] = {} if expiry is None else {"expiry_ms": parse_expiry("--expiry", expiry)}
-
-    def change(before: Declaration) -> Declaration:
-        held = before.options.model_copy(update=options)
-        return before.model_copy(update={**changes, "options": held})
+    change = changing(options, None if expiry is None else parse_expiry("--expiry", expiry))
 
     async def work(client: Client) -> Declaration:
-        from streamlease.protocol.acts import StepDown
-        from streamlease.registry import leadership
-
-        await declared(client, shared)
-        after = await client.groups.alter(shared, change)
-        leader = await leadership.read(client.redis, shared.id)
-        if options and leader.held and not leader.expired:
-            await act(client, shared, StepDown())
-        return after
+        return await alter_group(client, shared, change, operator())
 
     after = with_client(redis, work)
     held = after.options.model_dump() | {"expiry_ms": after.expiry_ms}

@@ -43,9 +43,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamlease.admin.ui import live, looks, query_looks
 from streamlease.admin.ui.board import Board
-from streamlease.admin.ui.host_names import KnownHosts
+from streamlease.admin.ui.host_names import KnownHosts, sent_by_another
 from streamlease.admin.ui.logins import LASTS_SECONDS, ConsoleRole, Logins, Person
-from streamlease.admin.ui.other_acts import asked, demanded, do
+from streamlease.admin.ui.other_acts import asked, demanded, do, roles
 from streamlease.protocol.errors import (
     InvalidInput,
     InvalidOption,
@@ -104,7 +104,7 @@ def make_app(
         names: under which the console may be asked for, besides addresses and localhost.
         failed: called if a board cannot be run any more: it shows nothing new, and the probe fails.
     """
-    console = _Console(sites, logins or Logins())
+    console = _Console(sites, logins or Logins(), names)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -178,8 +178,9 @@ class _Headers:
 
 
 class _Console:
-    def __init__(self, sites: Sequence[Site], logins: Logins) -> None:
+    def __init__(self, sites: Sequence[Site], logins: Logins, names: frozenset[str]) -> None:
         self._sites = {site.name: site for site in sites}
+        self._names = names
         self._first = sites[0]
         self._logins = logins
         self._page = (STATIC / "index.html").read_text("utf-8")
@@ -233,13 +234,14 @@ class _Console:
                 "role": role,
                 "login": self._logins.by_token,
                 "servers": [*self._sites],
+                "roles": roles(),
             }
         )
 
     async def login(self, request: Request) -> Response:
         if not self._logins.by_token:
             return _refused(403, "start 'streamlease ui' with --token-file to log in by token")
-        body, refused = await _body(request)
+        body, refused = await _body(request, self._names)
         if refused is not None:
             return refused
         try:
@@ -262,7 +264,7 @@ class _Console:
         return answer
 
     async def logout(self, request: Request) -> Response:
-        _, refused = await _body(request)
+        _, refused = await _body(request, self._names)
         if refused is not None:
             return refused
         answer = JSONResponse({})
@@ -312,7 +314,7 @@ class _Console:
     # ------------------------------------------------------------ acts
 
     async def act(self, request: Request, site: Site, person: Person) -> Response:
-        body, refused = await _body(request)
+        body, refused = await _body(request, self._names)
         if refused is not None:
             return refused
         if person.role < ConsoleRole.OPERATOR:
@@ -339,14 +341,13 @@ async def _trouble(site: Site) -> str | None:
     return None
 
 
-async def _body(request: Request) -> tuple[bytes, Response | None]:
-    """The body of a request that changes something; else why it is refused.
-
-    A page of another site cannot send one: it may not name the type of JSON without being asked first, and
-    nobody answers that question.
-    """
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        return b"", _refused(403, "this is asked by another site")
+async def _body(request: Request, names: frozenset[str]) -> tuple[bytes, Response | None]:
+    """The body of a request that changes something; else why it is refused: see `admin.ui.host_names`."""
+    if (why := sent_by_another(request.headers, names)) is not None:
+        return b"", _refused(403, why)
+    given = request.headers.get("content-type", "")
+    if given.partition(";")[0].strip().lower() != "application/json":
+        return b"", _refused(415, f"its Content-Type is {ascii(given)[:100]}: send application/json")
     body = b""
     async for chunk in request.stream():
         body += chunk

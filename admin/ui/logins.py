@@ -5,7 +5,7 @@ role         may
 ============ ==========================================================================
 ``observer`` see everything, messages included
 ``operator`` act on groups and hosts, publish, replay dead letters
-``admin``    delete groups, give publishers up
+``admin``    delete groups, let them expire, give publishers up
 ============ ==========================================================================
 
 Who somebody is, the console learns in one of three ways:

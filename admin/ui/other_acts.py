@@ -6,12 +6,12 @@ Here is also the one entrance for all acts: who may ask for which, and what beco
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, assert_never, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from streamlease.admin.ui.logins import ConsoleRole
-from streamlease.admin.ui.page_acts import GroupAct, Name, PageAct, do_to_group
+from streamlease.admin.ui.page_acts import GroupAct, Name, OfAdmins, OfOperators, OnGroup, do_to_group
 from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.topics import SharedSubscription, check_topic
 
@@ -22,7 +22,7 @@ MOST_REPLAYED = 10_000
 Text = Annotated[str, Field(max_length=1_000_000)]
 
 
-class _Publish(PageAct):
+class _Publish(OfOperators):
     act: Literal["publish"]
     topic: Name
     payload: Text = ""
@@ -32,19 +32,19 @@ class _Publish(PageAct):
     diff: int | None = None
 
 
-class _Replay(PageAct):
+class _Replay(OfOperators):
     act: Literal["replay"]
     subscription: str
     places: list[Name] | None = Field(default=None, max_length=MOST_REPLAYED)
     """None: all that were not replayed yet."""
 
 
-class _DrainHost(PageAct):
+class _DrainHost(OfOperators):
     act: Literal["drain_host", "undrain_host"]
     host: Name
 
 
-class _AbortPublisher(PageAct):
+class _AbortPublisher(OfAdmins):
     act: Literal["abort_publisher"]
     space: Name
     publisher: Name
@@ -52,15 +52,13 @@ class _AbortPublisher(PageAct):
     """The name of the publisher once more, as somebody typed it."""
 
 
-class _Terminate(PageAct):
+class _Terminate(OfOperators):
     act: Literal["terminate"]
     query: Name
 
 
 AnyAct = GroupAct | _Publish | _Replay | _DrainHost | _AbortPublisher | _Terminate
 _ASKED: TypeAdapter[AnyAct] = TypeAdapter(Annotated[AnyAct, Field(discriminator="act")])
-OF_ADMINS = frozenset({"delete", "abort_publisher"})
-"""Acts that lose what cannot be brought back."""
 
 
 def asked(body: bytes) -> AnyAct:
@@ -80,8 +78,23 @@ def asked(body: bytes) -> AnyAct:
 
 
 def demanded(wanted: AnyAct) -> ConsoleRole:
-    """The role that it takes."""
-    return ConsoleRole.ADMIN if wanted.act in OF_ADMINS else ConsoleRole.OPERATOR
+    """The role that it takes: that of its kind."""
+    match wanted:
+        case OfOperators():
+            return ConsoleRole.OPERATOR
+        case OfAdmins():
+            return ConsoleRole.ADMIN
+        case _:
+            assert_never(wanted)
+
+
+def roles() -> dict[str, str]:
+    """The role that each act takes, by the name of the act, for the buttons of the page."""
+    return {
+        name: (ConsoleRole.ADMIN if issubclass(kind, OfAdmins) else ConsoleRole.OPERATOR).name.lower()
+        for kind in get_args(AnyAct)
+        for name in get_args(kind.model_fields["act"].annotation)
+    }
 
 
 async def do(client: Client, wanted: AnyAct, who: str) -> list[str]:
@@ -103,8 +116,10 @@ async def do(client: Client, wanted: AnyAct, who: str) -> list[str]:
             return await _abort(client, wanted)
         case _Terminate():
             return await _terminate(client, wanted, who)
-        case _:
+        case OnGroup():
             return await do_to_group(client, wanted, who)
+        case _:
+            assert_never(wanted)
 
 
 async def _publish(client: Client, wanted: _Publish) -> list[str]:

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from streamlease.admin.acting import delete_group
+from streamlease.admin.acting import declared, delete_group
+from streamlease.admin.groups.group_acts import moves
+from streamlease.admin.groups.group_altering import alter_group, changing
 from streamlease.admin.groups.group_reset import reset_rows
 from streamlease.admin.moments import parse_moment
-from streamlease.admin.output import iso_microseconds
+from streamlease.admin.output import iso_microseconds, shown
+from streamlease.admin.spaces.retention_options import parse_expiry
+from streamlease.leader.core.planning.strategies import strategy
 from streamlease.protocol.acts import (
     Act,
     DrainBorrower,
+    ExpireGroup,
     MoveStream,
     PauseGroup,
     PutDeadLetter,
@@ -30,6 +35,8 @@ from streamlease.protocol.acts import (
     made,
 )
 from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.group_options import OnPoison, check_options
+from streamlease.protocol.quantities import parse_duration
 from streamlease.protocol.topics import SharedSubscription
 
 if TYPE_CHECKING:
@@ -51,8 +58,22 @@ class PageAct(BaseModel):
     dry_run: bool = False
 
 
-class _GroupAct(PageAct):
+class OfOperators(PageAct):
+    """What an operator may ask for."""
+
+
+class OfAdmins(PageAct):
+    """What loses something that cannot be brought back: an admin may ask for it."""
+
+
+class OnGroup(PageAct):
+    """An act on a group."""
+
     subscription: str
+
+
+class _GroupAct(OnGroup, OfOperators):
+    pass
 
 
 class _Rebalance(_GroupAct):
@@ -114,12 +135,35 @@ class _Reset(_GroupAct):
     """In its place: so many messages further on, or back."""
 
 
-class _Delete(_GroupAct):
+class _Alter(_GroupAct):
+    """The options of the group; those that are none stay as they are."""
+
+    act: Literal["alter"]
+    strategy: Name | None = None
+    revocation_timeout: Time | None = None
+    on_poison: OnPoison | None = None
+    max_failures: int | None = None
+    retry_delay: Time | None = None
+    """A duration, or ``none``."""
+    max_retry_delay: Time | None = None
+    dead_letters: Name | None = None
+    expiry: Time | None = None
+    """A duration, or ``never``."""
+
+
+class _Confirmed(OnGroup, OfAdmins):
+    confirm: Annotated[str, Field(max_length=4000)] | None = None
+    """The subscription once more, as somebody typed it."""
+
+
+class _Expire(_Confirmed):
+    act: Literal["expire"]
+
+
+class _Delete(_Confirmed):
     act: Literal["delete"]
     force: bool = False
     """Also under its consumers."""
-    confirm: Annotated[str, Field(max_length=4000)] | None = None
-    """The subscription once more, as somebody typed it."""
 
 
 GroupAct = (
@@ -134,6 +178,8 @@ GroupAct = (
     | _Retry
     | _DeadLetter
     | _Reset
+    | _Alter
+    | _Expire
     | _Delete
 )  # fmt: skip
 """What the console may ask of a leader."""
@@ -179,7 +225,7 @@ async def do_to_group(client: Client, wanted: GroupAct, who: str) -> list[str]:
             return [f"{said['borrower']} may have streams again"]
         case _Move():
             said = await answer(made(MoveStream, stream=wanted.stream, borrower=wanted.borrower))
-            return [f"{said['stream']} from {said['from'] or 'nobody'} to {said['to']}"]
+            return [moves(said["stream"], said["from"], said["to"])]
         case _Release():
             said = await answer(made(ReleaseStream, stream=wanted.stream))
             return [f"{said['stream']} is taken from {said['from']}; what it has not committed comes again"]
@@ -191,6 +237,12 @@ async def do_to_group(client: Client, wanted: GroupAct, who: str) -> list[str]:
             return [f"{wanted.stream} goes on behind offset {said['offset']}, which becomes a dead letter"]
         case _Reset():
             return await _reset(client, shared, wanted, who)
+        case _Alter():
+            return await _alter(client, shared, wanted, who)
+        case _Expire():
+            _confirmed(wanted, f"type {shared} to confirm that it may lose what it has not consumed")
+            await answer(ExpireGroup())
+            return [f"{shared} holds no messages any more, until it is consumed again"]
         case _Delete():
             return await _delete(client, shared, wanted, who)
         case _:
@@ -230,9 +282,50 @@ def _reset_line(row: ResetStream) -> str:
     return f"{line} ({row.note})" if row.note else line
 
 
+async def _alter(client: Client, shared: SharedSubscription, wanted: _Alter, who: str) -> list[str]:
+    if wanted.strategy is not None:
+        strategy(wanted.strategy)
+    none = wanted.retry_delay == "none"
+    given = {
+        "strategy": wanted.strategy,
+        "revocation_timeout_ms": _milliseconds("revocation_timeout", wanted.revocation_timeout),
+        "on_poison": wanted.on_poison,
+        "max_failures": wanted.max_failures,
+        "retry_delay_ms": 0 if none else _milliseconds("retry_delay", wanted.retry_delay),
+        "max_retry_delay_ms": _milliseconds("max_retry_delay", wanted.max_retry_delay),
+        "dead_letters": wanted.dead_letters,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    expiry = None if wanted.expiry is None else parse_expiry("expiry", wanted.expiry)
+    if not options and expiry is None:
+        raise InvalidOption("nothing is to be altered: fill in a field at least")
+    change = changing(options, expiry)
+    before = await declared(client, shared)
+    if wanted.dry_run:
+        after = change(before)
+        check_options(after.options)
+    else:
+        after = await alter_group(client, shared, change, who)
+    was, now = (one.options.model_dump() | {"expiry_ms": one.expiry_ms} for one in (before, after))
+    changed = [
+        f"{name} {shown(was[name])} becomes {shown(value)}"
+        for name, value in now.items()
+        if was[name] != value
+    ]
+    return changed or ["nothing: it is declared so already"]
+
+
+def _milliseconds(name: str, text: str | None) -> int | None:
+    return None if text is None else parse_duration(name, text)
+
+
+def _confirmed(wanted: _Confirmed, otherwise: str) -> None:
+    if not wanted.dry_run and wanted.confirm != str(SharedSubscription.parse(wanted.subscription)):
+        raise InvalidOption(otherwise)
+
+
 async def _delete(client: Client, shared: SharedSubscription, wanted: _Delete, who: str) -> list[str]:
-    if not wanted.dry_run and wanted.confirm != str(shared):
-        raise InvalidOption(f"type {shared} to confirm that it is deleted")
+    _confirmed(wanted, f"type {shared} to confirm that it is deleted")
     await delete_group(client, shared, who=who, force=wanted.force, dry_run=wanted.dry_run)
     if wanted.dry_run:
         return [f"{shared} with its progress and its history"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,12 +27,19 @@ class Site:
         self.url = url
 
     def ask(
-        self, path: str, body: dict[str, Any] | None = None, token: str | None = None
+        self,
+        path: str,
+        body: dict[str, Any] | None = None,
+        token: str | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[int, Any, Any]:
         """Status, document and headers."""
         request = urllib.request.Request(self.url + path)
         if body is not None:
             request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
+        for name, value in headers.items():
+            request.add_header(name, value)
         if token is not None:
             request.add_header("Authorization", f"Bearer {token}")
         try:

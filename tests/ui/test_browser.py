@@ -115,11 +115,11 @@ def test_the_page_follows_a_group_from_its_first_consumer_to_a_hand_over(
             sees(browser, "#groups tbody", SUB, "4 / 4")
             click(browser, "#groups tbody a")
             sees(browser, "#group h1", SUB)
-            sees(browser, "#group .facts", "4 of 4 streams held by 1 borrowers")
+            sees(browser, "#group .facts", "4 of 4 streams held by 1 consumer;")
             command.ok("publish", "flights/JFK", text="one\ntwo\nthree\n")
             sees(browser, "#group .facts", "lag 0")
             with consuming(command):
-                sees(browser, "#group .facts", "held by 2 borrowers")
+                sees(browser, "#group .facts", "held by 2 consumers")
                 sees(browser, "#events", "hand-over")
                 until(lambda: count(browser, "#owners li") == 2, PATIENCE)
             field = element(browser, "#group .filter")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from bench.leaders import journal_of
 from streamlease.admin.ui import board as boards
 from streamlease.admin.ui import looks, query_looks
+from streamlease.admin.ui.app import STATIC
 from streamlease.admin.ui.board import Board
-from streamlease.admin.ui.other_acts import asked, do
+from streamlease.admin.ui.other_acts import AnyAct, asked, demanded, do, roles
 from streamlease.agent.client import Client, connect
 from streamlease.leader.core.state.records import Committed, StreamsAdded
 from streamlease.leader.journals import PAGE
@@ -127,6 +129,79 @@ async def test_dead_letters_are_shown_and_replayed_once(client: Client) -> None:
         await act(client, act="replay", subscription=str(SHARED), places=["calls.0.0@9"])
 
 
+async def test_what_stopped_a_stream_is_tried_anew_or_becomes_a_dead_letter_after_a_look(
+    client: Client, embedded_redis_url: str
+) -> None:
+    fields = {"subscription": str(SHARED), "stream": ""}
+
+    async def fail_next(subscription: Any) -> tuple[str, int]:
+        batch = await anext(subscription)
+        assert await batch.fail(batch.start, ValueError("bad")) == "stopped"
+        return str(batch.stream), batch.start
+
+    async with connect(embedded_redis_url) as consumer, asyncio.timeout(120):
+        options = GroupOptions(max_failures=1, on_poison="stop", retry_delay_ms=0)
+        await client.groups.declare(SHARED, "earliest", options=options)
+        async with client.publisher() as publisher:
+            for payload in (b"one", b"two"):
+                await publisher.send("calls/a", payload)
+        async with consumer.subscribe(str(SHARED)) as subscription:
+            stream, offset = await fail_next(subscription)
+            fields["stream"] = stream
+            for act_name, said in (
+                ("retry", f"{stream} goes on at offset {offset}, which is tried anew"),
+                ("dead_letter", f"{stream} goes on behind offset {offset}, which becomes a dead letter"),
+            ):
+                for _ in range(2):
+                    assert await act(client, act=act_name, **fields, dry_run=True) == [said]
+                assert (await looks.letters(client, fields))["letters"] == []
+                assert await act(client, act=act_name, **fields) == [said]
+                if act_name == "retry":
+                    assert await fail_next(subscription) == (stream, offset)
+            batch = await anext(subscription)
+            assert [one.payload for one in batch.messages] == [b"two"]
+            (letter,) = (await looks.letters(client, fields))["letters"]
+            assert (letter["original"], letter["payload"]["text"]) == (f"{stream}@{offset}", "one")
+            with pytest.raises(ActRefused, match="is not stopped"):
+                await act(client, act="retry", **fields, dry_run=True)
+
+
+async def test_a_group_that_nobody_consumes_expires_when_its_name_is_typed(
+    client: Client, embedded_redis_url: str
+) -> None:
+    await client.groups.declare(SHARED, "earliest")
+    fields = {"act": "expire", "subscription": str(SHARED)}
+    said = [f"{SHARED} holds no messages any more, until it is consumed again"]
+    async with connect(embedded_redis_url) as consumer, asyncio.timeout(60):  # which leads
+        async with consumer.subscribe(str(SHARED)):
+            pass
+        with pytest.raises(InvalidOption, match="to confirm that it may lose"):
+            await act(client, **fields)
+        assert await act(client, **fields, dry_run=True) == said
+        assert await act(client, **fields, confirm=str(SHARED)) == said
+        board = Board(client, 0.01)
+        reader = asyncio.create_task(board.run())
+        try:
+            await board.fresh()
+            summary = board.groups[str(SHARED)].summary
+            assert summary is not None
+            assert summary.expired
+        finally:
+            reader.cancel()
+
+
+def test_each_act_has_a_form_and_the_role_of_its_kind() -> None:
+    script = (STATIC / "acts.js").read_text().partition("export const ACTS = {")[2].partition("};")[0]
+    forms = re.findall(r"^  (\w+): \{ title: ", script, re.M)
+    assert sorted(forms) == sorted(roles())
+    assert "role" not in script
+    admins = {name for name, role in roles().items() if role == "admin"}
+    assert admins == {"delete", "expire", "abort_publisher"}
+    for kind in get_args(AnyAct):
+        for name in get_args(kind.model_fields["act"].annotation):
+            assert demanded(kind.model_construct(act=name)).name.lower() == roles()[name]
+
+
 async def test_publishers_of_epochs_are_given_up_by_name(client: Client) -> None:
     await client.create_space("clicks", ["clicks/#"], epochs=1)
     async with client.epoch_publisher("clicks", "ingest"):
@@ -190,15 +265,16 @@ async def test_while_nobody_looks_nothing_is_read(client: Client, monkeypatch: p
     reader = asyncio.create_task(board.run())
     try:
         async with asyncio.timeout(60):
+
+            async def rests() -> bool:
+                return board.number > 0 and board.resting
+
+            await eventually(rests)
             await client.groups.declare(SHARED, "earliest")
             journal = await journal_of(client.redis, SHARED.id, 1)
             await journal.write(journal.next_commit([StreamsAdded(starts={"calls.0.0": 0})]))
             await board.fresh()
             assert board.groups[str(SHARED)].rows["calls.0.0"].committed == 0
-
-            async def rests() -> bool:
-                return board.resting
-
             await eventually(rests)
             number, before = board.number, await commands(client)
             for _ in range(10):

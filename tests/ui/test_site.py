@@ -106,7 +106,9 @@ def test_every_act_can_be_looked_at_before_it_is_done(command: Command, token_fi
 
         assert look("step_down")[0].startswith("the leader would resign")
         assert look("rebalance") == ["no moves: the group is balanced"]
-        assert look("move", stream=moved, borrower=owner) == [f"{moved} from {owner} to {owner}"]
+        assert look("move", stream=moved, borrower=owner) == [
+            f"{moved} is with {owner} already, and stays there"
+        ]
         assert look("release", stream=moved)[0].startswith(f"{moved} is taken from {owner}")
         refused(409, "is the last one", "drain", borrower=owner)
         refused(409, "is not drained", "undrain", borrower=owner)
@@ -125,6 +127,21 @@ def test_every_act_can_be_looked_at_before_it_is_done(command: Command, token_fi
         refused(400, "in one way", "reset", to="earliest", shift=1)
         refused(400, "is no point in a stream", "reset", to="whenever")
         assert ask("reset", to="earliest")[0] == 200
+
+        altered = ["max_failures 5 becomes 2", "retry_delay_ms 500 becomes 0", "expiry_ms - becomes 0"]
+        wanted = {"max_failures": 2, "retry_delay": "none", "expiry": "never"}
+        refused(400, "nothing is to be altered", "alter")
+        refused(400, "strategy 'best' does not exist", "alter", strategy="best")
+        refused(400, "max_failures is 1000", "alter", max_failures=1000, dry_run=True)
+        refused(400, "retry_delay 'soon' is no duration", "alter", retry_delay="soon")
+        refused(400, "alter.on_poison", "alter", on_poison="ignore")
+        assert look("alter", **wanted) == altered
+        assert ask("alter", **wanted) == (200, (True, altered))
+        assert look("alter", **wanted) == ["nothing: it is declared so already"]
+
+        refused(400, "to confirm that it may lose", "expire", confirm="yes")
+        refused(409, "has 1 borrower", "expire", confirm=SUB)
+        refused(409, "has 1 borrower", "expire", dry_run=True)
 
         refused(400, "type $shared/demo/flights/# to confirm", "delete", confirm="yes", force=True)
         refused(409, "stop them first", "delete", confirm=SUB)

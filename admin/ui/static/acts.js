@@ -16,6 +16,14 @@ const FIELDS = {
   key: { label: "Key (may be empty: none)" },
   payload: { label: "Payload; in a space with typed columns a JSON object", type: "area" },
   headers: { label: "Headers, one a line, as NAME: VALUE", type: "lines" },
+  strategy: { label: "How streams are shared out: count, rate, lag, or a strategy of your own" },
+  on_poison: { label: "A message that failed too often", choices: ["dead-letter", "stop"] },
+  max_failures: { label: "How many times one message may fail", type: "number" },
+  retry_delay: { label: "Wait before a failed message comes again, such as 500ms; none: no wait" },
+  max_retry_delay: { label: "The longest such wait" },
+  revocation_timeout: { label: "How long a consumer may take to give a stream back, such as 30s" },
+  dead_letters: { label: "Topic below which dead letters are published" },
+  expiry: { label: "Idle for so long it keeps no messages any more, such as 30d; never" },
   diff: { label: "How many of the item come, or go (below 0)", type: "number" },
 };
 
@@ -31,15 +39,17 @@ export const ACTS = {
   retry: { title: "Retry", long: "Retry the message that stopped a stream", fields: ["stream"], means: "Its earlier failures are forgotten, and it is tried anew." },
   dead_letter: { title: "Dead letter", long: "Put the message that stopped a stream among the dead letters", fields: ["stream"], means: "The stream goes on behind it." },
   reset: { title: "Reset", fields: ["to", "shift", "only"], means: "The group goes on elsewhere, while it runs." },
-  delete: { title: "Delete", fields: ["force", "confirm"], role: "admin", means: "The group is deleted with its progress and its history." },
+  alter: { title: "Settings", long: "Change the settings", fields: ["strategy", "on_poison", "max_failures", "retry_delay", "max_retry_delay", "revocation_timeout", "dead_letters", "expiry"], means: "What is left empty stays as it is. The leader resigns, and the next one knows; consumers keep their streams." },
+  expire: { title: "Expire", fields: ["confirm"], means: "Retention no longer waits for it, until it is consumed again. It must have no consumers." },
+  delete: { title: "Delete", fields: ["force", "confirm"], means: "The group is deleted with its progress and its history." },
   replay: { title: "Replay", fields: [], means: "The original messages are published to their topics again, for all groups. None is published twice." },
   publish: { title: "Publish", long: "Publish a message", fields: ["topic", "key", "payload", "headers"], means: "It goes to all groups that read the topic." },
   drain_host: { title: "Drain", long: "Drain a leader host", fields: [], means: "Its leaders go to other hosts, one by one, and it takes none; consumers keep their streams." },
   undrain_host: { title: "Undrain", long: "Undrain a leader host", fields: [], means: "It takes leaders again." },
   terminate: { title: "Terminate", long: "Terminate a query", fields: [], means: "Its workers get SIGTERM, and SIGKILL after their grace. It is not placed anew." },
-  abort_publisher: { title: "Give up", long: "Give a publisher up", fields: ["confirm"], role: "admin", means: "What it staged and has not given up is dropped; the epochs of the others go on." },
+  abort_publisher: { title: "Give up", long: "Give a publisher up", fields: ["confirm"], means: "What it staged and has not given up is dropped; the epochs of the others go on." },
 };
-export const OF_GROUP = ["pause", "resume", "rebalance", "drain", "undrain", "move", "release", "step_down", "reset", "delete"];
+export const OF_GROUP = ["pause", "resume", "rebalance", "drain", "undrain", "move", "release", "step_down", "reset", "alter", "expire", "delete"];
 
 let asked = null;
 let show = () => {};
@@ -68,7 +78,7 @@ export function ActDialog() {
 }
 
 function Asking({ asked: { name, about, fixed, start, borrowers }, close }) {
-  const { title, long, fields, means, role = "operator" } = ACTS[name];
+  const { title, long, fields, means } = ACTS[name], role = store.session?.roles[name] ?? "admin";
   const [answer, setAnswer] = useState({ text: "", lines: null, busy: false });
   const form = useRef(null);
   const ask = async (dry) => {
@@ -113,7 +123,8 @@ function headersOf(text) {
 }
 
 function Field({ field, start, borrowers }) {
-  const { label, type, list, name = field } = FIELDS[field];
+  const { label, type, list, choices, name = field } = FIELDS[field];
+  if (choices) return html`<label>${label}<select name=${name}><option value="">as it is</option>${choices.map((one) => html`<option value=${one}>${one}</option>`)}</select></label>`;
   if (type === "checkbox") return html`<label><input type="checkbox" name=${name} /> ${label}</label>`;
   if (type === "area" || type === "lines") return html`<label>${label}<textarea name=${name} rows=${type === "area" ? 6 : 2} data-kind=${type} spellcheck="false">${start ?? ""}</textarea></label>`;
   return html`<label>${label}<input name=${name} type=${type ?? "text"} autocomplete="off" defaultValue=${start ?? ""} list=${list ? "borrowers" : undefined} />

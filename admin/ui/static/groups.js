@@ -36,7 +36,7 @@ export function Group({ arg, query }) {
   const owners = [...new Set([...group.rows.values()].map((row) => row[1]))].filter((owner) => owner !== null).sort();
   const fixed = { subscription: arg };
   return html`<h1>${arg} <${State} word=${state} /></h1>
-    <p class="facts">${leader === null ? "no leader" : `led by ${leader}`}, term ${term}; ${number(held)} of ${number(streams)} streams held by ${number(borrowers)} borrowers; ${number(moves)} moves; lag ${number(lag)}${expired ? "; expired: it keeps no messages" : ""}; reads ${spaces.map((name, place) => html`${place > 0 ? ", " : ""}${spaceLink(name)}`)}</p>
+    <p class="facts">${leader === null ? "no leader" : `led by ${leader}`}, term ${term}; ${number(held)} of ${plural(streams, "stream")} held by ${plural(borrowers, "consumer")}; ${plural(moves, "move")}; lag ${number(lag)}${expired ? "; expired: it keeps no messages" : ""}; reads ${spaces.map((name, place) => html`${place > 0 ? ", " : ""}${spaceLink(name)}`)}</p>
     ${state === "paused" ? html`<p class="note">Paused by ${paused_by} since ${moment(paused_since)}. <${ActButton} small name="resume" about=${arg} fixed=${fixed} /></p>` : ""}
     ${stopped.length > 0 ? html`<p class="note bad">${plural(stopped.length, "stream")} stopped at a message that failed: ${stopped.slice(0, 5).join(", ")}. <${ActButton} small name="retry" about=${arg} fixed=${fixed} start=${{ stream: stopped[0] }} /> <${ActButton} small name="dead_letter" about=${arg} fixed=${fixed} start=${{ stream: stopped[0] }} /></p>` : ""}
     ${canAct() ? html`<div class="acts">${OF_GROUP.map((name) => html`<${ActButton} name=${name} about=${arg} fixed=${fixed} borrowers=${owners} />`)}</div>` : ""}

@@ -47,10 +47,12 @@ const LINKS = {
   service: (value) => html`<a href=${to("services")}>${value}</a>`,
 };
 
+const NAMES = new Set(["pid", "port", "worker", "generation", "term", "lease_epoch"]); // numbers that count nothing
+
 function shown(name, value, row) {
   if (value === null || value === undefined || value === "") return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value === "number") return number(value);
+  if (typeof value === "number") return NAMES.has(name) ? value : number(value);
   if (Array.isArray(value)) return value.map((one) => Array.isArray(one) ? one.join("=") : typeof one === "object" ? Object.values(one).filter((part) => part !== null).join(":") : String(one)).join(" ");
   if (typeof value === "object") return JSON.stringify(value);
   return LINKS[name]?.(value, row) ?? value;

@@ -8,7 +8,7 @@ leader, until it is answered or given up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.messages import (
@@ -54,15 +54,15 @@ class Question:
 
     def is_answered_by(self, answer: LeaderToSession) -> bool:
         """Whether that is the answer, and not one to something that was asked before."""
-        match self.message, answer:
-            case FixCut(), CutFixed():
-                return answer.proposal == self.message.proposal
-            case FinishCut(), CutFinished():
-                return answer.finished >= self.message.finished
-            case ResumeCut(), CutResumed():
-                return answer.cut == self.message.cut
+        match self.message:
+            case FixCut():
+                return isinstance(answer, CutFixed) and answer.proposal == self.message.proposal
+            case FinishCut():
+                return isinstance(answer, CutFinished) and answer.finished >= self.message.finished
+            case ResumeCut():
+                return isinstance(answer, CutResumed) and answer.cut == self.message.cut
             case _:
-                return False
+                assert_never(self.message)
 
 
 class Desk:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from streamlease.protocol.cuts import NO_RANGES, Ranges
 from streamlease.protocol.messages import CutFinished, CutFixed, CutResumed, LeaderToSession
@@ -206,6 +206,8 @@ class Resuming:
                 self._told_finished(answer.finished)
             case CutResumed():
                 self._resumed(answer)
+            case _:
+                assert_never(answer)
 
     def found(self, what: q.Wanted, answer: Any) -> None:
         """What was wanted is known."""
@@ -214,5 +216,7 @@ class Resuming:
                 self._written(late=answer)
             case q.GroupView():
                 self._viewed(answer)
-            case _:
+            case q.Arrival() | q.MeanSizes() | q.Floors() | q.Untold() | q.EpochBounds():
                 raise AssertionError(f"nobody wanted {what}")
+            case _:
+                assert_never(what)
