@@ -54,7 +54,8 @@ def test_no_wait_lies_between_subscribe_and_the_first_message() -> None:
 class Consumer:
     """A process that consumes a group, leads by itself if need be, and commits each batch."""
 
-    def __init__(self, timeline: Timeline, server: MemoryServer, name: str) -> None:
+    def __init__(self, timeline: Timeline, server: MemoryServer, name: str, session_timeout: float) -> None:
+        self.session_timeout = session_timeout
         self.process = timeline.process(name)
         self.streams: list[str] = []
         self.seen: set[bytes] = set()
@@ -63,7 +64,9 @@ class Consumer:
     async def _consume(self, server: MemoryServer) -> None:
         async with (
             connect(server, embedded=True) as client,
-            client.subscribe("$shared/g/a/#", start="earliest") as batches,
+            client.subscribe(
+                "$shared/g/a/#", start="earliest", session_timeout=self.session_timeout
+            ) as batches,
         ):
             async for batch in batches:
                 self.streams = batches.streams
@@ -79,27 +82,30 @@ async def _publish(server: MemoryServer, numbers: Iterable[int]) -> None:
                 await publisher.submit(f"a/{number}", b"%d" % number)
 
 
-@pytest.mark.parametrize("lived", [10.0, 10.35, 10.7])
+@pytest.mark.parametrize("lived", [10.0, 10.2, 10.35, 10.5, 10.7, 10.85])
+@pytest.mark.parametrize("session_timeout", [10.0, 6.0])
 def test_a_consumer_that_died_with_its_leader_is_followed_within_its_session_timeout_and_2_s(
-    lived: float,
+    session_timeout: float, lived: float
 ) -> None:
-    """Whenever it dies between two signs of life: others consume what it had."""
+    """Whenever it dies between two signs of life: others consume what it had, and keep what they have."""
     everything = {b"%d" % number for number in range(16 * STREAMS)}
     with Timeline() as timeline:
         server = MemoryServer(lambda: 1_000_000.0 + timeline.now)
         publisher = timeline.process("publisher")
         publisher.start(_publish(server, range(8 * STREAMS)))
         timeline.run(0.5)
-        first = Consumer(timeline, server, "leads")
+        first = Consumer(timeline, server, "leads", session_timeout)
         timeline.run(1.0)
-        others = [Consumer(timeline, server, f"other {number}") for number in range(2)]
+        others = [Consumer(timeline, server, f"other {number}", session_timeout) for number in range(2)]
         timeline.run(lived)
+        before = [{*other.streams} for other in others]
         first.process.kill()
         publisher.start(_publish(server, range(8 * STREAMS, 16 * STREAMS)))
         assert timeline.run(
             timeline.now + 30.0, lambda: first.seen.union(*(other.seen for other in others)) == everything
         )
-        assert timeline.now - lived <= 12.0
+        assert timeline.now - lived <= session_timeout + 2.0
+        assert all(kept <= {*other.streams} for kept, other in zip(before, others, strict=True))
 
 
 CONSUME = """

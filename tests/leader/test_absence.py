@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamlease.leader.core.lease import LeaseState
-from streamlease.leader.core.parts.peers import RETURN_TIMEOUT
+from streamlease.leader.core.parts.peers import LEAST_RETURN, RETURN_TIMEOUT
 from streamlease.protocol.errors import InvalidInput
 from streamlease.protocol.group_options import GroupOptions, check_options
 from streamlease.protocol.messages import Invalidate
@@ -35,10 +35,37 @@ def test_a_new_leader_waits_as_long_as_each_former_owner_had(timeout: int, waite
     assert rig.owners[other] == "", "the one with 30 s may still come back"
 
 
-@pytest.mark.parametrize(("deaf", "waited"), [(4000, 6000), (9000, RETURN_TIMEOUT)])
+@pytest.mark.parametrize(
+    ("deaf", "waited"),
+    [(4000, 6000), (9000, LEAST_RETURN), (9999, LEAST_RETURN), (10_000, RETURN_TIMEOUT)],
+)
 def test_the_time_without_a_leader_counts_as_silence(deaf: int, waited: int) -> None:
     """The dead have been silent for longer than the new leader lives; but the living get time to find it."""
     rig = led((S0,), ("b1",)).crash(deaf)
+    rig.tick(waited - 1)
+    assert rig.lease_state(S0) == "granted"
+    rig.tick(1)
+    assert rig.lease_state(S0) == "free"
+
+
+@pytest.mark.parametrize(
+    ("deaf", "waited"),
+    [
+        (0, RETURN_TIMEOUT),
+        (1000, RETURN_TIMEOUT - 1000),
+        (2500, LEAST_RETURN),
+        (2999, LEAST_RETURN),
+        (3000, RETURN_TIMEOUT),
+    ],
+)
+def test_what_a_short_session_timeout_leaves_the_living(deaf: int, waited: int) -> None:
+    """They miss the former leader and look for the next one while there is none, too."""
+    rig = Rig()
+    rig.join("b1", timeout=3000)
+    rig.streams(S0)
+    rig.settle()
+    rig.accept()
+    rig = rig.crash(deaf)
     rig.tick(waited - 1)
     assert rig.lease_state(S0) == "granted"
     rig.tick(1)

@@ -32,9 +32,12 @@ DEAF_AFTER = 2000
 count that time against its borrowers: they had no chance to be heard."""
 
 RETURN_TIMEOUT = 5000
-"""How long (ms) a new leader waits for the former one's borrowers at least, however short their session
-timeout is, and however long there was no leader: they miss one after their ping timeout (3 s), then look for
+"""How long (ms) the former leader's borrowers have at least, however short their session timeout is: they
+miss a leader after their ping timeout (3 s), a ping interval (1 s) after it is gone at most, then look for
 the next one each half second."""
+
+LEAST_RETURN = 3000
+"""So much of it (ms) they have with the new leader, however long there was none."""
 
 MAX_ARRIVALS = 10_000
 """How many names' arrivals are remembered; they only serve to refuse late messages."""
@@ -64,7 +67,7 @@ class Peers(Table[Peer]):
         for progress in self.ledger.durable.streams.values():
             owner = progress.owner
             if owner is not None and owner not in self._rows and progress.session is not None:
-                timeout = max(progress.session_timeout_ms - deaf, RETURN_TIMEOUT)
+                timeout = _left(progress.session_timeout_ms, deaf)
                 self._rows[owner] = Peer(owner, progress.session, "", "", "", 0, 0, timeout, now)
 
     def connect(self, sender: str, message: LeaderWanted, now: int) -> None:
@@ -223,3 +226,13 @@ class Peers(Table[Peer]):
             if peer.connected:
                 self.invalidate(peer, why)
         self.ledger.stop(reason)
+
+
+def _left(session_timeout: int, deaf: int) -> int:
+    """How long (ms) a new leader waits for a borrower of the former one, if there was none for `deaf` ms.
+
+    Where there was none for longer than its session timeout, nothing is won by haste.
+    """
+    if deaf >= session_timeout:
+        return RETURN_TIMEOUT
+    return max(session_timeout - deaf, RETURN_TIMEOUT - deaf, LEAST_RETURN)
