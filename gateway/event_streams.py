@@ -92,6 +92,7 @@ class EventHandler:
         out = b"retry: 1000\n"
         try:
             while True:
+                call.check_still_consumes(asked.filter)
                 if page.count or page.next != sent:
                     after = b"" if told is None else b"after: %b\n" % mark(self._cursors.text(told))
                     out += after + (page.events or b"id: %b\n\n" % page.next_text.encode())

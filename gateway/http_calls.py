@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.types import Message, Scope
 
-from streamlease.gateway.core.bearer import EVERYTHING, ClientRights
+from streamlease.gateway.core.bearer import EVERYTHING, ClientRights, NotAuthenticated
 from streamlease.gateway.core.rates import GatewayLimits, OpenPolls, Rates
 from streamlease.gateway.core.refusals import BodyTooLarge, OtherHost
 from streamlease.gateway.http1.exchange import ClientGone, HttpExchange, header_lines
@@ -37,6 +37,8 @@ class HttpCall:
 
     __slots__ = (
         "_exchange",
+        "_tokens",
+        "_version",
         "client",
         "headers",
         "received_bytes",
@@ -58,8 +60,44 @@ class HttpCall:
         self.received_bytes = 0
         self.sent_bytes = 0
         self._exchange: HttpExchange = scope["extensions"]["exchange"]
+        self._tokens: TokenFile | None = None
+        self._version = 0
         self.headers = self._exchange.headers
         """By name in lower case; of several with one name the last."""
+
+    def authenticate(self, tokens: TokenFile, now: float) -> None:
+        """Find the rights of the token that came with it.
+
+        Args:
+            now: seconds, of any clock.
+
+        Raises:
+            NotAuthenticated: there is none, or an unknown one.
+        """
+        self.rights = tokens.rights(self.header(b"authorization"), now)
+        self._tokens, self._version = tokens, tokens.version
+
+    def renew_rights(self) -> None:
+        """Of a request that has waited: its token may have lost rights since, or be gone.
+
+        Raises:
+            NotAuthenticated: it is.
+        """
+        if self._tokens is None:
+            return
+        now = monotonic()
+        self._tokens.look(now)
+        if self._tokens.version != self._version:
+            self.authenticate(self._tokens, now)
+
+    def check_still_consumes(self, filter: str) -> None:
+        """Of a request that has waited.
+
+        Raises:
+            NotAuthenticated, NotAllowed: its token may not read `filter` any more.
+        """
+        self.renew_rights()
+        self.rights.check_consume(filter)
 
     def header(self, name: bytes) -> str | None:
         """A header as text."""
@@ -177,13 +215,19 @@ class Callers:
             TooMuch: it is one too many.
         """
         now = monotonic()
-        if self._tokens is not None:
-            call.rights = self._tokens.rights(call.header(b"authorization"), now)
-            call.client = f"token {call.rights.name}"
-        else:
+        client = call.scope.get("client")
+        address = client[0] if client else ""
+        if self._tokens is None:
+            call.client = address
+            self._rates.take(address, now)
             self._check_local(call)
-            client = call.scope.get("client")
-            call.client = client[0] if client else ""
+            return
+        try:
+            call.authenticate(self._tokens, now)
+        except NotAuthenticated:
+            self._rates.take(f"unknown {address}", now)  # whoever guesses tokens is limited, too
+            raise
+        call.client = f"token {call.rights.name}"
         self._rates.take(call.client, now)
 
     def _check_local(self, call: HttpCall) -> None:

@@ -53,6 +53,7 @@ class MessageHandlers:
                         page = await self._reading.page(asked, gone)
             finally:
                 self._polls.leave(call.client)
+            call.check_still_consumes(asked.filter)
         await call.answer(
             200, rendered(page, form), form.encode(), (b"streamlease-next", page.next_text.encode())
         )

@@ -26,6 +26,8 @@ class TokenFile:
         self._seen = self._state()
         self._tokens = self._read()
         self._looked = self._looked_for = 0.0
+        self.version = 0
+        """Goes up when the tokens were read again."""
 
     def rights(self, authorization: str | None, now: float) -> ClientRights:
         """See ``Tokens.rights``.
@@ -33,10 +35,14 @@ class TokenFile:
         Args:
             now: seconds, of any clock.
         """
+        self.look(now)
+        return self._tokens.rights(authorization)
+
+    def look(self, now: float) -> None:
+        """Read the file again if it was replaced; it is looked at once a second at most."""
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
             self._look()
-        return self._tokens.rights(authorization)
 
     def rights_of(self, name: str) -> ClientRights:
         """See ``Tokens.rights_of``."""
@@ -52,6 +58,7 @@ class TokenFile:
             if state != self._seen:
                 self._seen = state
                 self._tokens = self._read()
+                self.version += 1
                 _logger.info("gateway: the tokens in %s were read again", self._path)
         except InvalidOption as error:
             _logger.error("gateway: the former tokens go on: %s", error)

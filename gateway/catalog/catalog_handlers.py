@@ -21,6 +21,7 @@ from streamlease.gateway.http_calls import ClientGone, HttpCall
 from streamlease.gateway.metrics import COUNTS
 from streamlease.gateway.problems import problem
 from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
+from streamlease.streams.tasks import stop
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -68,7 +69,7 @@ class CatalogHandlers:
             async with self._client.catalog(name, start=start) as followed:
                 with COUNTS.waiting(call):
                     async with call.leaving() as gone:
-                        await _send(call, followed, gone, whole=start is None)
+                        await _send(call, name, followed, gone, whole=start is None)
         except TimeoutError:
             raise ClientGone from None
         finally:
@@ -88,7 +89,9 @@ def _question(call: HttpCall) -> tuple[bool, str | None]:
     return follow != "false", start
 
 
-async def _send(call: HttpCall, followed: Catalog, gone: asyncio.Future[None], *, whole: bool) -> None:
+async def _send(
+    call: HttpCall, name: str, followed: Catalog, gone: asyncio.Future[None], *, whole: bool
+) -> None:
     await call.send({"type": "http.response.start", "status": 200, "headers": HEADERS})
     out = b"retry: 1000\n\n"
     if whole:
@@ -97,6 +100,7 @@ async def _send(call: HttpCall, followed: Catalog, gone: asyncio.Future[None], *
     change: asyncio.Task[CatalogChange] | None = None
     try:
         while True:
+            call.check_still_consumes(f"$catalog/{name}")
             async with asyncio.timeout(STUCK_SECONDS):
                 await call.send({"type": "http.response.body", "body": out, "more_body": True})
             if change is None:
@@ -113,7 +117,7 @@ async def _send(call: HttpCall, followed: Catalog, gone: asyncio.Future[None], *
         await call.send({"type": "http.response.body", "body": last, "more_body": False})
     finally:
         if change is not None:
-            change.cancel()
+            await stop([change])
 
 
 def _event(item: CatalogItem, diff: int, at: str | None) -> bytes:

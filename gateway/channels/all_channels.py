@@ -104,9 +104,7 @@ class Channels:
             channel = Channel(name, rights.name, gateway, rights, self._limits, self._start)
             self._channels[rights.name, name] = channel
             CHANNEL_COUNTS.mailboxes.add(channel.mailbox)
-        elif channel.rights is not rights:
-            channel.rights = rights
-            self._check_rights(channel)
+        self.renew_rights(channel, rights)
         channel.last_seen = asyncio.get_running_loop().time()
         return channel
 
@@ -235,14 +233,17 @@ class Channels:
         self.live.leave(LiveKey(channel, key))
         channel.behind.pop(key, None)
 
-    def _check_rights(self, channel: Channel) -> None:
-        """A token lost rights: so do its keys."""
+    def renew_rights(self, channel: Channel, rights: ClientRights) -> None:
+        """What its token may do now; keys that it may not have any more fail."""
+        if channel.rights is rights:
+            return
+        channel.rights = rights
         for key in [*channel.mailbox.keys.values()]:
             try:
                 channel.rights.check_consume(key.filter)
             except NotAllowed as error:
                 self._leave(channel, key)
-                channel.mailbox.fail(key, problem(error))
+                channel.mailbox.revoke(key, problem(error))
 
     # ------------------------------------------------------------ tasks
 

@@ -79,6 +79,8 @@ class ChannelHandlers:
                     newest = await channel.wait(wait, gone)
         finally:
             self._polls.leave(call.client)
+        call.renew_rights()
+        self.channels.renew_rights(channel, call.rights)
         if newest and channel.trouble is not None and not channel.mailbox.has_news:
             raise channel.trouble
         sent = channel.mailbox.take() if newest else []

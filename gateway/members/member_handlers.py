@@ -158,6 +158,9 @@ class MemberHandlers:
                 stack.callback(self._polls.leave, call.client)
                 stack.enter_context(COUNTS.waiting(call))
             answered = await self._answered(call, member, b"", work, gone)
+        if asked.wait:
+            call.check_still_consumes(member.shared.filter)
+            call.rights.check_group(member.shared.group)
         await self._send(call, answered)
 
     async def _commit(self, call: HttpCall, member: MemberId) -> None:

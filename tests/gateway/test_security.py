@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from streamlease.gateway.core.rates import GatewayLimits
+from streamlease.gateway.metrics import COUNTS
 from tests.gateway.conftest import Client, running
-from tests.gateway.http_client import HttpClient
+from tests.gateway.http_client import Answer, HttpClient
 
 
 @pytest.fixture
@@ -73,6 +75,80 @@ async def test_tokens_change_without_a_restart_and_a_broken_file_changes_nothing
         await until("one", 401)
 
 
+ONE = {"authorization": "Bearer one"}
+
+
+async def message_poll(http: HttpClient) -> Answer:
+    return await http.get("/v1/messages", ONE, filter="a/#", since="earliest", wait=60)
+
+
+async def channel_poll(http: HttpClient) -> Answer:
+    command = json.dumps([{"command": 1, "subscribe": "k", "filter": "a/#", "since": "earliest"}])
+    assert (await http.post("/v1/channels/c/commands", command, ONE)).status == 200
+    return await http.post("/v1/channels/c/poll", json.dumps({"gateway": None, "wait": 60}), ONE)
+
+
+async def member_fetch(http: HttpClient) -> Answer:
+    joined = await http.post("/v1/groups/g/members", json.dumps({"filter": "a/#", "start": "earliest"}), ONE)
+    assert joined.status == 201, joined
+    return await http.get(f"/v1/groups/g/members/{joined.json()['member']}/messages", ONE, wait=60)
+
+
+async def event_stream(http: HttpClient) -> Answer:
+    async with http.streaming("/v1/events", ONE, filter="a/#", since="earliest") as (head, parts):
+        return Answer(head.status, head.headers, b"".join([part async for part in parts]))
+
+
+async def catalog_stream(http: HttpClient) -> Answer:
+    async with http.streaming("/v1/catalog/spaces", ONE, follow="true") as (head, parts):
+        return Answer(head.status, head.headers, b"".join([part async for part in parts]))
+
+
+def rights(path: Path, *consume: str, groups: list[str] | None = None) -> Path:
+    token = {"name": "a", "sha256": hashlib.sha256(b"one").hexdigest(), "consume": consume, "groups": groups}
+    other = {**token, "name": "publisher", "sha256": hashlib.sha256(b"two").hexdigest(), "publish": ["#"]}
+    path.write_text(json.dumps({"tokens": [other, *([token] if consume else [])]}))
+    return path
+
+
+@pytest.mark.usefixtures("space")
+@pytest.mark.parametrize("left", [[], ["b/#"]], ids=["gone", "narrower"])
+@pytest.mark.parametrize(
+    ("ask", "route"),
+    [
+        (message_poll, "/v1/messages"),
+        (event_stream, "/v1/events"),
+        (channel_poll, "/v1/channels/*/poll"),
+        (member_fetch, "/v1/groups/*"),
+        (catalog_stream, "/v1/catalog/*"),
+    ],
+)
+async def test_what_is_open_ends_when_its_token_loses_the_right(
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[HttpClient], Awaitable[Answer]],
+    route: str,
+    left: list[str],
+) -> None:
+    monkeypatch.setattr("streamlease.gateway.token_file.LOOK_SECONDS", 0.0)
+    file = rights(tmp_path / "tokens", "a/#", "$catalog/#")
+    async with running(client, tokens=file) as http, asyncio.timeout(60):
+        asked = asyncio.ensure_future(ask(http))
+        while not COUNTS.open[route]:
+            await http.get("/healthz")
+        rights(file, *left)
+        published = await http.post("/v1/topics/a/1", "SECRET", {"authorization": "Bearer two"})
+        assert published.status == 201
+        await client.create_space("SECRET", ["c/#"])
+        answer = await asked
+    assert b"SECRET" not in answer.body
+    told = b"not-allowed" if left else b"not-authenticated"
+    assert told in answer.body, answer
+    if ask not in (event_stream, catalog_stream, channel_poll):
+        assert answer.status == (403 if left else 401)
+
+
 @pytest.mark.usefixtures("space")
 async def test_a_page_of_another_host_is_refused_where_no_token_is_asked_for(gateway: HttpClient) -> None:
     own = f"http://127.0.0.1:{gateway.port}"
@@ -114,6 +190,17 @@ async def test_limits_are_told(client: Client) -> None:
         refused = [answer for answer in answers if answer.status == 429]
         assert refused and refused[0].headers["retry-after"] == "1"
         assert (await http.get("/healthz")).status == 200
+
+
+async def test_unknown_tokens_and_foreign_pages_are_limited_too(client: Client, tmp_path: Path) -> None:
+    limits = GatewayLimits(requests_per_second=3)
+    async with running(client, tokens=token_file(tmp_path / "tokens", a="one"), limits=limits) as http:
+        guesses = [await http.get("/v1/x", {"authorization": f"Bearer {n}"}) for n in range(20)]
+        assert {answer.status for answer in guesses} == {401, 429}
+        assert (await http.get("/v1/x", ONE)).status == 404, "who has a token is not limited by that"
+    async with running(client, limits=limits) as http:
+        foreign = [await http.get("/v1/x", {"host": "evil.example"}) for _ in range(20)]
+        assert {answer.status for answer in foreign} == {403, 429}
 
 
 async def test_methods_and_forms_that_are_not_there(gateway: HttpClient) -> None:

@@ -232,6 +232,11 @@ class ClientMailbox:
             key.step(KeyEvent.LEFT)
             self._append(key, to_json(error), "", is_failure=True)
 
+    def revoke(self, key: ChannelKey, error: object) -> None:
+        """The key ends by an error at once: the client gets nothing of it any more, not even what waits."""
+        if self.unsubscribe(key.name) is key:
+            self._append(key, to_json(error), "", is_failure=True)
+
     # ------------------------------------------------------------ messages come
 
     def has_half_room(self) -> bool:
