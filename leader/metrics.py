@@ -54,8 +54,11 @@ class LedFacts:
 
     subscription: str
     term: int
-    moves: int
-    rebalances: int
+    moves: int | None
+    """None, like `rebalances`, until it has read the journal."""
+    rebalances: int | None
     """Plans that took streams from a borrower or gave them to one, in this term."""
     inbox: int
     """Messages that wait for the leader."""
+    turn_seconds: float = 0.0
+    """For how long it has been at what it does now, be it its recovery; 0: it waits for messages."""

@@ -102,6 +102,8 @@ class Runner:
     lively: bool = True
     """Whether it needs ticks often: something is under way, or was at the last tick."""
     reason: str = ""
+    _turn_since: int | None = None
+    """When it began what it is at (ms), be it its recovery; None between two turns."""
     _fenced: asyncio.Future[str] | None = None
     _leading: _Leading | None = None
     _tracer: Tracer | None = field(default_factory=active_tracer)
@@ -145,16 +147,17 @@ class Runner:
             self._fenced.set_result(reason)
 
     def facts(self) -> metrics.LedFacts | None:
-        """What metrics show of what only a leader knows; None before its recovery."""
-        if self._leading is None:
+        """What metrics show of what only a leader knows; None before it knows the group's declaration."""
+        if self.declaration is None:
             return None
-        machine = self._leading.machine
+        machine = self._leading.machine if self._leading is not None else None
         return metrics.LedFacts(
-            subscription=str(self._leading.declaration.shared),
+            subscription=str(self.declaration.shared),
             term=self.term,
-            moves=machine.durable.moves,
-            rebalances=machine.plans.rebalances,
+            moves=machine.durable.moves if machine is not None else None,
+            rebalances=machine.plans.rebalances if machine is not None else None,
             inbox=len(self.waiting),
+            turn_seconds=0.0 if self._turn_since is None else (now_ms() - self._turn_since) / 1000,
         )
 
     def to_measure(self) -> list[str]:
@@ -187,7 +190,8 @@ class Runner:
         return self.reason
 
     async def _lead(self, groups: Groups) -> str:
-        declaration = await groups.get(_subscription(self.group))
+        self._turn_since = now_ms()
+        self.declaration = declaration = await groups.get(_subscription(self.group))
         if await groups.enlist(declaration.shared):
             log.warning("group %s was missing in the set of groups: retention did not see it", self.group)
         recovery = await recover(self.redis, self.group)
@@ -204,7 +208,6 @@ class Runner:
             # The record was removed or lost, and the journal was not.
             self.over = await leadership.witness(self.redis, self.group, recovery.state.term + 1)
             return f"the journal is of term {recovery.state.term} already"
-        self.declaration = declaration
         machine = Leader(
             self.group,
             self.host,
@@ -226,7 +229,9 @@ class Runner:
         )
         self.ready()
         while True:
+            self._turn_since = None
             events = await self.waiting.take()
+            self._turn_since = now_ms()
             effects: list[Effect] = []
             ticked = False
             for left, event in zip(range(len(events) - 1, -1, -1), events, strict=True):

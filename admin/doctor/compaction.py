@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from streamlease.admin.doctor.findings import Finding, Level, Place, some
 from streamlease.admin.running import for_each
+from streamlease.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -30,7 +31,8 @@ async def compaction(client: Client) -> Finding:
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    from streamlease.registry import hosts
+    from streamlease.hosts.compactor import CLAIM
+    from streamlease.registry import leadership
     from streamlease.streams.log.compacting import stopped
     from streamlease.streams.log.times import server_time
 
@@ -46,7 +48,8 @@ async def compaction(client: Client) -> Finding:
         return Finding(
             "compaction",
             Level.WARN,
-            f"{len(places)} of {len(waiting)} streams with small entries are merged no further: "
+            f"{len(places)} of {counted(len(waiting), 'stream')} with small entries "
+            f"{'is' if len(places) == 1 else 'are'} merged no further: "
             f"{some((f'{one.stream} from offset {one.offset} on ({one.why})' for one in places), '; ')}",
             some(dict.fromkeys(one.remedy for one in places), "; "),
             places,
@@ -56,15 +59,19 @@ async def compaction(client: Client) -> Finding:
         for stream, appended in waiting.items()
         if appended < now - ages[stream.space] - LATE_SECONDS * 1_000_000
     ]
-    if late and not await hosts.alive(client.redis):
+    # Also the process of a consumer that leads does it, where no leader host runs.
+    claim = await leadership.read(client.redis, CLAIM)
+    if late and (not claim.held or claim.expired):
         return Finding(
             "compaction",
             Level.WARN,
-            f"nobody merges the small entries of {len(late)} streams: {some(late)}",
-            "run a leader host: streamlease serve",
+            f"nobody merges the small entries of {counted(len(late), 'stream')}: {some(late)}",
+            "run a leader host: streamlease serve; if one runs, its log says why",
         )
     return Finding(
-        "compaction", Level.OK, f"it can go on in each of {len(looked_at)} streams with small entries"
+        "compaction",
+        Level.OK,
+        f"it can go on in each of {counted(len(looked_at), 'stream')} with small entries",
     )
 
 

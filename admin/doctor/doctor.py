@@ -305,11 +305,11 @@ async def _queue(client: Client) -> Finding:
 
     if is_cluster(client.redis):
         return Finding("spawn queue", Level.OK, "none on a Redis Cluster: the host that is asked leads")
-    counted = await _count_jobs(client)
-    if counted is None:
+    jobs = await _count_jobs(client)
+    if jobs is None:
         return Finding("spawn queue", Level.OK, "not looked at: this user has no right to it, and needs none")
-    waiting, failed = counted
-    message = f"{waiting} jobs wait, {failed} failed"
+    waiting, failed = jobs
+    message = f"{counted(waiting, 'job waits', 'jobs wait')}, {failed} failed"
     if failed:
         return Finding("spawn queue", Level.WARN, message, "look into the logs of the leader hosts")
     if waiting and await hosts.alive(client.redis):
@@ -354,7 +354,7 @@ async def _groups(client: Client) -> Finding:
         return Finding(
             "groups",
             Level.WARN,
-            f"{len(alone)} of {len(groups)} have messages to consume, but no leader: {some(alone)}",
+            f"{counted(len(alone), 'has', 'have')} messages to consume, but no leader: {some(alone)}",
             "start a consumer of each, or see 'streamlease group describe SUB'",
         )
     return Finding("groups", Level.OK, f"{counted(len(groups), 'group')}; none waits for a leader")
@@ -371,12 +371,13 @@ async def _keys(client: Client) -> Finding:
     if isinstance(page, NoPermissionError):
         return Finding("keys", Level.OK, "not looked at: this user may not list keys, and needs not")
     orphans, scanned, whole = await find_orphans(client, SCANNED_KEYS)
-    seen = f"{scanned} keys looked at" if whole else f"the first {scanned} keys looked at"
+    seen = f"{'' if whole else 'the first '}{counted(scanned, 'key')} looked at"
     if orphans:
         return Finding(
             "keys",
             Level.WARN,
-            f"{len(orphans)} belong to no known space or group ({seen}): {some(orphans)}",
+            f"{counted(len(orphans), 'belongs', 'belong')} to no known space or group ({seen}): "
+            f"{some(orphans)}",
             "delete them by hand once you are sure that no older version uses them",
         )
     return Finding("keys", Level.OK, f"each belongs to a known space or group ({seen})")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamlease.admin.doctor.findings import Finding, Level, some
+from streamlease.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -55,22 +56,29 @@ async def fleets(client: Client, before: Look, stuck_after: float) -> list[Findi
 def dead(seen: Look, stuck_after: float) -> Finding:
     """Groups in which messages wait, and that nobody consumes. Pure."""
     found = [
-        f"{one.subscription} ({one.lag} messages, the oldest for {one.lag_seconds:.0f} s)"
+        f"{one.subscription} ({_waits(one)})"
         for one in seen.groups.values()
         if one.state in ("led", "no_leader")
         and one.borrowers == 0
-        and one.lag
-        and one.lag_seconds is not None
-        and one.lag_seconds > stuck_after
+        and (one.lag or (one.lag is None and one.lag_seconds))
+        and (one.lag_seconds is None or one.lag_seconds > stuck_after)
     ]
     if not found:
         return Finding("fleets", Level.OK, f"no group waits for consumers for more than {stuck_after:g} s")
     return Finding(
         "fleets",
         Level.FAIL,
-        f"{len(found)} groups have messages and no consumer left: {some(found, '; ')}",
+        f"{counted(len(found), 'group has', 'groups have')} messages and no consumer left: "
+        f"{some(found, '; ')}",
         "start their consumers, or 'streamlease group pause', 'expire' or 'delete' what is not wanted now",
     )
+
+
+def _waits(one: GroupSignals) -> str:
+    """How much waits for a group, and for how long. Pure."""
+    messages = "an unknown number of messages" if one.lag is None else counted(one.lag, "message")
+    age = "it is unknown since when" if one.lag_seconds is None else f"the oldest for {one.lag_seconds:.0f} s"
+    return f"{messages}, {age}"
 
 
 def growing(before: Look, after: Look, stuck_after: float) -> Finding:
@@ -83,12 +91,12 @@ def growing(before: Look, after: Look, stuck_after: float) -> Finding:
             continue
         if now.lag > then.lag and now.lag_seconds is not None and now.lag_seconds > stuck_after:
             rate = (now.lag - then.lag) / seconds
-            found.append(f"{name} ({now.lag} messages, {rate:.0f} more each second)")
+            found.append(f"{name} ({counted(now.lag, 'message')}, {rate:.0f} more each second)")
     if not found:
         return Finding("lag", Level.OK, f"none that is above {stuck_after:g} s grows")
     return Finding(
         "lag",
         Level.WARN,
-        f"{len(found)} groups are behind, and fall back further: {some(found, '; ')}",
+        f"{counted(len(found), 'group is', 'groups are')} behind, and fall back further: {some(found, '; ')}",
         "add consumers, or see 'streamlease group describe SUB' for one that commits nothing",
     )

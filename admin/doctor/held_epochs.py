@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from streamlease.admin.doctor.findings import Finding, Level, some
 from streamlease.admin.facts.fact_tables import frontier_text
 from streamlease.admin.running import for_each
+from streamlease.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from streamlease.admin.facts.epochs import EpochPublisherRow, SpaceEpochs
@@ -56,7 +57,8 @@ async def epochs(client: Client, stuck_after: float) -> Finding:
     for space in spaces:
         if not space.ended and (count := len(await open_streams(client.redis, space))):
             found.append((
-                f"space {space.name}: an older version made it, and {count} of its streams take messages "
+                f"space {space.name}: an older version made it, and {count} of its streams "
+                f"{'takes' if count == 1 else 'take'} messages "
                 f"from programs that know no epochs",
                 f"once all leader hosts run this version: streamlease epochs close {space.name}",
             ))  # fmt: skip
@@ -64,7 +66,8 @@ async def epochs(client: Client, stuck_after: float) -> Finding:
         return Finding(
             "epochs",
             Level.OK,
-            f"in none of {len(spaces)} spaces somebody waits for longer than {stuck_after:g} s for another",
+            f"in none of {counted(len(spaces), 'space')} somebody waits for longer than {stuck_after:g} s "
+            "for another",
         )
     texts, remedies = zip(*found, strict=True)
     return Finding("epochs", Level.WARN, some(texts, "; "), some(dict.fromkeys(remedies), "; "))
@@ -93,7 +96,7 @@ def held_back(seen: SpaceEpochs, stuck_after: float, timeout: float) -> tuple[st
         return None
     named = late if waiting else silent
     shown = some(f"{one.name}{_where(one, timeout)}" for one in named)
-    wait = f", and {waiting} publisher{'s wait' if waiting > 1 else ' waits'} for that" if waiting else ""
+    wait = f", and {counted(waiting, 'publisher waits', 'publishers wait')} for that" if waiting else ""
     return (
         f"space {seen.space}: the frontier has stood at {frontier_text(seen.lower)} for "
         f"{seen.frontier_seconds:.0f} s, held by {shown}{wait}",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from streamlease.admin.doctor.findings import Finding, Level, some
 from streamlease.admin.running import for_each
+from streamlease.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from streamlease.admin.facts.group import Group
@@ -44,7 +45,7 @@ async def held_up(client: Client, stuck_after: float) -> Finding:
     return Finding(
         "streams",
         Level.WARN,
-        f"{len(found)} are held up: {some(found, '; ')}",
+        f"{counted(len(found), 'is', 'are')} held up: {some(found, '; ')}",
         "see 'streamlease group describe SUB' and, by symptom, docs/operations.md",
     )
 

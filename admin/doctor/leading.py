@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamlease.admin.doctor.findings import Finding, Level, some
+from streamlease.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from streamlease.admin.doctor.server_facts import ServerFacts
@@ -32,10 +33,11 @@ async def hosts_alive(client: Client) -> Finding:
             "tells Prometheus of groups; 'streamlease serve' runs one",
         )
     if all(host.drained for host in alive):
+        who = "the only one is" if len(alive) == 1 else f"all {len(alive)} are"
         return Finding(
             "leader hosts",
             Level.WARN,
-            f"all {len(alive)} are drained: the last one leads all the same, with nobody to take over",
+            f"{who} drained: the last one leads all the same, with nobody to take over",
             "start another one, or 'streamlease group drain --host HOST --undo'",
         )
     names = {host.host for host in alive}
@@ -50,7 +52,8 @@ async def hosts_alive(client: Client) -> Finding:
         return Finding(
             "leader hosts",
             Level.WARN,
-            f"{len(alive)} are alive, but clients lead {len(of_clients)} groups: {some(of_clients)}",
+            f"{counted(len(alive), 'is', 'are')} alive, but clients lead "
+            f"{counted(len(of_clients), 'group')}: {some(of_clients)}",
             "hosts take them over within seconds; if this stays, see the hosts' logs, and "
             "'streamlease group step-down SUB'",
         )
@@ -65,12 +68,15 @@ async def hosts_alive(client: Client) -> Finding:
         return Finding(
             "leader hosts",
             Level.WARN,
-            f"{len(idle)} of {len(alive)} lead nothing, while another one leads {most} groups: {some(idle)}",
+            f"{len(idle)} of {len(alive)} {'leads' if len(idle) == 1 else 'lead'} nothing, while another one "
+            f"leads {counted(most, 'group')}: {some(idle)}",
             "hosts share groups evenly within seconds: see their logs, and whether all have one version",
         )
     leaders = sum(host.leaders for host in alive)
     return Finding(
-        "leader hosts", Level.OK, f"{len(alive)} alive with {leaders} leaders: {some(h.host for h in alive)}"
+        "leader hosts",
+        Level.OK,
+        f"{len(alive)} alive with {counted(leaders, 'leader')}: {some(host.host for host in alive)}",
     )
 
 
@@ -88,7 +94,8 @@ async def terms(client: Client, facts: ServerFacts) -> Finding:
     leapt = [groups[group] for group, record in records.items() if record.term >= LEAST_LEAP]
     if not leapt:
         return Finding("terms", Level.OK, "none leapt: Redis never went on with data that may lack something")
-    message = f"those of {len(leapt)} groups leapt, as Redis was restarted or replaced: {some(leapt)}"
+    those = "that of 1 group" if len(leapt) == 1 else f"those of {len(leapt)} groups"
+    message = f"{those} leapt, as Redis was restarted or replaced: {some(leapt)}"
     if facts.get("aof_enabled") == "1":
         return Finding("terms", Level.OK, f"{message}; it keeps an append-only file")
     return Finding(

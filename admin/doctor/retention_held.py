@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from streamlease.admin.doctor.findings import Finding, Level, some
+from streamlease.protocol.plurals import counted
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -40,21 +41,27 @@ async def retention(client: Client, stuck_after: float) -> Finding:
             holders[hold.holder] = hold.group
     if not held:
         return Finding(
-            "retention", Level.OK, f"no group keeps anything in the {len(limited)} spaces with limits"
+            "retention",
+            Level.OK,
+            f"no group keeps anything in the {counted(len(limited), 'space')} with limits",
         )
     idle = [name for name, _ in held.most_common() if holders[name].idle_ms > stuck_after * 1000]
     if idle:
         said = [
-            f"{name} ({held[name]} messages, idle for {holders[name].idle_ms // 1000} s)" for name in idle
+            f"{name} ({counted(held[name], 'message')}, idle for {holders[name].idle_ms // 1000} s)"
+            for name in idle
         ]
         return Finding(
             "retention",
             Level.WARN,
-            f"{len(idle)} groups that nobody consumes keep messages beyond the limits of their spaces: "
+            f"{counted(len(idle), 'group')} that nobody consumes "
+            f"{'keeps' if len(idle) == 1 else 'keep'} messages beyond the limits of the spaces: "
             f"{some(said, '; ')}",
             "consume them, or 'streamlease group expire SUB' or 'delete SUB' lets their messages go",
         )
-    said = [f"{name} ({count} messages)" for name, count in held.most_common()]
+    said = [f"{name} ({counted(count, 'message')})" for name, count in held.most_common()]
     return Finding(
-        "retention", Level.OK, f"waits for {len(said)} groups that are consumed: {some(said, '; ')}"
+        "retention",
+        Level.OK,
+        f"waits for {counted(len(said), 'group')} with consumers: {some(said, '; ')}",
     )

@@ -272,7 +272,7 @@ def _stream(stream: view.StreamView, there: WaitingMessage | None, now: int) -> 
         committed=stream["committed"],
         next=next,
         lag=lag,
-        lag_seconds=None if there is None or lag is None else seconds_waiting(lag, there.since, now),
+        lag_seconds=None if there is None or lag is None else seconds_waiting(lag, there.by, now),
         why=stream["why"],
     )
 

@@ -102,7 +102,7 @@ def _behind(
             found.append(None)
             continue
         begin = need if stream in one.begun else max(need, there.floor)
-        found.append((there.next - begin, there.since))
+        found.append((there.next - begin, there.by))
     return found
 
 

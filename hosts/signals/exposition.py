@@ -94,6 +94,11 @@ _OF_LED = (
     ("moves", "moves", "How often a stream went from one session to another, in the life of the group."),
     ("rebalances", "rebalances", "Plans that gave or took streams, since the leader's term began."),
     ("mailbox_messages", "inbox", "Messages that wait for the leader."),
+    (
+        "turn_seconds",
+        "turn_seconds",
+        "For how long the leader has been at what it does now; 0 while it waits for messages.",
+    ),
 )
 
 _OF_DECLARED = (
@@ -105,7 +110,7 @@ _OF_DECLARED = (
     (
         "lag_seconds",
         "lag_seconds",
-        "Age of the oldest message that waits in the stream with the largest lag.",
+        "Age of the oldest message that waits, at least; absent while unknown.",
     ),
 )
 

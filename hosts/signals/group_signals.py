@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from streamlease.hosts.signals.ages import Ages, StreamBehind
 from streamlease.protocol.errors import StreamleaseError, Unsupported
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -24,13 +25,10 @@ from streamlease.streams.catalog.changes import Owners, list_rows
 from streamlease.streams.catalog.keys import CATALOG, PROCESSES, rows
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.state import LogState
-from streamlease.streams.log.times import server_time, waiting
+from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.damaged import readable
 from streamlease.streams.spaces.spaces import Space, SpaceStore
-
-LOOKED_INTO = 50
-"""Of so many groups, those with the largest lag, the age of what waits is read: one entry of each."""
 
 PAGE = 64
 """Groups that are read together: the event loop has a turn between two pages."""
@@ -56,21 +54,26 @@ class GroupSignals:
     lag: int | None = None
     """Messages behind, over all streams; None if that of one is unknown."""
     lag_seconds: float | None = None
-    """Age of the oldest message that waits in the stream with the largest lag; None if unknown."""
+    """Age of the oldest message that waits; None if unknown.
+
+    At least so much: of a message that is only in a file of the archive, the age of the newest one there; of
+    a group with streams that cannot be read, that of what waits in the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A group, and the place in the stream with the largest lag from which on messages wait."""
+    """A group, and where messages wait for it, the largest lag first."""
 
     signals: GroupSignals
-    worst: tuple[StreamId, int] | None = None
+    behind: Sequence[StreamBehind] = ()
 
 
 class StreamsOfGroups:
     """Which streams each group has: remembered until a space changes, for all spaces are looked through."""
 
     def __init__(self) -> None:
+        self.ages = Ages()
+        """Since when messages wait there."""
         self._spaces: Sequence[Space] = ()
         self._found: dict[SharedSubscription, list[StreamId]] = {}
 
@@ -114,7 +117,7 @@ async def read_signals(
                 found.append(read[one])
             elif one in damaged:
                 found.append(_Read(GroupSignals(str(one), "damaged", borrowers[str(one)])))
-    return await _aged(redis, found)
+    return await _aged(redis, found, streams.ages)
 
 
 async def _borrowers(redis: AsyncRedis) -> Counter[str]:
@@ -185,8 +188,8 @@ def _signals(
     leases: frozenset[str],
     states: Mapping[StreamId, LogState],
 ) -> _Read:
-    going, lag, most, worst = 0, 0, 0, None
-    held, unknown = 0, False
+    going, held, unknown = 0, 0, False
+    behind: list[StreamBehind] = []
     for stream, need in one.needs.items():
         state = states.get(stream)
         if state is None or need > state.next:
@@ -194,11 +197,9 @@ def _signals(
             going, unknown = going + 1, True
             continue
         begin = need if stream in one.begun else max(need, state.floor)
-        behind = state.next - begin
-        lag += behind
-        if behind > most:
-            most, worst = behind, (stream, begin)
-        if behind or not state.sealed:
+        if begin < state.next:
+            behind.append(StreamBehind(stream, begin, state.next))
+        if begin < state.next or not state.sealed:
             going += 1
             held += str(stream) in leases
     if one.expired_at is not None:
@@ -214,23 +215,20 @@ def _signals(
         streams=going,
         held=held,
         committed=sum(one.needs.values()),
-        lag=None if unknown else lag,
+        lag=None if unknown else sum(one.next - one.begin for one in behind),
     )
-    return _Read(signals, None if unknown else worst)
+    return _Read(signals, sorted(behind, key=lambda one: one.begin - one.next))
 
 
-async def _aged(redis: AsyncRedis, found: Sequence[_Read]) -> list[GroupSignals]:
-    """The same, with for how long messages wait in the groups that are furthest behind."""
-    behind = sorted(
-        (place for place, one in enumerate(found) if one.worst is not None),
-        key=lambda place: -(found[place].signals.lag or 0),
-    )
-    looked = {place: worst for place in behind[:LOOKED_INTO] if (worst := found[place].worst) is not None}
-    since = await waiting(redis, looked.values()) if looked else {}
+async def _aged(redis: AsyncRedis, found: Sequence[_Read], ages: Ages) -> list[GroupSignals]:
+    """The same, with for how long messages wait."""
+    since = await ages.look(redis, [one.behind for one in found])
     now = await server_time(redis)
-    seconds: dict[int, float | None] = {place: 0.0 for place, one in enumerate(found) if one.signals.lag == 0}
-    for place, worst in looked.items():
-        there = since.get(worst)
-        at = None if there is None else there.since
-        seconds[place] = None if at is None else max(0.0, (now - at) / 1_000_000)
-    return [replace(one.signals, lag_seconds=seconds.get(place)) for place, one in enumerate(found)]
+    return [
+        replace(one.signals, lag_seconds=0.0 if one.signals.lag == 0 else _seconds(at, now))
+        for one, at in zip(found, since, strict=True)
+    ]
+
+
+def _seconds(since: int | None, now: int) -> float | None:
+    return None if since is None else max(0.0, (now - since) / 1_000_000)

@@ -26,13 +26,15 @@ from streamlease.protocol.errors import (
     Lost,
     SchemaMismatch,
     StoreUnavailable,
+    StreamleaseError,
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
 from streamlease.streams.archive.files.file_reading import first_behind
+from streamlease.streams.archive.files.index import parse_file
 from streamlease.streams.entries.append_times import appended_until
 from streamlease.streams.log.archived import files_commands, parse_files
-from streamlease.streams.log.keys import stream_log, stream_merged, stream_meta
+from streamlease.streams.log.keys import stream_files, stream_log, stream_merged, stream_meta
 from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import (
     AsyncRedis,
@@ -287,7 +289,10 @@ class WaitingMessage(NamedTuple):
     """The lowest offset that exists."""
     since: int | None
     """Append time in microseconds; None if there is no message at the offset, or its time is not known, as
-    that of a message that is not in memory."""
+    that of most messages that are not in memory."""
+    by: int | None
+    """When it was there at the latest: `since`, or, of a message that is in a file of the archive only, when
+    the last message of that file was appended. None if that is not known either."""
 
 
 async def waiting(
@@ -306,7 +311,7 @@ async def waiting(
         page = wanted[begin : begin + PAGE]
         calls = [
             _WAITING.call(
-                [stream_meta(stream), stream_log(stream), stream_merged(stream)],
+                [stream_meta(stream), stream_log(stream), stream_merged(stream), stream_files(stream)],
                 [offset, range_start(offset)],
             )
             for stream, offset in page
@@ -321,9 +326,21 @@ async def waiting(
                     raise refusal(reply)
                 log.warning("stream %s is damaged: %s", place[0], reply, extra={"stream": str(place[0])})
             elif reply is not None:
-                next, floor, since = reply
+                next, floor, since, line = reply
                 if not (next.isdigit() and floor.isdigit()):
                     log.warning("stream %s is damaged: %r", place[0], reply, extra={"stream": str(place[0])})
                     continue
-                found[place] = WaitingMessage(int(next), int(floor), _time_of(since))
+                at = _time_of(since)
+                within = (at, at) if not line else _times_in(line, max(place[1], int(floor)))
+                found[place] = WaitingMessage(int(next), int(floor), *within)
     return found
+
+
+def _times_in(line: bytes, offset: int) -> tuple[int | None, int | None]:
+    """When the message at an offset was appended, if what stands of its file tells, and at the latest."""
+    try:
+        file = parse_file(line)
+    except StreamleaseError as error:
+        log.warning("%s", error)
+        return None, None
+    return (file.since, file.since) if file.first == offset else (None, file.until)

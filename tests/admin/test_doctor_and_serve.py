@@ -107,7 +107,7 @@ def test_failed_and_waiting_spawn_jobs_are_counted(command: Command, store: redi
     queue.failed_job_registry.add(queue.enqueue("no.such.function"), ttl=60)
     queue.remove(queue.job_ids[1])
     found = checks(command)[1]["spawn queue"]
-    assert (found["level"], found["message"]) == ("warn", "1 jobs wait, 1 failed")
+    assert (found["level"], found["message"]) == ("warn", "1 job waits, 1 failed")
 
 
 # -- serve ---------------------------------------------------------------------------------------------------

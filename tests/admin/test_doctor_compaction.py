@@ -14,8 +14,10 @@ from streamlease.admin.doctor import compaction as compaction_check
 from streamlease.admin.doctor.findings import Finding
 from streamlease.admin.doctor.roles import OBSERVER
 from streamlease.agent.client import Client, connect
+from streamlease.hosts.claim import Claim
+from streamlease.hosts.compactor import CLAIM, INTERVAL_SECONDS
 from streamlease.protocol.ids import StreamId
-from streamlease.registry import hosts
+from streamlease.registry import leadership
 from streamlease.streams.log import compacting, merging, times
 from streamlease.streams.log.compacting import Compacted, compact
 from streamlease.streams.log.keys import stream_log, stream_meta
@@ -47,8 +49,13 @@ async def client(real_redis_url: str) -> AsyncIterator[Client]:
     async with connect(real_redis_url) as client:
         for stream, age in ((STREAM, 60_000), (OTHER, None)):
             await client.create_space(stream.space, [f"{stream.space}/#"], compact_after_ms=age)
-        await hosts.beat(client.redis, hosts.HostInfo(host="one"))
+        assert await claim_of(client).get()
         yield client
+
+
+def claim_of(client: Client) -> Claim:
+    """That of a process that merges: a leader host, or a consumer that leads because there is none."""
+    return Claim(client.redis, CLAIM, "one", lambda: 0, INTERVAL_SECONDS)
 
 
 async def publish(client: Client, messages: int, space: str = "s") -> None:
@@ -87,7 +94,7 @@ async def test_where_all_is_well_nothing_is_said(client: Client) -> None:
     await publish(client, 25)
     before = await keys_of(client)
     found = await judged(client)
-    assert (found.level, found.message) == ("ok", "it can go on in each of 1 streams with small entries")
+    assert (found.level, found.message) == ("ok", "it can go on in each of 1 stream with small entries")
     assert await keys_of(client) == before, "a look changes nothing"
     assert len(await merge(client)) == 2
     assert (await judged(client)).level == "ok"
@@ -119,7 +126,7 @@ async def test_an_id_without_offsets_is_named_with_its_place_and_its_remedy(
     assert checks["compaction"] == {
         "check": "compaction",
         "level": "warn",
-        "message": "1 of 1 streams with small entries are merged no further: "
+        "message": "1 of 1 stream with small entries is merged no further: "
         "s.0.0 from offset 12 on (the id 12-0 of the entry there says no offsets)",
         "remedy": place["remedy"],
         "places": [place],
@@ -183,11 +190,12 @@ async def test_of_many_streams_those_that_wait_longest_are_looked_at(
 
 async def test_entries_that_wait_for_nobody_are_named(client: Client) -> None:
     await publish(client, 25)
-    await hosts.leave(client.redis, "one")
+    assert (await judged(client)).level == "ok"
+    await leadership.resign(client.redis, CLAIM, "one", 1)
     found = await judged(client)
     assert (found.level, found.message) == (
         "warn",
-        "nobody merges the small entries of 1 streams: s.0.0",
+        "nobody merges the small entries of 1 stream: s.0.0",
     )
     assert "streamlease serve" in found.remedy
 

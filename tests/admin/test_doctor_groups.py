@@ -46,11 +46,25 @@ def test_a_dead_fleet_fails() -> None:
         replace(DEAD, state="paused"),
         replace(DEAD, state="expired"),
         replace(DEAD, lag=0),
-        replace(DEAD, lag=None),
+        replace(DEAD, lag=None, lag_seconds=None),
         replace(DEAD, lag_seconds=59.0),
-        replace(DEAD, lag_seconds=None),
     ):
         assert dead(one_look(1.0, other), 60).level is Level.OK, other
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        (replace(DEAD, lag=1, lag_seconds=None), "1 message, it is unknown since when"),
+        (replace(DEAD, lag=None), "an unknown number of messages, the oldest for 90 s"),
+    ],
+)
+def test_what_is_not_known_of_a_dead_fleet_does_not_hide_it(group: GroupSignals, said: str) -> None:
+    found = dead(one_look(1.0, group), 60)
+    assert (found.level, found.message) == (
+        Level.FAIL,
+        f"1 group has messages and no consumer left: {SUB} ({said})",
+    )
 
 
 def test_lag_that_grows_is_warned_of() -> None:
@@ -93,7 +107,7 @@ async def test_hosts_that_lead_nothing_and_clients_that_lead_beside_hosts(client
     await hosts.beat(client.redis, hosts.HostInfo(host="idle", since=long_ago))
     found = await hosts_alive(client)
     assert found.level is Level.WARN
-    assert "1 of 3 lead nothing, while another one leads 5 groups: idle" in found.message
+    assert "1 of 3 leads nothing, while another one leads 5 groups: idle" in found.message
     await hosts.beat(client.redis, hosts.HostInfo(host="idle", since=long_ago, drained=True))
     assert (await hosts_alive(client)).level is Level.OK
     await client.groups.declare(SUB)
@@ -101,7 +115,7 @@ async def test_hosts_that_lead_nothing_and_clients_that_lead_beside_hosts(client
     one.observe(await leadership.read(client.redis, SUB.id), 0)
     assert await one.attempt(client.redis) == 1
     found = await hosts_alive(client)
-    assert (found.level, f"clients lead 1 groups: {SUB} (embedded-1)" in found.message) == (Level.WARN, True)
+    assert (found.level, f"clients lead 1 group: {SUB} (embedded-1)" in found.message) == (Level.WARN, True)
 
 
 async def test_terms_that_leapt_are_a_loss_where_nothing_is_written_to_disk(client: Client) -> None:

@@ -60,7 +60,7 @@ def quick_rules() -> str:
     quick = []
     for rule in rules():
         expr = re.sub(r"\[(\d+)m\]", r"[\1s]", rule["expr"])
-        expr = re.sub(r"(_seconds) > (?:60|300)\b", r"\1 > 1", expr)
+        expr = re.sub(r"(_seconds\)?) > (?:30|60|300)\b", r"\1 > 1", expr)
         expr = re.sub(r"> 10$", "> 0.5", expr)
         quick.append(rule | {"expr": expr} | ({"for": "1s"} if "for" in rule else {}))
     return yaml.safe_dump({"groups": [{"name": "streamlease", "rules": quick}]})

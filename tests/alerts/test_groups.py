@@ -23,9 +23,12 @@ from tests.admin.command import Command, finish
 from tests.admin.test_doctor_and_serve import start_host
 from tests.agent.helpers import publish, take
 from tests.alerts.prometheus import Prometheus
+from tests.conftest import MakeServer
+from tests.servers import Kind
+from tests.streams.test_durability import replica_of
 
-DEAD, STALLED, HUNG = (
-    SharedSubscription.parse(f"$shared/{name}/a/#") for name in ("dead", "stalled", "hung")
+DEAD, STALLED, HUNG, KEPT = (
+    SharedSubscription.parse(f"$shared/{name}/a/#") for name in ("dead", "stalled", "hung", "kept")
 )
 
 
@@ -77,6 +80,35 @@ async def test_alerts_of_groups(client: Client, prometheus: Prometheus, tmp_path
         assert prometheus.value(f'count(streamlease_group_lag_messages{{subscription="{DEAD}"}})') == 1
         critical = {one["subscription"] for one in prometheus.firing()["StreamleaseDeadFleet"]}
         assert str(HUNG) not in critical
+    finally:
+        await asyncio.to_thread(finish, host)
+
+
+async def test_a_leader_stalls_that_has_granted_all_and_keeps_its_term(
+    make_redis_server: MakeServer, prometheus: Prometheus, tmp_path: Path
+) -> None:
+    """The replica hangs that its group's journal waits for. What keeps the term waits for no replica."""
+    primary = make_redis_server(Kind.REDIS7)
+    replica = replica_of(primary, make_redis_server, Kind.REDIS7)
+    host, port = await asyncio.to_thread(start_host, Command(tmp_path, primary.url))
+    try:
+        await asyncio.to_thread(lambda: prometheus.watch(alone=port))
+        async with connect(primary.url) as client:
+            await client.create_space("a", ["a/#"], streams=2, durability="replicated:1")
+            await publish(client, range(8))
+            async with client.subscribe(str(KEPT), start="earliest") as reader:
+                await take(reader, 8, commit=False)
+                term = (await leadership.read(client.redis, KEPT.id)).term
+                replica.pause()
+                async with client.subscribe(str(KEPT)):
+                    await asyncio.to_thread(
+                        prometheus.until_fires, "StreamleaseLeaderStalls", subscription=str(KEPT)
+                    )
+                    held = f'streamlease_group_held_streams{{subscription="{KEPT}"}}'
+                    assert await asyncio.to_thread(prometheus.value, held) == 2
+                    record = await leadership.read(client.redis, KEPT.id)
+                    assert (record.term, record.held, record.expired) == (term, True, False)
+                    replica.resume()
     finally:
         await asyncio.to_thread(finish, host)
 

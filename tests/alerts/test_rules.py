@@ -97,6 +97,22 @@ CASES = {
 }
 
 
+def test_a_leader_that_is_long_at_one_turn_stalls_whatever_leases_stand(tmp_path: Path) -> None:
+    series = group(lag_messages=then(0, 5), borrowers=then(1, 1), held_streams=then(2, 2))
+    turn = {f"streamlease_group_turn_seconds{{{SUB}}}": then(0, 31, 30)}
+    judged(tmp_path, "StreamleaseLeaderStalls", [(-1.0, False), (0.5, False), (2.0, True)], series | turn)
+    judged(tmp_path, "StreamleaseLeaderStalls", [(20.0, False)], series)
+
+
+def test_a_dead_fleet_is_told_though_nobody_knows_for_how_long_messages_wait(tmp_path: Path) -> None:
+    series = group(lag_messages=then(0, 5), borrowers=then(1, 0))
+    judged(tmp_path, "StreamleaseDeadFleet", [(-1.0, False), (0.5, False), (2.0, True)], series)
+    young = {f"streamlease_group_lag_seconds{{{SUB}}}": then(0, 5)}
+    judged(tmp_path, "StreamleaseDeadFleet", [(20.0, False)], series | young)
+    some = group(lag_seconds=then(0, 61, 30), borrowers=then(1, 0))
+    judged(tmp_path, "StreamleaseDeadFleet", [(2.0, True)], some)
+
+
 def test_every_alert_has_a_situation() -> None:
     assert {rule["alert"] for rule in rules() if "alert" in rule} == set(CASES)
 

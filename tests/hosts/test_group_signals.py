@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 from redis.asyncio import Redis
 
 from streamlease.agent.client import Client, connect
 from streamlease.hosts.host import HostConfig, LeaderHost
-from streamlease.hosts.signals import exporter
+from streamlease.hosts.signals import ages, exporter
 from streamlease.hosts.signals.exporter import exporter_of
 from streamlease.hosts.signals.group_signals import GroupSignals, StreamsOfGroups, read_signals
 from streamlease.protocol.acts import PauseGroup
+from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
 from streamlease.registry.hosts import HostInfo
-from streamlease.streams.log.keys import stream_meta
+from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.times import server_time, waiting
+from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.testing.memory_connection import connect as connect_memory
 from streamlease.testing.memory_connection import connect_redis
 from streamlease.testing.memory_server import MemoryServer
@@ -163,3 +166,72 @@ async def test_what_a_scrape_of_a_hundred_groups_costs() -> None:
         finally:
             await host.close()
             await redis.aclose()
+
+
+async def test_the_age_of_what_waits_is_told_of_every_group_and_of_the_oldest_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More groups than fit on a page; the oldest message waits in the stream with the smaller lag. What is
+    known of a message is not asked for again."""
+    asked: list[int] = []
+
+    async def counted(redis: AsyncRedis, places: Iterable[tuple[StreamId, int]]) -> object:
+        listed = [*places]
+        asked.append(len(listed))
+        return await waiting(redis, listed)
+
+    monkeypatch.setattr(ages, "waiting", counted)
+    async with connect_memory(MemoryServer()) as client:
+        space = await client.create_space("a", ["a/#"], streams=2)
+        names = [f"$shared/g{number}/a/#" for number in range(70)]
+        for name in names:
+            await client.groups.declare(SharedSubscription.parse(name), start="earliest")
+        topics = {space.stream_for(topic, None): topic for topic in map("a/{}".format, range(20))}
+        old, new = (topics[stream] for stream in space.streams())
+        async with client.publisher() as publisher:
+            await publisher.send(old, b"")
+            first = await server_time(client.redis)
+            for _ in range(5):
+                await publisher.send(new, b"")
+        known = StreamsOfGroups()
+        for look in (1, 2):
+            seen = await read_signals(client.redis, client.groups, client.spaces, known)
+            now = await server_time(client.redis)
+            assert [one.subscription for one in seen] == sorted(names)
+            assert {one.lag for one in seen} == {6}
+            for one in seen:
+                assert one.lag_seconds is not None
+                assert one.lag_seconds <= (now - first) / 1e6 + 1.0
+                assert one.lag_seconds == max(other.lag_seconds or 0.0 for other in seen)
+            assert asked == [2], f"look {look}"
+
+
+async def test_an_age_is_asked_for_again_where_a_stream_was_lost() -> None:
+    async with connect_memory(MemoryServer()) as client:
+        space = await client.create_space("a", ["a/#"], streams=1)
+        await publish(client, range(2))
+        (stream,) = space.streams()
+        known = ages.Ages()
+        (before,) = await known.look(client.redis, [[ages.StreamBehind(stream, 0, 2)]])
+        assert before is not None
+        await client.redis.delete(stream_meta(stream), stream_log(stream))
+        assert await known.look(client.redis, [[ages.StreamBehind(stream, 0, 2)]]) == [before]
+        assert await known.look(client.redis, [[ages.StreamBehind(stream, 0, 1)]]) == [None]
+
+
+async def test_of_too_many_messages_each_group_is_told_of_its_largest_lag_first() -> None:
+    async with connect_memory(MemoryServer()) as client:
+        (stream,) = (await client.create_space("a", ["a/#"], streams=1)).streams()
+        for number in range(4):
+            await publish(client, [number])
+        first, second, third, fourth = (ages.StreamBehind(stream, offset, 4) for offset in range(4))
+        known = ages.Ages()
+        groups = [[second, first], [third]]
+        began = await known.look(client.redis, groups, most=2)
+        assert None not in began
+        groups.append([fourth])
+        (late, *_, last) = await known.look(client.redis, groups, most=1)
+        assert (late, last is None) == (began[0], False)
+        (oldest, *_) = await known.look(client.redis, groups, most=1)
+        assert oldest is not None
+        assert oldest < began[0]

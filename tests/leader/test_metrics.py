@@ -14,7 +14,7 @@ from streamlease.leader.metrics import LedFacts, count_commit
 SUB = "$shared/g/a/#"
 
 
-LED = LedFacts(SUB, term=3, moves=4, rebalances=2, inbox=0)
+LED = LedFacts(SUB, term=3, moves=4, rebalances=2, inbox=0, turn_seconds=7.5)
 DECLARED = GroupSignals(SUB, "led", borrowers=1, streams=2, held=1, committed=5, lag=7)
 
 
@@ -33,7 +33,7 @@ def test_groups_and_the_host_are_told_and_the_unknown_is_left_out() -> None:
     assert seen["streamlease_leaders", ""] == 1
     assert (seen["streamlease_draining", ""], seen["streamlease_outbox_messages", ""]) == (1, 2)
     assert seen["streamlease_groups", ""] == 1
-    of_leader = {"term": 3, "moves": 4, "rebalances": 2, "mailbox_messages": 0}
+    of_leader = {"term": 3, "moves": 4, "rebalances": 2, "mailbox_messages": 0, "turn_seconds": 7.5}
     of_all = {
         "borrowers": 1,
         "streams": 2,
@@ -47,7 +47,7 @@ def test_groups_and_the_host_are_told_and_the_unknown_is_left_out() -> None:
 
 def test_a_host_that_does_not_tell_of_all_groups_tells_what_only_the_leader_knows() -> None:
     seen = samples(HostFacts([LED], False, 0, 0))
-    assert set(told(seen)) == {"term", "moves", "rebalances", "mailbox_messages"}
+    assert set(told(seen)) == {"term", "moves", "rebalances", "mailbox_messages", "turn_seconds"}
     assert ("streamlease_groups", "") not in seen
 
 

@@ -1,9 +1,10 @@
 -- Where a stream ends, the lowest offset that exists, and when the message at an offset, or the first one that
 -- exists after it, was appended. Only that field of the entry is sent: an entry may hold a thousand messages.
--- KEYS[1] stream meta  KEYS[2] stream log  KEYS[3] stream merged
+-- KEYS[1] stream meta  KEYS[2] stream log  KEYS[3] stream merged  KEYS[4] stream files
 -- ARGV[1] offset  ARGV[2] entry id to begin with
--- Replies: {next, lowest offset, append time}, the time '' if nothing is at the offset or behind it, or the message
---          is not in memory, or its time is not told; false if there is no such stream
+-- Replies: {next, lowest offset, append time, file}, the time '' if nothing is at the offset or behind it, or the
+--          message is not in memory, or its time is not told; the file of the archive that holds the message, as
+--          streams/archive/files/index.py writes it, '' if it is in none; false if there is no such stream
 
 -- The number at a place, of those that stand in `stored` with so many bytes each.
 local function number_at(stored, width, place)
@@ -38,9 +39,11 @@ if not meta[1] then
   return false
 end
 local offset, memory, exists = tonumber(ARGV[1]), meta[2] or '0', meta[3] or meta[2] or '0'
-local since = ''
-local elsewhere = meta[3] and math.max(offset, tonumber(exists)) < tonumber(memory)
-if offset < tonumber(meta[1]) and not elsewhere then
+local since, file = '', ''
+local begin = math.max(offset, tonumber(exists))
+if meta[3] and begin < tonumber(memory) then
+  file = redis.call('ZRANGEBYSCORE', KEYS[4], '(' .. string.format('%.0f', begin), '+inf', 'LIMIT', 0, 1)[1] or ''
+elseif offset < tonumber(meta[1]) then
   local border = tonumber(meta[4] or '0')
   local key = offset < border and KEYS[3] or KEYS[2]
   local entries = redis.call('XRANGE', key, ARGV[2], '+', 'COUNT', 1)
@@ -53,4 +56,4 @@ if offset < tonumber(meta[1]) and not elsewhere then
   end
   since = field.A and appended(entries[1][1], field, offset) or field.a or ''
 end
-return {meta[1], exists, since}
+return {meta[1], exists, since, file}
