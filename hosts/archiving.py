@@ -10,32 +10,35 @@ a host that was followed by another stop early.
 
 A stream is worth a file when it has `FILE_BYTES` that are in none, or the oldest of these has waited for
 `WAIT_SECONDS`, or for a quarter of the time that messages stay in memory. The work is done in a thread; after
-each file it rests for as long as the file took, so it takes at most half of a core, and the leaders are never
-short of time.
+each step (a look at the table, a file that is written or joined) it rests for as long as that took, so it
+takes at most half of a core, and the leaders are never short of time. A space that somebody else works at,
+such as a job with many writers, is left alone meanwhile (`streams/archive/archive_turns.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from streamlease.hosts.claim import Claim
-from streamlease.protocol.errors import StreamleaseError
-from streamlease.protocol.ids import StreamId
+from streamlease.protocol.errors import Fenced, Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
+from streamlease.protocol.ids import StreamId, random_token
 from streamlease.registry import group_needs
 from streamlease.registry.group_needs import Holds, needs
 from streamlease.registry.groups import Groups
+from streamlease.streams.archive import archive_turns
 from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.archive.recording import Recorded, recorded
 from streamlease.streams.archive.upkeep_steps import merge, retire, runs, tidy
 from streamlease.streams.collections.snapshots import newest_snapshots
-from streamlease.streams.log.keys import archive_taken
 from streamlease.streams.log.times import server_time
-from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask
+from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
 from streamlease.streams.redis.urls import blocking_twin
 from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.retirement import retirable
@@ -80,6 +83,9 @@ class ArchiveUpkeep:
         """From which offset on nothing is archived, and since when this host has seen it so."""
         self._pruned: dict[str, int] = {}
         self._tidied: dict[str, int] = {}
+        self._last: dict[str, StreamId] = {}
+        """Of each space, the stream at which its last turn ended: others go first then."""
+        self._whose = f"{host} {random_token()}"
         self._told: dict[str, str] = {}
         self._blocking: BlockingRedis | None = None
 
@@ -103,8 +109,6 @@ class ArchiveUpkeep:
             if not await self._claim.get():
                 break
             try:
-                if (await ask(self._redis, [("EXISTS", archive_taken(space.name))]))[0]:
-                    continue  # many processes are at it
                 done.append(await self._of(space, self._blocking))
                 self._told.pop(space.name, None)
             except StreamleaseError as error:
@@ -130,38 +134,75 @@ class ArchiveUpkeep:
 
     async def _of(self, space: Space, redis: BlockingRedis) -> Archived:
         assert space.archive is not None
+        over = threading.Event()
+        """The thread that works for this space, if there is one still, is to end."""
+
+        def rest(seconds: float) -> None:
+            if over.wait(seconds):
+                raise Fenced(f"archive of space {space.name}: this host stops")
+
         archiver = Archiver(
-            redis, space, space.archive, self._claim.term, sure=lambda: self._claim.sure, rest=time.sleep
+            redis,
+            space,
+            space.archive,
+            self._claim.term,
+            sure=lambda: self._claim.sure and not over.is_set(),
+            rest=rest,
         )
         known = await asyncio.to_thread(recorded, redis, space.streams(), with_files=False)
-        if not any(self._is_due(space, stream, one, _begin(one)) for stream, one in known.items()):
-            done = Archived(space.name)
-        else:
-            done = await self._held(
-                archiver.run, lambda *about: self._is_due(space, *about), seconds=TURN_SECONDS
-            )
-        for stream, why in done.troubles.items():
-            log.error("archive of %s stands still: %s", stream, why, extra={"stream": stream})
-        if self._clock() - self._pruned.get(space.name, 0) < PRUNE_SECONDS * 1000:
-            return done
-        self._pruned[space.name] = self._clock()
-        known = await asyncio.to_thread(recorded, redis, space.streams())
-        await self._retire(space, archiver, known)
-        if any(len(run) >= MANY_FILES for one in known.values() for run in runs(one.files)):
-            await self._held(merge, archiver, seconds=TURN_SECONDS)
-        if self._clock() - self._tidied.setdefault(space.name, self._clock()) >= TIDY_SECONDS * 1000:
-            self._tidied[space.name] = self._clock()
-            await self._held(tidy, archiver, time.time())
+        # All of them are looked at, so that each begins to wait.
+        due = sum(self._is_due(space, stream, one, _begin(one)) for stream, one in known.items()) > 0
+        prune = self._clock() - self._pruned.get(space.name, 0) >= PRUNE_SECONDS * 1000
+        if not (due or prune) or not await archive_turns.take(self._redis, space.name, self._whose):
+            return Archived(space.name)
+        try:
+            done = await self._archive(space, archiver) if due else Archived(space.name)
+            if prune:
+                await self._prune(space, archiver)
+        finally:
+            over.set()
+            with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):  # it ends by itself
+                await archive_turns.give_up(self._redis, space.name, self._whose)
         return done
 
-    async def _held(self, work: Callable[..., T], *about: Any, **more: Any) -> T:
-        """`work` in a thread, while the claim is renewed."""
+    async def _archive(self, space: Space, archiver: Archiver) -> Archived:
+        done = await self._held(
+            space.name,
+            archiver.run,
+            lambda *about: self._is_due(space, *about),
+            seconds=TURN_SECONDS,
+            last=self._last.get(space.name),
+        )
+        if done.last is not None:
+            self._last[space.name] = done.last
+        for stream, why in done.troubles.items():
+            log.error("archive of %s stands still: %s", stream, why, extra={"stream": stream})
+        return done
+
+    async def _prune(self, space: Space, archiver: Archiver) -> None:
+        """Let go of files, and of snapshots, that are not wanted any more; join small files."""
+        self._pruned[space.name] = self._clock()
+        known = await asyncio.to_thread(recorded, archiver.redis, space.streams())
+        await self._retire(space, archiver, known)
+        if any(len(run) >= MANY_FILES for one in known.values() for run in runs(one.files)):
+            await self._held(space.name, merge, archiver, seconds=TURN_SECONDS)
+        if self._clock() - self._tidied.setdefault(space.name, self._clock()) >= TIDY_SECONDS * 1000:
+            self._tidied[space.name] = self._clock()
+            await self._held(space.name, tidy, archiver, time.time())
+
+    async def _held(self, space: str, work: Callable[..., T], *about: Any, **more: Any) -> T:
+        """`work` in a thread, while the claim of this host, and its turn at the space, are renewed.
+
+        What cannot be renewed now may be later: the thread asks by itself whether the claim is sure.
+        """
         task = asyncio.ensure_future(asyncio.to_thread(work, *about, **more))
         while True:
             done, _ = await asyncio.wait({task}, timeout=INTERVAL_SECONDS)
             if done:
                 return await task
-            await self._claim.get()
+            with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
+                await self._claim.get()
+                await archive_turns.take(self._redis, space, self._whose)
 
     def _is_due(self, space: Space, stream: StreamId, known: Recorded, begin: int) -> bool:
         state = known.state
@@ -197,7 +238,7 @@ class ArchiveUpkeep:
             if any(file.next <= limit for file in known[stream].files)
         }
         if due:
-            floors = await self._held(retire, archiver, due)
+            floors = await self._held(space.name, retire, archiver, due)
             await group_needs.tell_passed(
                 self._redis, [one.subscription.id for one in _passed(groups, floors)]
             )

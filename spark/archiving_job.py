@@ -16,6 +16,7 @@ from streamlease.protocol.errors import InvalidInput
 from streamlease.spark.connections import connection
 from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.archive.files.index import ArchivedFile
+from streamlease.streams.archive.many_writers import run_in_pieces
 from streamlease.streams.archive.stream_pieces import Halt, StreamPiece, files_of
 from streamlease.streams.redis.connection import run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
@@ -52,7 +53,7 @@ def archive_with_spark(session: SparkSession, url: str, space: str) -> Archived:
         given = session.sparkContext.parallelize([tuple(one) for one in pieces], len(pieces))
         return [[_outcome(one) for one in outcomes] for outcomes in given.map(task).collect()]
 
-    return Archiver(redis, known, settings).run_in_pieces(write)
+    return run_in_pieces(Archiver(redis, known, settings), write)
 
 
 def written_by_task(

@@ -23,20 +23,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.errors import Fenced, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.archive.files.file_reading import OpenFile
 from streamlease.streams.archive.files.index import ArchivedFile, covers
 from streamlease.streams.archive.files.places import remove
 from streamlease.streams.archive.iceberg_table import SpaceTable, TableFile
-from streamlease.streams.archive.recording import ArchiveMoved, FileChange, Recorded, record, recorded, taken
-from streamlease.streams.archive.stream_pieces import FILE_BYTES, Halt, StreamPiece, files_of
+from streamlease.streams.archive.recording import (
+    ArchiveMoved,
+    CommitRefused,
+    FileChange,
+    Recorded,
+    record,
+    recorded,
+)
+from streamlease.streams.archive.stream_pieces import Halt, StreamPiece, files_of
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Space
@@ -64,6 +71,8 @@ class Archived:
     """Streams that cannot be archived further, and why."""
     more: bool = False
     """Whether it stopped before its work."""
+    last: StreamId | None = None
+    """The stream that it wrote for when it committed early, or stopped: others go first then."""
 
     def add(self, stream: StreamId, files: Sequence[ArchivedFile]) -> None:
         """Count files of a stream that were committed."""
@@ -76,9 +85,6 @@ class Archived:
         """Of the files."""
         return sum(one.size for one in self.files)
 
-
-WritePieces = Callable[[Sequence[StreamPiece], pa.Schema], Sequence[Sequence[ArchivedFile | Halt]]]
-"""Writes files for pieces: for each what `files_of` comes to."""
 
 Wanted = Callable[[StreamId, Recorded, int], bool]
 """Whether a stream is worth a file now, of which all below an offset is archived."""
@@ -102,6 +108,11 @@ class InTable(NamedTuple):
         retired = self.known.exists if self.known.exists == self.known.archived else 0
         return max(ends, default=retired)
 
+    @property
+    def begin(self) -> int:
+        """Where what is archived next begins: what is in no file, and no more in memory, is gone already."""
+        return max(self.end, 0 if self.known.archived else self.known.state.memory.first)
+
     def lacks(self) -> list[ArchivedFile]:
         """Files that are recorded and hold what no file of the table does."""
         return [
@@ -117,7 +128,8 @@ class Archiver:
     Args:
         term: of the claim; None: of nobody's, for a command that works beside whoever has it.
         sure: whether the claim is certainly held still.
-        rest: called after each file with how many seconds it took.
+        rest: called after each step with how many seconds it took: a look at the table, a file. It ends the
+            work by raising.
     """
 
     def __init__(
@@ -138,11 +150,21 @@ class Archiver:
         self._sure = sure
         self._rest = rest
 
-    def run(self, wanted: Wanted = everything, *, seconds: float | None = None) -> Archived:
+    @contextmanager
+    def resting(self) -> Generator[None]:
+        """Do something, and rest from it."""
+        at = time.monotonic()
+        yield
+        self._rest(time.monotonic() - at)
+
+    def run(
+        self, wanted: Wanted = everything, *, seconds: float | None = None, last: StreamId | None = None
+    ) -> Archived:
         """Archive what is wanted, as far as there is anything when it begins.
 
         Args:
             seconds: begin no file after so long.
+            last: the stream that an earlier run stopped at.
 
         Raises:
             ArchiveUnavailable: the store or the catalog fails; what was committed stands.
@@ -150,7 +172,8 @@ class Archiver:
             Lost: a file is neither in the table nor in its place.
             Unsupported, StoreUnavailable, StoreRefused, Indefinite.
         """
-        done, until = Archived(self.space.name), None if seconds is None else time.monotonic() + seconds
+        done = Archived(self.space.name, last=last)
+        until = None if seconds is None else time.monotonic() + seconds
         ends: dict[StreamId, int] | None = None
         for attempt in range(ATTEMPTS):
             try:
@@ -171,9 +194,10 @@ class Archiver:
         Raises:
             ArchiveUnavailable, Fenced, Lost, StreamleaseError.
         """
-        table = SpaceTable.open(self.redis, self.space, self._settings)
-        there = table.files()
-        known = recorded(self.redis, self.space.streams())
+        with self.resting():
+            table = SpaceTable.open(self.redis, self.space, self._settings)
+            there = table.files()
+            known = recorded(self.redis, self.space.streams())
         if self._own_term is None:
             self.term = max((one.term for one in known.values()), default=0)
         standing = {stream: InTable(one, there.get(str(stream), {})) for stream, one in known.items()}
@@ -208,35 +232,50 @@ class Archiver:
         """Files for one commit; whether there may be more."""
         schema = table.columns(self.space)
         written: dict[StreamId, list[ArchivedFile]] = {}
-        more, size, begun = False, 0, {}
+        more, late, size, begun = False, False, 0, {}
         try:
-            for stream, one in standing.items():
-                begin, end = max(one.end, _first(one)), min(ends.get(stream, 0), one.known.state.next)
+            for stream, one in self._in_turn(standing, done):
+                begin, end = one.begin, min(ends.get(stream, 0), one.known.state.next)
                 if begin >= end or str(stream) in done.troubles or not wanted(stream, one.known, begin):
                     continue
-                begun[stream] = begin
+                begun[stream], at = begin, time.monotonic()
                 with closing(self._files(StreamPiece(str(stream), begin, end), schema, done)) as files:
                     for file in files:
                         written.setdefault(stream, []).append(file)
                         size += file.size
-                        count = sum(map(len, written.values()))
-                        if count >= COMMIT_FILES or size >= COMMIT_BYTES:
-                            more = file.next < end or stream != [*standing][-1]
+                        more = sum(map(len, written.values())) >= COMMIT_FILES or size >= COMMIT_BYTES
+                        self._rest(time.monotonic() - at)
+                        at = time.monotonic()
+                        late = until is not None and at >= until
+                        if more or late:
+                            done.last = stream
                             break
-                if more or (until is not None and time.monotonic() >= until):
-                    done.more = done.more or not more
+                if more or late:
                     break
         except BaseException:
             _discard(written)
             raise
         if not written:
             return False
-        self._commit(table, standing, begun, written, done)
-        return more
+        try:
+            with self.resting():
+                self.commit(table, standing, begun, written, done)
+        except CommitRefused:
+            self.discard_unnamed(written)
+            raise
+        done.more = done.more or late
+        return more and not late
+
+    def _in_turn(
+        self, standing: Mapping[StreamId, InTable], done: Archived
+    ) -> list[tuple[StreamId, InTable]]:
+        """All streams, those first that come after the one that had a file last."""
+        streams, last = [*standing], done.last
+        place = 0 if last is None or last not in standing else streams.index(last) + 1
+        return [(stream, standing[stream]) for stream in (*streams[place:], *streams[:place])]
 
     def _files(self, piece: StreamPiece, schema: pa.Schema, done: Archived) -> Generator[ArchivedFile]:
-        """Files with the messages of `piece`, with a rest behind each."""
-        at = time.monotonic()
+        """Files with the messages of `piece`."""
         with closing(
             files_of(self.redis, self._settings.uri, piece, schema, collection=self.space.collection)
         ) as outcomes:
@@ -247,46 +286,8 @@ class Archiver:
                         done.troubles[piece.stream] = outcome.trouble
                     return
                 yield outcome
-                self._rest(time.monotonic() - at)
-                at = time.monotonic()
 
-    def run_in_pieces(self, write: WritePieces, most_bytes: int = 4 * FILE_BYTES) -> Archived:
-        """Archive all that there is, in pieces that others write, and in one commit.
-
-        Args:
-            write: writes files for pieces, wherever; see `files_of`.
-            most_bytes: about how much of Redis a piece has.
-
-        Raises:
-            As `run`.
-        """
-        with taken(self.redis, self.space.name):
-            return self._run_in_pieces(write, most_bytes)
-
-    def _run_in_pieces(self, write: WritePieces, most_bytes: int) -> Archived:
-        done = Archived(self.space.name)
-        table, standing = self.look(done)
-        pieces: list[StreamPiece] = []
-        for stream, one in standing.items():
-            begin, end = max(one.end, _first(one)), one.known.state.next
-            step = max(1, int(most_bytes / max(1.0, one.known.state.mean_bytes)))
-            pieces += [StreamPiece(str(stream), at, min(end, at + step)) for at in range(begin, end, step)]
-        written: dict[StreamId, list[ArchivedFile]] = {}
-        for piece, outcomes in zip(pieces, write(pieces, table.columns(self.space)), strict=True):
-            for outcome in outcomes:
-                if piece.stream in done.troubles:
-                    if isinstance(outcome, ArchivedFile):
-                        remove(outcome.path)  # what is before it could not be read
-                elif isinstance(outcome, Halt):
-                    done.troubles[piece.stream] = outcome.trouble or "it has got other columns: run again"
-                else:
-                    written.setdefault(StreamId.parse(piece.stream), []).append(outcome)
-        if written:
-            begun = {stream: files[0].first for stream, files in written.items()}
-            self._commit(table, standing, begun, written, done)
-        return done
-
-    def _commit(
+    def commit(
         self,
         table: SpaceTable,
         standing: Mapping[StreamId, InTable],
@@ -294,18 +295,25 @@ class Archiver:
         written: Mapping[StreamId, Sequence[ArchivedFile]],
         done: Archived,
     ) -> None:
+        """Commit and record files that begin at `begun`, and count them.
+
+        Raises:
+            CommitRefused: another archiver was faster.
+            ArchiveMoved: they are committed, and another archiver has recorded them meanwhile.
+            Fenced: the claim is not sure any more; or they are committed, and another archiver has followed.
+            ArchiveUnavailable, StoreUnavailable, StoreRefused, Indefinite: they may be committed.
+        """
         if not self._sure():
-            _discard(written)
-            raise ArchiveMoved(f"the claim to archive space {self.space.name} is not sure any more")
+            self.discard_unnamed(written)
+            raise Fenced(f"the claim to archive space {self.space.name} is not sure any more")
         floors = {
             stream: (_oldest(standing[stream], begun[stream]), files[-1].next)
             for stream, files in written.items()
         }
         try:
             table.commit(written, [], floors, self.term)
-        except ArchiveMoved:
-            self._discard_unnamed(written)
-            raise
+        except ArchiveMoved as error:
+            raise CommitRefused(str(error)) from None
         for stream, files in written.items():
             done.add(stream, files)
         # From here on the files are the table's, whatever becomes of this.
@@ -315,12 +323,14 @@ class Archiver:
         ]
         record(self.redis, self.term, changes)
 
-    def _discard_unnamed(self, written: Mapping[StreamId, Sequence[ArchivedFile]]) -> None:
-        """Remove files that a catalog has refused, if the table says so too.
+    def discard_unnamed(self, written: Mapping[StreamId, Sequence[ArchivedFile]]) -> None:
+        """Remove files that were not committed, if the table says so too.
 
         A catalog whose answer was lost on its way may have been asked again, and have refused then what it
         had done before.
         """
+        if not any(written.values()):
+            return
         try:
             named = SpaceTable.open(self.redis, self.space, self._settings).named_paths()
         except StreamleaseError as error:
@@ -329,11 +339,6 @@ class Archiver:
         _discard(
             {stream: [one for one in files if one.path not in named] for stream, files in written.items()}
         )
-
-
-def _first(one: InTable) -> int:
-    """Where the archive of a stream begins that has none yet: what Redis has not any more is gone already."""
-    return 0 if one.known.archived else one.known.state.memory.first
 
 
 def _oldest(one: InTable, begin: int) -> int:

@@ -138,6 +138,11 @@ class SpaceTable:
         own = table_columns(space.newest_schema, space.collection)
         return pa.schema([with_ids(field, theirs.field(field.name)) for field in own])
 
+    def has_more_columns(self, space: Space) -> bool:
+        """Whether it has columns that the space, as the caller knows it, does not have."""
+        known = table_columns(space.newest_schema, space.collection).names
+        return any(field.name not in known for field in self.iceberg.schema().fields)
+
     def files(self) -> dict[str, dict[str, TableFile]]:
         """The files of each stream, by their paths.
 

@@ -7,8 +7,7 @@ neither of the two.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from redis.exceptions import ResponseError
@@ -17,7 +16,7 @@ from streamlease.protocol.errors import ArchiveUnavailable, Fenced, StoreRefused
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.archive.files.index import ArchivedFile, in_order, parse_file
 from streamlease.streams.log.archived import files_commands, parse_files
-from streamlease.streams.log.keys import archive_taken, stream_files, stream_meta
+from streamlease.streams.log.keys import stream_files, stream_meta
 from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import BlockingRedis, Command, ask, refusal, run_blocking
 from streamlease.streams.redis.scripts import load_script, run_many
@@ -30,6 +29,10 @@ _RECORD = load_script("streamlease.streams.archive", "record")
 
 class ArchiveMoved(ArchiveUnavailable):
     """Somebody else changed the table, or what is recorded, since it was read: read it again."""
+
+
+class CommitRefused(ArchiveMoved):
+    """The same, and the table has refused what was to be committed."""
 
 
 class Recorded(NamedTuple):
@@ -135,22 +138,3 @@ def record(redis: BlockingRedis, term: int, changes: Sequence[FileChange]) -> No
                     raise ArchiveMoved(f"stream {change.stream} was archived meanwhile by another process")
                 case _:
                     raise StoreRefused(f"the script answered {reply!r}: client and script do not fit")
-
-
-TAKEN_SECONDS = 900
-"""How long hosts leave a space alone that somebody archives with many processes, if that dies."""
-
-
-@contextmanager
-def taken(redis: BlockingRedis, space: str) -> Generator[None]:
-    """Let hosts leave the archive of `space` alone meanwhile. It only saves work: what protects is the table.
-
-    Raises:
-        StoreUnavailable, StoreRefused, Indefinite.
-    """
-    key = archive_taken(space)
-    run_blocking(ask(redis, [("SET", key, "1", "EX", TAKEN_SECONDS)]))
-    try:
-        yield
-    finally:
-        run_blocking(ask(redis, [("DEL", key)]))

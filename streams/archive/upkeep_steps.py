@@ -71,17 +71,19 @@ def merge(archiver: Archiver, *, seconds: float | None = None) -> Merged:
     until = None if seconds is None else time.monotonic() + seconds
     table, standing = archiver.look(Archived(archiver.space.name))
     files = into = 0
+    if table.has_more_columns(archiver.space):
+        return Merged(0, 0)  # files may have them, and would lose them
     for stream, one in standing.items():
         for run in runs(one.known.files):
             if until is not None and time.monotonic() >= until:
                 return Merged(files, into)
-            new = _joined(archiver, table, stream, run)
-            gone = [one.there[file.path] for file in run]
-            table.commit({stream: [new]}, gone, {}, archiver.term)
-            archived, exists = one.known.archived, one.known.exists
-            record(
-                archiver.redis, archiver.term, [FileChange(stream, archived, archived, exists, [new], run)]
-            )
+            with archiver.resting():
+                new = _joined(archiver, table, stream, run)
+            with archiver.resting():
+                table.commit({stream: [new]}, [one.there[file.path] for file in run], {}, archiver.term)
+                archived, exists = one.known.archived, one.known.exists
+                change = FileChange(stream, archived, archived, exists, [new], run)
+                record(archiver.redis, archiver.term, [change])
             files, into = files + len(run), into + 1
     return Merged(files, into)
 
@@ -158,5 +160,6 @@ def tidy(
         ArchiveUnavailable, StreamleaseError: safe to repeat.
     """
     table, standing = archiver.look(Archived(archiver.space.name))
-    expired = table.expire(now - keep_seconds)
+    with archiver.resting():
+        expired = table.expire(now - keep_seconds)
     return expired, sweep(archiver, standing, table, now, grace)

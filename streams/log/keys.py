@@ -66,9 +66,9 @@ def archive_table(space: str) -> str:
     return f"sl:{{archive:{space}}}:table"
 
 
-def archive_taken(space: str) -> str:
-    """There while somebody archives a space with many processes."""
-    return f"sl:{{archive:{space}}}:taken"
+def archive_turn(space: str) -> str:
+    """The hash that says whose turn it is to work at the archive of a space."""
+    return f"sl:{{archive:{space}}}:turn"
 
 
 def stream_meta(stream: StreamId) -> str:

@@ -19,6 +19,7 @@ from streamlease.streams.archive.files import file_reading, file_writing, places
 from streamlease.streams.archive.files.file_writing import FileWriter
 from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.iceberg_table import SpaceTable
+from streamlease.streams.archive.many_writers import run_in_pieces
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.archive.stream_pieces import Halt, StreamPiece, files_of
 from streamlease.streams.log.log import AsyncLog
@@ -285,10 +286,10 @@ async def test_pieces_that_others_write_are_committed_as_one(
         seen.extend(pieces)
         return [[*files_of(blocking, uri, piece, schema, collection=False)] for piece in pieces]
 
-    done = archiver(blocking, space).run_in_pieces(write, most_bytes=1500)
+    done = run_in_pieces(archiver(blocking, space), write, most_bytes=1500)
     assert (done.messages, len(done.files)) == (300, len(seen))
     assert len(seen) > 4
     await trim_all(client, space)
     assert same(whole, await rows(client, space))
     assert in_table(blocking, space) == all_of(whole)
-    assert archiver(blocking, space).run_in_pieces(write).messages == 0
+    assert run_in_pieces(archiver(blocking, space), write).messages == 0

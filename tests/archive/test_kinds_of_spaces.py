@@ -15,13 +15,14 @@ from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.offsets import parse_entry_id
 from streamlease.streams.archive.iceberg_table import SpaceTable
 from streamlease.streams.archive.recording import recorded
+from streamlease.streams.archive.upkeep_steps import merge
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_log
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import BlockingRedis
-from tests.archive.helpers import all_of, archive, in_table, publish, rows, same, space_of, trim_all
+from tests.archive.helpers import all_of, archive, archiver, in_table, publish, rows, same, space_of, trim_all
 
 TYPES = pa.schema(
     [
@@ -123,8 +124,13 @@ async def test_an_archiver_that_does_not_know_a_column_yet_loses_none(
     late = archive(blocking, space)
     assert (late.messages, late.more) == (0, True), "it stops, and looks again at what the space is"
     archive(blocking, now)
+    await publish_typed(client, wider, [{"n": 3, "more": "y"}])
+    archive(blocking, now)
     await trim_all(client, now, keep=0)
-    assert (await rows(client, now))[stream]["more"].to_pylist() == [None, "x"]
+    assert merge(archiver(blocking, space)).files == 0, "nor one that joins files"
+    assert (await rows(client, now))[stream]["more"].to_pylist() == [None, "x", "y"]
+    assert merge(archiver(blocking, now)).files == 2
+    assert (await rows(client, now))[stream]["more"].to_pylist() == [None, "x", "y"]
 
 
 async def test_collections_keep_their_diffs(client: Client, blocking: BlockingRedis, uri: str) -> None:
