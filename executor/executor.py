@@ -30,6 +30,7 @@ import redis as redis_py
 from streamlease.executor.guard import clock
 from streamlease.executor.program_environment import program_environment
 from streamlease.executor.queries_of_others import QueriesOfOthers
+from streamlease.executor.run_folders import remove_left, run_name
 from streamlease.executor.worker_run import End, WorkerRun, WorkerSpec
 from streamlease.protocol.errors import (
     Indefinite,
@@ -55,6 +56,9 @@ log = logging.getLogger(__name__)
 
 ROUNDS = 4
 """In the length of a lease."""
+
+MOST_QUIET_SECONDS = 15.0
+"""Between two rounds, however long the lease is: probes want a sign of life each minute."""
 
 MARGIN = 0.15
 """The part of a lease by which guards end it sooner: to kill a program takes a moment, and clocks differ."""
@@ -143,6 +147,7 @@ class Executor:
             InvalidOption: a living executor has the name.
             StoreUnavailable, StoreRefused, Indefinite.
         """
+        await asyncio.to_thread(remove_left, self._config.folder)
         give_up = clock() + self._config.lease * 1.5
         said = False
         while (other := await self._begin()) is not None:
@@ -156,7 +161,8 @@ class Executor:
                     f"there is an executor '{self._config.name}' already: "
                     f"choose another --name, or end that one"
                 )
-            await asyncio.sleep(self._config.lease / 10)
+            self._touch(".alive")
+            await asyncio.sleep(min(self._config.lease / 10, MOST_QUIET_SECONDS))
         self._bells.watch_channel(keys.TOLD, self._wake)
         self._tasks.start("rounds", self._rounds(), endless=True)
 
@@ -231,7 +237,7 @@ class Executor:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             try:
-                async with asyncio.timeout(self._config.lease / ROUNDS):
+                async with asyncio.timeout(min(self._config.lease / ROUNDS, MOST_QUIET_SECONDS)):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -369,7 +375,7 @@ class Executor:
         )
 
     def _folder(self, order: Order, worker: int) -> Path:
-        return self._config.folder / f"{order.query}_{self.life[:8]}" / str(worker)
+        return self._config.folder / run_name(order.query, self.life, worker)
 
     async def _run(self, query: str, run: WorkerRun) -> None:
         worker, life = run.spec.worker, self.life

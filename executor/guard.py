@@ -1,4 +1,4 @@
-"""``python -m streamlease.executor.guard FD COMMAND...``: a process beside the program of a worker.
+"""``python -m streamlease.executor.guard FD LOCK COMMAND...``: a process beside the program of a worker.
 
 It starts the program in a session of its own, and sees to it that nothing of it is left behind. On its
 standard input its executor says, a line each::
@@ -7,7 +7,8 @@ standard input its executor says, a line each::
     end SECONDS       the program is to end; it is killed so many seconds later
 
 and on the file FD it says ``pid PID``, then ``exit CODE`` or ``lapsed CODE``. CODE is 128 and the number of
-the signal, if one ended the program. When the input ends, the executor has died.
+the signal, if one ended the program. When the input ends, the executor has died. The file LOCK is kept
+open to the guard's end: as long as it is, nobody removes the folder of the program (`run_folders`).
 """
 
 from __future__ import annotations
@@ -127,11 +128,12 @@ def _descendants(ancestor: int) -> set[int]:
     return found
 
 
-def main(told: str, *command: str) -> int:
+def main(told: str, lock: str, *command: str) -> int:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-    os.set_inheritable(int(told), False)
+    for file in (told, lock):
+        os.set_inheritable(int(file), False)
     return GuardedProgram(list(command), int(told)).run()
 
 

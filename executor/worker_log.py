@@ -1,4 +1,8 @@
-"""What a worker writes, on its way to Redis: bounded there and here; the program never waits for Redis."""
+"""What a worker writes, on its way to Redis: bounded there and here; the program never waits for Redis.
+
+The id of an entry is one more than its offset, so Redis takes each piece once. Where no reply came to some
+pieces, the newest entry says which of them are there.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,9 @@ class WorkerLog:
         self._waiting = 0
         """Bytes in `_pieces`."""
         self._offset = 0
-        self._kept: deque[tuple[bytes, int]] = deque()
+        self._unsure = False
+        """No reply came to the pieces that were sent last."""
+        self._kept: deque[tuple[str, int]] = deque()
         """Entries in Redis, and their sizes."""
         self._kept_bytes = 0
         self._changed = asyncio.Event()
@@ -89,6 +95,7 @@ class WorkerLog:
                 try:
                     await self._write()
                 except (StoreUnavailable, StoreRefused, Indefinite):
+                    self._unsure = True
                     await asyncio.sleep(RETRY_SECONDS)
             self._empty.set()
             await asyncio.sleep(GATHER_SECONDS)
@@ -102,18 +109,19 @@ class WorkerLog:
             pass
 
     async def _write(self) -> None:
+        if self._unsure:
+            (newest,) = await ask(self._redis, [("XREVRANGE", self._key, "+", "-", "COUNT", 1)])
+            written = int(newest[0][0].partition(b"-")[0]) if newest else 0
+            self._are_there([one for one in self._pieces if one.offset < written])
+            self._unsure = False
         pieces = [*self._pieces][:TOGETHER]
+        if not pieces:
+            return
         commands: list[Command] = [
-            ("XADD", self._key, "*", "o", one.offset, "s", one.stream, "t", one.text) for one in pieces
+            ("XADD", self._key, _id(one), "o", one.offset, "s", one.stream, "t", one.text) for one in pieces
         ]
-        commands.append(("PEXPIRE", self._key, KEPT_MS))
-        ids = await ask(self._redis, commands)
-        for one, id in zip(pieces, ids, strict=False):
-            if self._pieces and self._pieces[0] is one:  # else it was dropped meanwhile
-                self._pieces.popleft()
-                self._waiting -= len(one.text)
-            self._kept.append((id, len(one.text)))
-            self._kept_bytes += len(one.text)
+        await ask(self._redis, [*commands, ("PEXPIRE", self._key, KEPT_MS)])
+        self._are_there(pieces)
         trim = None
         while self._kept_bytes > KEPT_BYTES or len(self._kept) > MOST_ENTRIES:
             _, size = self._kept.popleft()
@@ -121,3 +129,15 @@ class WorkerLog:
             trim = self._kept[0][0] if self._kept else None
         if trim is not None:
             await ask(self._redis, [("XTRIM", self._key, "MINID", trim)])
+
+    def _are_there(self, pieces: list[_Piece]) -> None:
+        for one in pieces:
+            if self._pieces and self._pieces[0] is one:  # else it was dropped meanwhile
+                self._pieces.popleft()
+                self._waiting -= len(one.text)
+            self._kept.append((_id(one), len(one.text)))
+            self._kept_bytes += len(one.text)
+
+
+def _id(piece: _Piece) -> str:
+    return f"{piece.offset + 1}-0"

@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import errno
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from streamlease.executor.run_folders import make, remove
 from streamlease.executor.worker_log import WorkerLog
 from streamlease.protocol.errors import QueryRefused
 from streamlease.queries.core.signed_orders import JobFile
+from streamlease.queries.fetched_files import fetch
 from streamlease.queries.files import download
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
@@ -67,15 +68,22 @@ class WorkerRun:
     async def run(self, started: Callable[[int], Awaitable[None]]) -> End:
         """Run it to its end; `started` is told its process."""
         try:
-            await self._prepare()
-        except (QueryRefused, OSError) as error:
-            return End(None, f"worker {self.spec.worker} cannot be started: {' '.join(str(error).split())}")
-        if self._ending is not None:
-            return End(None)
+            lock = await asyncio.to_thread(make, self._folder)
+        except OSError as error:
+            return self._never(error)
         try:
-            return await self._run(started)
+            try:
+                await self._prepare()
+            except (QueryRefused, OSError) as error:
+                return self._never(error)
+            if self._ending is not None:
+                return End(None)
+            return await self._run(started, lock)
         finally:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            await asyncio.to_thread(remove, self._folder, lock)
+
+    def _never(self, error: Exception) -> End:
+        return End(None, f"worker {self.spec.worker} cannot be started: {' '.join(str(error).split())}")
 
     def renew(self, until: float) -> None:
         """The executor has its lease until then, by the clock of guards."""
@@ -99,26 +107,24 @@ class WorkerRun:
         spec = self.spec
         if spec.port is not None:
             _check_port(spec.port)
-        self._folder.mkdir(parents=True)
         for file in (spec.program, *spec.files):
             target = self._folder / file.name
             if file.uri:
-                source = Path(file.uri.removeprefix("file://"))
-                await asyncio.to_thread(shutil.copyfile, source, target)
+                await asyncio.to_thread(fetch, file, target)
             else:
                 content = await download(self._redis, file)
                 await asyncio.to_thread(target.write_bytes, content)
 
-    async def _run(self, started: Callable[[int], Awaitable[None]]) -> End:
+    async def _run(self, started: Callable[[int], Awaitable[None]], lock: int) -> End:
         spec = self.spec
         hears, tells = os.pipe()
         log = WorkerLog(self._redis, spec.query, spec.worker)
         try:
             guard = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "streamlease.executor.guard", str(tells),
+                sys.executable, "-m", "streamlease.executor.guard", str(tells), str(lock),
                 sys.executable, str(self._folder / spec.program.name), *spec.arguments,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                pass_fds=(tells,), cwd=self._folder, env=spec.environment, start_new_session=True,
+                pass_fds=(tells, lock), cwd=self._folder, env=spec.environment, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             os.close(hears)

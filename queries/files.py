@@ -35,7 +35,7 @@ async def upload(redis: Redis, content: bytes) -> None:
 
 async def keep(redis: Redis, files: list[JobFile]) -> None:
     """Have files last for another day."""
-    wanted = [("EXPIRE", file_chunks(one.sha256), LASTS_SECONDS) for one in files if one.sha256]
+    wanted = [("EXPIRE", file_chunks(one.sha256), LASTS_SECONDS) for one in files if not one.uri]
     if wanted:
         await ask(redis, wanted)
 

@@ -91,6 +91,8 @@ class Write(NamedTuple):
     """Of its token; empty: it has one."""
     token: str = ""
     """That must be its own."""
+    permit: str = ""
+    """Until when it may be placed; empty: as it is."""
 
 
 async def hold(
@@ -185,8 +187,9 @@ async def list_all(redis: Redis) -> list[QueryRecord]:
         StoreUnavailable, StoreRefused, Indefinite.
     """
     live, ended = await ask(redis, [("HGETALL", LIVE), ("HGETALL", ENDED)])
+    # One that ends in between is in both, and has ended.
     found = []
-    for id, value in (*_pairs_of(live), *_pairs_of(ended)):
+    for id, value in {**dict(_pairs_of(live)), **dict(_pairs_of(ended))}.items():
         try:
             found.append(_versioned(id.decode("utf-8", "replace"), value).record)
         except Unsupported:
@@ -227,7 +230,8 @@ async def write(
         record = one.record
         row = json.dumps(record.row | {"revision": one.revision + 1}, separators=(",", ":"))
         ended = 0 if record.state is not QueryStage.ENDED else 1 if record.next is None else 2
-        words += [record.query, one.revision, record.model_dump_json(), row, ended, one.digest, one.token]
+        words += [record.query, one.revision, record.model_dump_json(), row, ended]
+        words += [one.digest, one.token, one.permit]
     word, at, *rest = await _CHANGE.run(redis, CHANGE_KEYS, words)
     if word == b"refused":
         raise QueryRefused(

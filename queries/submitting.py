@@ -94,8 +94,8 @@ async def submit(
         signature=sign(key, "job", text),
         submitted_at=seen.at,
     )
-    await ask(redis, [("HSET", PERMITS, query, permit_for(key, query, seen.at + PERMIT_MS))])
-    await write(redis, [Write(0, record, digest=token_digest(token_of(key, query)))])
+    digest, permit = token_digest(token_of(key, query)), permit_for(key, query, seen.at + PERMIT_MS)
+    await write(redis, [Write(0, record, digest=digest, permit=permit)])
     try:
         return await place_query(redis, queue, key, query, job)
     except NoExecutor as error:

@@ -58,26 +58,24 @@ def uploads(program: str, files: Sequence[str]) -> list[Upload]:
 
 
 def _upload(place: str, left: int) -> Upload:
-    from streamlease.queries.core.signed_orders import MOST_BYTES, JobFile, check_file_name
+    from streamlease.queries.core.signed_orders import MOST_BYTES, check_file_name
+    from streamlease.queries.fetched_files import fetched_file, is_fetched
     from streamlease.queries.files import file_of
 
-    if place.startswith("file://"):
-        path = Path(place.removeprefix("file://"))
-        if not path.is_absolute() or ".." in path.parts:
-            raise InvalidInput(
-                f"{ascii(place)[:200]} is no place: give file:///FOLDER/NAME, a path on the executors"
-            )
-        return Upload(JobFile(name=check_file_name(path.name), uri=place), None)
+    if is_fetched(place):
+        return Upload(fetched_file(place), None)
     path = Path(place)
     check_file_name(path.name)
     if not path.is_file():
         raise InvalidInput(
-            f"there is no file {ascii(place)[:200]}: give one that is here, or file:///PATH on the executors"
+            f"there is no file {ascii(place)[:200]}: give one that is here, file:///PATH on the "
+            f"executors, s3://... or gs://..."
         )
     if path.stat().st_size > left:
         raise InvalidInput(
             f"with {ascii(place)[:200]} ({path.stat().st_size:,} bytes) the files of the job are larger than "
-            f"{MOST_BYTES // 1024**2} MiB: put it where executors reach it, and give file:///PATH"
+            f"{MOST_BYTES // 1024**2} MiB: put it where executors reach it, and give "
+            f"file:///PATH, s3://... or gs://..."
         )
     content = path.read_bytes()
     return Upload(file_of(path.name, content), content)

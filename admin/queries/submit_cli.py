@@ -27,7 +27,11 @@ POLL_SECONDS = 0.25
 
 def submit(
     job: Annotated[
-        str, typer.Argument(metavar="JOB.py", help="The program; or file:///PATH on the executors.")
+        str,
+        typer.Argument(
+            metavar="JOB.py",
+            help="The program; or what executors fetch: file:///PATH of theirs, s3://... or gs://...",
+        ),
     ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="-- ARG...", help="Arguments of the program.")
@@ -55,7 +59,9 @@ def submit(
     file: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="F", help="Put this file beside the program; or file:///PATH on the executors; again."
+            metavar="F",
+            help="Put this file beside the program; or what executors fetch: file:///PATH of theirs, "
+            "s3://... or gs://...; again.",
         ),
     ] = None,
     restart: Annotated[
@@ -93,8 +99,7 @@ def submit(
     if as_json:
         document(QueryRow.of(record))
     elif not wait:
-        where = ", ".join(f"{one.executor}" for one in record.workers)
-        line(f"query {record.query} ({record.name}) runs on {where}: 'streamlease query show {record.query}'")
+        line(f"{shown(record)}: 'streamlease query show {record.query}'")
     return 0 if not wait or record.outcome == "done" else FAILED
 
 
@@ -193,7 +198,11 @@ async def wait_for_end(redis: AsyncRedis, query: str, *, quiet: bool) -> QueryRe
 
 def shown(record: QueryRecord) -> str:
     """A query in one line."""
+    from streamlease.queries.core.record import QueryStage
+
     text = f"query {record.query} ({record.name}) is {record.state.value}"
+    if record.state in (QueryStage.SPAWNING, QueryStage.RUNNING):
+        text += f" on {', '.join(dict.fromkeys(one.executor for one in record.workers))}"
     if record.outcome is not None:
         text += f": {record.outcome.value}"
     return f"{text}, {record.reason}" if record.reason else text

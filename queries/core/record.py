@@ -75,7 +75,6 @@ class QueryRecord(BaseModel):
     restart: bool = False
     job: str = ""
     signature: str = ""
-    token_digest: str = ""
     submitted_at: int
     spawn_until: int = 0
     """Until when all workers must have joined (ms of the Redis clock)."""

@@ -55,12 +55,14 @@ class Signed(BaseModel):
 
 
 class JobFile(Signed):
-    """A file of a job: by its hash, in Redis; or where the executor finds it."""
+    """A file of a job, in Redis by its hash, or where the executor finds it."""
 
     name: str
     sha256: str = ""
     size: int = 0
+    """Bytes; 0, with a `uri`: who submitted it did not read it."""
     uri: str = ""
+    """Where the executor fetches it; empty: it is in Redis."""
 
 
 class Job(Signed):

@@ -7,15 +7,16 @@
 -- ARGV[4] how often workers were placed, as far as is known, if some are placed now; empty: none are
 -- ARGV[5] lives that must hold, with spaces between  ARGV[6] who does it, for refusals
 -- ARGV[7] channel of those who see to queries
--- ARGV[8...] for each query seven: id, revision that it has (0: it is not there), record (JSON), row (JSON),
---   0 | 1: it has ended | 2: it has, and is followed by another, which may need its permit; digest of its token (empty: as it is), token that must be its own (empty: none)
+-- ARGV[8...] for each query eight: id, revision that it has (0: it is not there), record (JSON), row (JSON),
+--   0 | 1: it has ended | 2: it has, and is followed by another, which may need its permit; digest of its token (empty: as it is), token that must be its own (empty: none),
+--   its permit (empty: as it is)
 -- Replies: {'done', now} | {'other', now, id}: it has another revision | {'placed', now}: others were placed
 --   | {'gone', now, life} | {'refused', now, id}: the token is not that of the query; where not done, nothing was
 -- include: streamlease.streams.catalog/tell
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if #ARGV % 7 ~= 0 then
-  return redis.error_reply('ERR change: a record is seven words')
+if #ARGV < 8 or (#ARGV - 7) % 8 ~= 0 then
+  return redis.error_reply('ERR change: a record is eight words')
 end
 
 local function revision(id)
@@ -23,7 +24,7 @@ local function revision(id)
   return value and string.match(value, '^%d+') or '0'
 end
 
-for place = 8, #ARGV, 7 do
+for place = 8, #ARGV, 8 do
   local id, token = ARGV[place], ARGV[place + 6]
   if token ~= '' and redis.sha1hex(token) ~= redis.call('HGET', KEYS[6], id) then
     redis.call('XADD', KEYS[10], 'MAXLEN', '~', 1000, '*', 'q', id, 'w', ARGV[6])
@@ -47,7 +48,7 @@ redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.p
 if ARGV[4] ~= '' then
   redis.call('INCR', KEYS[8])
 end
-for place = 8, #ARGV, 7 do
+for place = 8, #ARGV, 8 do
   local id, row = ARGV[place], ARGV[place + 3]
   local value = string.format('%.0f ', tonumber(ARGV[place + 1]) + 1) .. ARGV[place + 2]
   local former = redis.call('HGET', KEYS[4], 'queries/' .. id) or ''
@@ -64,6 +65,9 @@ for place = 8, #ARGV, 7 do
   end
   if ARGV[place + 5] ~= '' then
     redis.call('HSET', KEYS[6], id, ARGV[place + 5])
+  end
+  if ARGV[place + 7] ~= '' then
+    redis.call('HSET', KEYS[7], id, ARGV[place + 7])
   end
   redis.call('HSET', KEYS[4], 'queries/' .. id, row)
   tell(KEYS[5], ARGV[1], 'queries', 'queries/' .. id, former, row)

@@ -194,7 +194,9 @@ def test_a_file_on_the_executor_and_bad_input(executors: Executors) -> None:
     outcome = executors.command("submit", f"file://{program}", "--wait", "--json")
     assert outcome.code == 0
     assert executors.output(outcome.document["query"]) == "ran\n"
-    gone = executors.command("submit", f"file://{executors.folder}/nothing.py", "--wait", "--json")
+    nothing = f"file://{executors.folder}/nothing.py"
+    assert "put its hash behind it" in executors.refused("submit", nothing).err
+    gone = executors.command("submit", f"{nothing}#sha256={'0' * 64}", "--wait", "--json")
     assert (gone.code, gone.document["outcome"]) == (1, "aborted")
     assert "worker 0 cannot be started: " in gone.document["reason"]
     large = executors.folder / "large.bin"
