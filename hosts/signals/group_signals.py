@@ -7,9 +7,10 @@ catalog. So a group is seen like any other when its consumers have died, and its
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -32,6 +33,9 @@ from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 PAGE = 64
 """Groups that are read together: the event loop has a turn between two pages."""
+
+AT_ONCE = 4
+"""Pages that are under way at once. One after the other, a scrape is mostly waiting for Redis."""
 
 GroupStanding = Literal["led", "paused", "no_leader", "expired", "damaged"]
 
@@ -108,16 +112,40 @@ async def read_signals(
     streams = known if known is not None else StreamsOfGroups()
     streams.look((await spaces.recent()).listed)
     borrowers = await _borrowers(redis)
-    found: list[_Read] = []
-    for begin in range(0, len(listed), PAGE):
-        page = listed[begin : begin + PAGE]
-        read, damaged = await readable(page, partial(_read_page, redis, streams, borrowers))
-        for one in page:
-            if one in read:
-                found.append(read[one])
-            elif one in damaged:
-                found.append(_Read(GroupSignals(str(one), "damaged", borrowers[str(one)])))
+    read: dict[SharedSubscription, _Read] = {}
+    damaged: dict[SharedSubscription, str] = {}
+
+    async def work(page: Sequence[SharedSubscription]) -> None:
+        good, bad = await readable(page, partial(_read_page, redis, streams, borrowers))
+        read.update(good)
+        damaged.update(bad)
+
+    await _some_at_once([listed[begin : begin + PAGE] for begin in range(0, len(listed), PAGE)], work)
+    found = [
+        read[one] if one in read else _Read(GroupSignals(str(one), "damaged", borrowers[str(one)]))
+        for one in listed
+        if one in read or one in damaged
+    ]
     return await _aged(redis, found, streams.ages)
+
+
+async def _some_at_once(
+    pages: Sequence[Sequence[SharedSubscription]],
+    work: Callable[[Sequence[SharedSubscription]], Awaitable[None]],
+) -> None:
+    """`work` for all pages, `AT_ONCE` of them at a time. The first error is raised, and ends the others."""
+    left = iter(pages)
+
+    async def next_ones() -> None:
+        for page in left:
+            await work(page)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(AT_ONCE, len(pages))):
+                tasks.create_task(next_ones())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 async def _borrowers(redis: AsyncRedis) -> Counter[str]:

@@ -10,15 +10,17 @@ from redis.asyncio import Redis
 
 from streamlease.agent.client import Client, connect
 from streamlease.hosts.host import HostConfig, LeaderHost
-from streamlease.hosts.signals import ages, exporter
+from streamlease.hosts.signals import ages, exporter, group_signals
 from streamlease.hosts.signals.exporter import exporter_of
 from streamlease.hosts.signals.group_signals import GroupSignals, StreamsOfGroups, read_signals
 from streamlease.protocol.acts import PauseGroup
+from streamlease.protocol.errors import StoreUnavailable
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
 from streamlease.registry.hosts import HostInfo
 from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.times import server_time, waiting
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.testing.memory_connection import connect as connect_memory
@@ -235,3 +237,18 @@ async def test_of_too_many_messages_each_group_is_told_of_its_largest_lag_first(
         (oldest, *_) = await known.look(client.redis, groups, most=1)
         assert oldest is not None
         assert oldest < began[0]
+
+
+async def test_what_goes_wrong_with_one_of_many_pages_is_raised_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def states(log: AsyncLog, *args: object) -> object:
+        raise StoreUnavailable("Redis does not answer")
+
+    async with connect_memory(MemoryServer()) as client:
+        await client.create_space("a", ["a/#"])
+        for number in range(group_signals.PAGE + 1):
+            await client.groups.declare(SharedSubscription.parse(f"$shared/g{number}/a/#"))
+        monkeypatch.setattr(AsyncLog, "states", states)
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            await read_signals(client.redis, client.groups, client.spaces)

@@ -83,3 +83,20 @@ def test_a_commit_counts_what_it_holds() -> None:
         value("streamlease_hand_over_seconds_sum", how="take-over"),
     ]
     assert [now - then for now, then in zip(after, before, strict=True)] == pytest.approx([1, 120, 1.5])
+
+
+@pytest.mark.parametrize(
+    "name", ['$shared/g/a "b"/#', "$shared/g/a\\b/#", "$shared/g/a\\n/#", "$shared/g/ä/€"]
+)
+def test_names_of_groups_come_through_as_they_are(name: str) -> None:
+    group = GroupSignals(name, "paused", borrowers=0, lag=2**53, lag_seconds=1e-7)
+    families = text_string_to_metric_families(exposition(HostFacts([], False, 0, 0, (), [group])).decode())
+    found = {
+        one.name: one
+        for family in families
+        for one in family.samples
+        if one.labels.get("subscription") == name
+    }
+    assert found["streamlease_group_state"].labels == {"subscription": name, "state": "paused"}
+    assert found["streamlease_group_lag_messages"].value == 2**53
+    assert found["streamlease_group_lag_seconds"].value == 1e-7
