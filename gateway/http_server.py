@@ -16,6 +16,7 @@ import uvicorn
 from streamlease.agent.client import connect
 from streamlease.gateway.http1.http_connection import HttpConnection
 from streamlease.gateway.members.gateway_lines import certificate_digest
+from streamlease.gateway.open_files import open_all_that_may_be
 from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.entries.decoding import prepare
 
@@ -118,6 +119,7 @@ async def serve_gateway(
     """
     from streamlease.gateway.http_app import GatewayApp
 
+    open_all_that_may_be(limits)
     prepare()
     async with connect(url) as client:
         app = GatewayApp(

@@ -86,7 +86,8 @@ class GatewayCounts(Collector):
             yield family
         refused = CounterMetricFamily(
             "streamlease_gateway_refused",
-            "Requests that were beyond a limit: rate, polls, client_polls, body or other.",
+            "Requests beyond a limit: rate, polls, client_polls, members, client_members, channels, "
+            "client_channels, client_webhooks, body or other.",
             labels=["limit"],
         )
         for limit, count in self.refused.items():

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import ssl
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.admin.command import Command, finish, lines_of
+from tests.admin.command import SCRIPT, Command, finish, lines_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway.md"
 
@@ -89,6 +90,23 @@ def test_it_serves_by_tls_and_with_tokens(command: Command, tmp_path: Path) -> N
         request.add_header("Authorization", "Bearer secret")
         with urllib.request.urlopen(request, context=trusting, timeout=30) as answer:
             assert json.loads(answer.read())["messages"] == []
+
+
+def test_it_opens_as_many_files_as_it_may_and_says_if_they_are_too_few(command: Command) -> None:
+    words = 'ulimit -Sn 200; ulimit -Hn 400; exec "$0" gateway --port 0 --max-polls 300'
+    with (
+        command.log.open("wb") as log,
+        subprocess.Popen(
+            ["sh", "-c", words, SCRIPT], stdout=subprocess.PIPE, stderr=log, env=command.environment
+        ) as process,
+    ):
+        try:
+            lines_of(process, 1)
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (400, 400)
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    assert "may open 400 files, and 300 polls may be open at once" in command.log.read_text()
 
 
 @pytest.mark.parametrize(
