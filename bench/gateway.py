@@ -89,7 +89,17 @@ def request_bytes(method: str, path: str, body: bytes = b"", *headers: str) -> b
 
 @asynccontextmanager
 async def _gateway(url: str, *options: str) -> AsyncIterator[tuple[int, psutil.Process]]:
-    words = (str(COMMAND), "--redis", url, "gateway", "--port", "0", *options)
+    words = (
+        str(COMMAND),
+        "--redis",
+        url,
+        "gateway",
+        "--port",
+        "0",
+        "--max-client-channels",
+        "10000",
+        *options,
+    )
     process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
     assert process.stdout is not None
     said = (await process.stdout.readline()).decode()

@@ -80,7 +80,7 @@ class GatewayApp:
         self._probes = probes = ProbeHandlers(client)
         self._messages = messages = MessageHandlers(self._callers.polls)
         self._events = events = EventHandler(self._callers.polls)
-        self._subscriptions = subscriptions = SubscriptionHandlers()
+        self._subscriptions = subscriptions = SubscriptionHandlers(limits.client_webhooks)
         self._open: dict[str, dict[str, Handler]] = {
             "/healthz": {"GET": probes.health},
             "/readyz": {"GET": probes.ready},

@@ -97,6 +97,19 @@ def gateway(
         int,
         typer.Option(envvar="STREAMLEASE_GATEWAY_MAX_CHANNELS", help="Most channels of all clients."),
     ] = 10_000,
+    max_client_channels: Annotated[
+        int,
+        typer.Option(
+            envvar="STREAMLEASE_GATEWAY_MAX_CLIENT_CHANNELS",
+            help="The same of one client (a token, or an address).",
+        ),
+    ] = 1_000,
+    max_client_webhooks: Annotated[
+        int,
+        typer.Option(
+            envvar="STREAMLEASE_GATEWAY_MAX_CLIENT_WEBHOOKS", help="Most webhooks that one client may have."
+        ),
+    ] = 10_000,
     max_channel_keys: Annotated[
         int,
         typer.Option(envvar="STREAMLEASE_GATEWAY_MAX_CHANNEL_KEYS", help="Most subscriptions of a channel."),
@@ -150,10 +163,11 @@ def gateway(
         max_members,
         max_client_members,
         parse_size("--max-uncommitted", max_uncommitted),
+        max_client_webhooks,
         parse_duration("--idempotency-timeout", idempotency_timeout) / 1000,
     )
     waiting = parse_size("--max-channel-bytes", max_channel_bytes)
-    channels = ChannelLimits(max_channels, max_channel_keys, waiting)
+    channels = ChannelLimits(max_channels, max_client_channels, max_channel_keys, waiting)
     patience = Patience(suspend_after_ms=parse_duration("--suspend-callbacks-after", suspend_callbacks_after))
     webhooks = WebhookSettings(allow_private=allow_private_callbacks, patience=patience)
     known = None if tokens is None else TokenFile(tokens)

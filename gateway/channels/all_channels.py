@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
@@ -60,6 +61,7 @@ class Channels:
         feeds.tell(self.live)
         self._catching_up = CatchingUp(feeds, reading, self.live, cursors)
         self._channels: dict[tuple[str | None, str], Channel] = {}
+        self._of_client: Counter[str] = Counter()
         self._id = secrets.token_hex(8)
         self._begun = 0
         self._tasks = Supervisor("channels", self._failed)
@@ -87,8 +89,11 @@ class Channels:
         """The channel of a client, if it has one."""
         return self._channels.get((rights.name, name))
 
-    def of(self, name: str, rights: ClientRights) -> Channel:
+    def of(self, name: str, rights: ClientRights, client: str) -> Channel:
         """The channel of a client, which begins if it has none.
+
+        Args:
+            client: who that is, for limits.
 
         Raises:
             TooMuch: there are too many.
@@ -99,9 +104,17 @@ class Channels:
                 raise TooMuch(
                     f"this gateway has {self._limits.channels} channels: use another gateway", 5.0, "channels"
                 )
+            if self._of_client[client] >= self._limits.client_channels:
+                raise TooMuch(
+                    f"this client has {self._limits.client_channels} channels at this gateway: use those, or "
+                    f"end one by DELETE",
+                    5.0,
+                    "client_channels",
+                )
             self._begun += 1
+            self._of_client[client] += 1
             gateway = f"{self._id}-{self._begun}"
-            channel = Channel(name, rights.name, gateway, rights, self._limits, self._start)
+            channel = Channel(name, rights.name, client, gateway, rights, self._limits, self._start)
             self._channels[rights.name, name] = channel
             CHANNEL_COUNTS.mailboxes.add(channel.mailbox)
         self.renew_rights(channel, rights)
@@ -114,6 +127,9 @@ class Channels:
             return
         channel.is_closed = True
         del self._channels[channel.caller, channel.name]
+        self._of_client[channel.client] -= 1
+        if not self._of_client[channel.client]:
+            del self._of_client[channel.client]
         for key in [*channel.mailbox.keys.values()]:
             self._leave(channel, key)
         if channel.catching_up is not None:

@@ -18,6 +18,7 @@ class Channel:
 
     Args:
         caller: who may use it: the name of a token.
+        client: who began it, for limits.
         gateway: the id of the gateway for this client; another one for each life of a channel, so a client
             that was forgotten subscribes again.
         catch_up: starts to read for it from the log.
@@ -27,6 +28,7 @@ class Channel:
         self,
         name: str,
         caller: str | None,
+        client: str,
         gateway: str,
         rights: ClientRights,
         limits: ChannelLimits,
@@ -34,6 +36,7 @@ class Channel:
     ) -> None:
         self.name = name
         self.caller = caller
+        self.client = client
         self.gateway = gateway
         self.rights = rights
         self.mailbox = ClientMailbox(limits)

@@ -57,7 +57,7 @@ class ChannelHandlers:
         client = _client(call, b"/commands")
         body = await call.body(self._body_bytes)
         commands = parse_commands(body, self._cursors, call.rights.check_consume)
-        channel = self.channels.of(client, call.rights)
+        channel = self.channels.of(client, call.rights, call.client)
         keys = await self.channels.command(channel, commands)
         await call.answer(200, to_json(_taken(channel, keys)), JSON)
 
@@ -67,7 +67,7 @@ class ChannelHandlers:
         asked = parse_poll(await call.body(LONGEST_POLL))
         self._polls.enter(call.client)
         try:
-            channel = self.channels.of(client, call.rights)
+            channel = self.channels.of(client, call.rights, call.client)
             wait = asked.wait
             if asked.gateway == channel.gateway:
                 channel.mailbox.acknowledge(asked.processed)

@@ -43,6 +43,8 @@ class GatewayLimits:
     """Those of one client."""
     member_bytes: int = 16 * 1024 * 1024
     """What a member may have been handed without a commit."""
+    client_webhooks: int = 10_000
+    """Those that one client may have made; 131,072 is what all gateways of a Redis bear."""
     keyed_seconds: float = 15.0
     """For which a request with an Idempotency-Key is tried."""
 
@@ -59,6 +61,8 @@ class GatewayLimits:
         for members in (self.members, self.client_members):
             if not 1 <= members <= 1_000_000:
                 raise InvalidOption(f"the limit of members is {members}: give 1 to 1000000")
+        if not 1 <= self.client_webhooks <= 1_000_000:
+            raise InvalidOption(f"the limit of webhooks is {self.client_webhooks}: give 1 to 1000000")
         if not 0.5 <= self.keyed_seconds <= 300:
             raise InvalidOption(
                 f"a request with an Idempotency-Key is tried for {self.keyed_seconds:g} s: give 0.5 to 300"

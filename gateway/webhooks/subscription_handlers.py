@@ -12,6 +12,7 @@ from pydantic_core import to_json
 
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.questions import parse_since
+from streamlease.gateway.core.rates import TooMuch
 from streamlease.gateway.core.refusals import NotFound, TruncatedSince
 from streamlease.gateway.http_calls import HttpCall
 from streamlease.gateway.problems import problem_name
@@ -41,13 +42,20 @@ ATTEMPTS = 20
 
 
 class SubscriptionHandlers:
-    """Answers requests about webhooks."""
+    """Answers requests about webhooks.
+
+    Args:
+        most_of_client: so many may a token have.
+    """
 
     _reading: SinceReading
     _cursors: CursorCodec
     _lines: CallbackLines
     _records: WebhookRecords
     _leases: WebhookLeases
+
+    def __init__(self, most_of_client: int) -> None:
+        self._most_of_client = most_of_client
 
     def begin(
         self,
@@ -127,6 +135,7 @@ class SubscriptionHandlers:
                 if standing is None and definition_json(definition) == seen.definition:
                     return shown_webhook(name.id, *_read(seen))
             if seen is None:
+                await self._check_room(name.owner)
                 await self._leases.have_space()
             written = None if standing is None else standing_json(standing)
             record = await self._records.put(name, seen, definition_json(definition), written, exact=exact)
@@ -134,6 +143,13 @@ class SubscriptionHandlers:
                 told = made if wanted.secret is None else None
                 return shown_webhook(name.id, *_read(record), told)
         raise StoreUnavailable(f"subscription {name.id} changes all the time: try again")
+
+    async def _check_room(self, owner: str) -> None:
+        """Requests that come together may each find the last place: so it is a few more, at most."""
+        if await self._records.count_of(owner) >= self._most_of_client:
+            raise TooMuch(
+                f"this client has {self._most_of_client} webhooks: delete one first", 1.0, "client_webhooks"
+            )
 
     async def _changed(
         self, wanted: WantedWebhook, seen: WebhookRecord

@@ -5,6 +5,7 @@ They stand in `SLOTS` slots, each with a hash tag of its own::
     sl:{w:SLOT}:subscriptions  hash  OWNER NUL ID -> 24 characters of its turn, and its definition
     sl:{w:SLOT}:standings      hash  OWNER NUL ID -> how far it is, and whether it works
     sl:{w:SLOT}:fence          hash  generation, epoch: the lease of whoever delivers; version
+    sl:{w:SLOT}:owners         hash  OWNER -> how many it has there
 
 A slot belongs to a stream of the space `SPACE`, which holds no messages: the group `GROUP` leases its
 streams to gateways, and the lease epoch of a stream fences what is said of its slots. Whoever takes a slot
@@ -202,6 +203,15 @@ class WebhookRecords:
         ]
         return sorted(found, key=lambda one: one.name.id)
 
+    async def count_of(self, owner: str) -> int:
+        """How many an owner has.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        counts = await ask(self._redis, [("HGET", _owners(slot), owner) for slot in range(SLOTS)])
+        return sum(int(count or 0) for count in counts)
+
     async def put(
         self,
         name: WebhookName,
@@ -226,11 +236,11 @@ class WebhookRecords:
         """
         turn = random_token()
         reply = await _PUT.run(
-            self._redis, _keys(name.slot),
+            self._redis, [*_keys(name.slot), _owners(name.slot)],
             (
                 name.field, b"" if seen is None else seen.value,
                 seen.standing if exact and seen is not None else b"",
-                turn.encode() + definition, standing or b"", MOST_IN_SLOT,
+                turn.encode() + definition, standing or b"", MOST_IN_SLOT, name.owner,
             ),
         )  # fmt: skip
         if reply[0] == b"changed":
@@ -248,7 +258,8 @@ class WebhookRecords:
         Raises:
             StoreUnavailable, StoreRefused: nothing was done. Indefinite: it was, or it was not.
         """
-        return bool(await _DROP.run(self._redis, _keys(name.slot), (name.field,)))
+        keys = [*_keys(name.slot), _owners(name.slot)]
+        return bool(await _DROP.run(self._redis, keys, (name.field, name.owner)))
 
 
 class SlotFull(StreamleaseError):
@@ -262,6 +273,10 @@ def slots_of(stream: StreamId, streams: int) -> list[int]:
 
 def _keys(slot: int) -> list[str]:
     return [f"sl:{{w:{slot}}}:{part}" for part in ("subscriptions", "standings", "fence")]
+
+
+def _owners(slot: int) -> str:
+    return f"sl:{{w:{slot}}}:owners"
 
 
 def _pairs(flat: Sequence[bytes] | Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -23,6 +23,8 @@ class ChannelLimits:
 
     channels: int = 10_000
     """Of all clients."""
+    client_channels: int = 1_000
+    """Of one client: a token, or an address."""
     keys: int = 20_000
     """Of one client."""
     mailbox_bytes: int = 8 * 1024 * 1024

@@ -152,6 +152,25 @@ async def test_too_many_keys_channels_and_polls(client: Client) -> None:
         await parked
 
 
+async def test_one_client_does_not_take_all_channels(client: Client, tmp_path: Path) -> None:
+    limits = ChannelLimits(channels=10, client_channels=2)
+    await client.create_space("s", ["a/#"], streams=1)
+    file = tokens(tmp_path / "tokens", one=["a/#"], two=["a/#"])
+    async with running(client, tokens=file, channel_limits=limits) as http:
+        given = {name: {"authorization": f"Bearer {name}"} for name in ("one", "two")}
+
+        async def begun(name: str, channel: str) -> Any:
+            return await http.post(f"/v1/channels/{channel}/commands", json.dumps([GOOD]), given[name])
+
+        assert [(await begun("one", channel)).status for channel in ("a", "b")] == [200, 200]
+        refused = await begun("one", "c")
+        assert refused.status == 429 and "2 channels" in refused.json()["detail"]
+        assert "retry-after" in refused.headers
+        assert (await begun("two", "c")).status == 200
+        assert (await http.request("DELETE", "/v1/channels/a", b"", given["one"])).status == 204
+        assert (await begun("one", "c")).status == 200
+
+
 def test_limits_refuse_nonsense() -> None:
     with pytest.raises(InvalidOption, match="keys of channels is 0"):
         ChannelLimits(keys=0)

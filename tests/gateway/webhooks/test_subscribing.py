@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.gateway.webhooks.webhook_service import WebhookSettings
+from streamlease.registry.webhooks import webhook_records
+from streamlease.registry.webhooks.webhook_records import WebhookName
 from tests.gateway.conftest import Client, running
 from tests.gateway.http_client import HttpClient
 from tests.gateway.test_security import token_file
@@ -76,6 +79,37 @@ async def check_refused(http: HttpClient, body: str | bytes, status: int, told: 
     assert told in answer.json()["detail"] and "x-evil" not in answer.headers
     assert SECRET not in answer.body.decode()
     assert (await http.get("/v1/subscriptions")).json() == {"subscriptions": []}
+
+
+async def check_too_much(http: HttpClient, id: str, told: str) -> None:
+    answer = await post(http, {**GOOD, "id": id})
+    assert (answer.status, answer.json()["type"]) == (429, "urn:streamlease:problem/too-much"), answer
+    assert told in answer.json()["detail"]
+
+
+async def test_one_client_does_not_take_all_webhooks(client: Client, receiver: Receiver) -> None:
+    await client.create_space("s", ["a/#"])
+    settings = WebhookSettings(allow_private=True)
+    async with running(client, webhooks=settings, limits=GatewayLimits(client_webhooks=2)) as http:
+        for id in ("1", "2", "2"):  # what is there may be made again
+            await subscribe(http, receiver, id=id)
+        await check_too_much(http, "3", "has 2 webhooks")
+        assert (await http.request("DELETE", "/v1/subscriptions/1", b"")).status == 204
+        assert (await http.request("DELETE", "/v1/subscriptions/1", b"")).status == 404
+        await subscribe(http, receiver, id="3")
+        await check_too_much(http, "4", "has 2 webhooks")
+
+
+async def test_a_full_slot_is_told(
+    hooks: HttpClient, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_records, "MOST_IN_SLOT", 1)
+    slot = WebhookName("", "0").slot
+    other = next(id for id in map(str, range(1, 1000)) if WebhookName("", id).slot == slot)
+    await subscribe(hooks, receiver, id="0")
+    await check_too_much(hooks, other, "take another id")
+    assert (await hooks.request("DELETE", "/v1/subscriptions/0", b"")).status == 204
+    await subscribe(hooks, receiver, id=other)
 
 
 async def test_a_body_that_is_too_large_is_refused(hooks: HttpClient) -> None:
