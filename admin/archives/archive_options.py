@@ -122,4 +122,20 @@ class ArchiveChange:
         check_moves(
             space.name, before, wanted, has_files=any(one.exists is not None for one in states.values())
         )
-        await take_place(client.redis, wanted.uri, space.name, space.born)
+        known = await client.spaces.look()
+        await take_place(client.redis, wanted.uri, space.name, space.born, known)
+
+    async def leave(self, client: Client, before: Space, after: Space) -> None:
+        """Let others have the place that the space had before.
+
+        Raises:
+            SpaceConflict, ArchiveUnavailable.
+        """
+        from streamlease.streams.redis.connection import beside
+        from streamlease.streams.spaces.archive_place import let_go, owner_of_place
+
+        left, now = before.archive, after.archive
+        if left is None or now is None or left.uri == now.uri:
+            return
+        owner = await owner_of_place(client.redis, before.name, before.born)
+        await beside(client.redis, lambda: let_go(left.uri, owner))

@@ -75,7 +75,9 @@ class _Changes:
             await self.archive.check(client, space)
         others = self.columns is not None or self.compact_after is not None or self.archive.anything
         if self.retention.anything or others:
-            space = await client.spaces.change(name, self._redefined)
+            before, space = space, await client.spaces.change(name, self._redefined)
+            if self.archive.anything:
+                await self.archive.leave(client, before, space)
             await client.spaces.generations.tell_schemas(space)
         if not self.streams.anything or streams_first:
             return space

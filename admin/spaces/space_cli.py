@@ -190,7 +190,10 @@ def delete(
     redis: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a space and all its messages. The files of its archive stay, unless --with-archive is given."""
+    """Delete a space and all its messages. The files of its archive stay, unless --with-archive is given.
+
+    With --with-archive it is safe to repeat until all of the archive is gone.
+    """
     confirm(
         f"Delete space {name} with all its messages{' and its archive' if with_archive else ''}?",
         f"space {ascii(name)[:80]} is deleted with all its messages",
@@ -207,11 +210,14 @@ def delete(
 
 
 async def _delete(client: Client, name: str, *, with_archive: bool) -> None:
-    archive = (await client.spaces.get(name)).archive if with_archive else None
-    await client.spaces.delete(name)
-    if archive is not None:
-        import asyncio
+    if not with_archive:
+        await client.spaces.delete(name)
+        return
+    import asyncio
+    from contextlib import closing
 
-        from streamlease.streams.spaces.archive_place import leave_place
+    from streamlease.streams.archive.removal import delete_with_archive
+    from streamlease.streams.redis.urls import blocking_twin
 
-        await asyncio.to_thread(leave_place, archive.uri)
+    with closing(blocking_twin(client.redis)) as blocking:
+        await asyncio.to_thread(delete_with_archive, blocking, name)

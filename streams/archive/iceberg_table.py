@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from streamlease.protocol.errors import ArchiveUnavailable, StreamleaseError, Unsupported
+from streamlease.protocol.errors import ArchiveUnavailable, SpaceConflict, StreamleaseError, Unsupported
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.archive.catalogs import NAMESPACE, catalog_of
+from streamlease.streams.archive.catalogs import NAMESPACE, catalog_of, table_name
 from streamlease.streams.archive.files.file_columns import table_columns, with_ids
 from streamlease.streams.archive.files.index import ArchivedFile, check_apart
 from streamlease.streams.archive.files.places import is_local, keep, summed, told, write_small
+from streamlease.streams.archive.own_place import check_place
 from streamlease.streams.archive.recording import ArchiveMoved
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
@@ -120,8 +121,10 @@ class SpaceTable:
         """The table with all columns that the space has; made if it is not there.
 
         Raises:
-            ArchiveUnavailable, Unsupported.
+            SpaceConflict: the place, or the table, is another space's.
+            ArchiveUnavailable, Unsupported, UnknownSpace, StoreUnavailable, StoreRefused, Indefinite.
         """
+        check_place(redis, space, settings)
         with table_told(settings.uri):
             return cls(_opened(redis, space, settings), settings.uri)
 
@@ -316,6 +319,11 @@ def _opened(redis: BlockingRedis, space: Space, settings: ArchiveSettings) -> Ta
         )
         table = catalog.create_table_if_not_exists(
             identifier, fresh, location=settings.uri, sort_order=order, properties=properties
+        )
+    if table.location().removeprefix("file://") != settings.uri:
+        raise SpaceConflict(
+            f"the catalog {settings.catalog or settings.uri} has a table {table_name(space.name)} already, "
+            f"at {table.location()}: choose another catalog, or another name for the space"
         )
     if table.properties.get("commit.retry.num-retries") != "0":
         with table.transaction() as change:

@@ -66,6 +66,11 @@ def archive_table(space: str) -> str:
     return f"sl:{{archive:{space}}}:table"
 
 
+def archives_left() -> str:
+    """The hash with the archives of deleted spaces that are to be removed, and may not be gone yet."""
+    return "sl:archives:left"
+
+
 def archive_turn(space: str) -> str:
     """The hash that says whose turn it is to work at the archive of a space."""
     return f"sl:{{archive:{space}}}:turn"

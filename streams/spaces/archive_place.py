@@ -1,15 +1,23 @@
 """Whose a place for an archive is.
 
 A file there names the space, the Redis that it is in, and its first generation, which tells it from an
-earlier space of that name. A place with a table belongs to whom that file names; one without may be taken.
+earlier space of that name. A place is taken by whom that file names, whether there are other files yet or
+not; only the mark of a space of this Redis that is not there any more, and left no files, may be overwritten.
+A place without a mark may be taken if it has no table.
+
+Nothing in a bucket can be done by only one of two. So the mark is read again whenever the table is opened
+(``streams/archive/iceberg_table.py``): of two spaces that took a place in the same moment, one archives.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from streamlease.protocol.errors import ArchiveUnavailable, SpaceConflict
 from streamlease.streams.archive.files.places import (
+    OWNER_FILE,
     listed,
     read_small,
     remove,
@@ -19,61 +27,138 @@ from streamlease.streams.archive.files.places import (
 )
 from streamlease.streams.redis.connection import Redis, beside
 from streamlease.streams.spaces.installation import installation
+from streamlease.streams.spaces.known import Known
 
-OWNER_FILE = "streamlease-archive.json"
+
+class PlaceOwner(NamedTuple):
+    """Whose a place is."""
+
+    installation: str
+    space: str
+    born: int
+
+    def is_marked(self, uri: str) -> bool:
+        """Whether the place is marked as theirs; False: it is not marked.
+
+        Raises:
+            SpaceConflict: it is somebody else's.
+            ArchiveUnavailable: the store does not say.
+        """
+        mark = read_small(f"{uri}/{OWNER_FILE}")
+        theirs = None if mark is None else _parsed(mark)
+        if theirs is not None and theirs != self._asdict():
+            raise SpaceConflict(_whose(uri, theirs, self))
+        return theirs is not None
+
+    def mark(self, uri: str) -> None:
+        """Mark the place as theirs.
+
+        Raises:
+            ArchiveUnavailable: it cannot be written.
+        """
+        write_small(f"{uri}/{OWNER_FILE}", json.dumps(self._asdict()).encode())
 
 
-async def take_place(redis: Redis, uri: str, space: str, born: int) -> None:
+async def owner_of_place(redis: Redis, space: str, born: int) -> PlaceOwner:
+    """A space, as it is named outside of its Redis.
+
+    Raises:
+        StoreUnavailable, StoreRefused, Indefinite.
+    """
+    return PlaceOwner(await installation(redis), space, born)
+
+
+async def take_place(redis: Redis, uri: str, space: str, born: int, known: Known) -> None:
     """Try whether files can be written there, and note whose they are.
+
+    Args:
+        known: the spaces that there are.
 
     Raises:
         SpaceConflict: it belongs to somebody else.
         ArchiveUnavailable: files cannot be written, read and removed there.
         StoreUnavailable, StoreRefused, Indefinite.
     """
-    owner: dict[str, str | int] = {"installation": await installation(redis), "space": space, "born": born}
-    await beside(redis, lambda: _take(uri, owner))
+    owner = await owner_of_place(redis, space, born)
+    living: dict[str, int | None] = {one.name: one.born for one in known.listed}
+    living |= dict.fromkeys(known.damaged)
+    await beside(redis, lambda: _take(uri, owner, living))
 
 
-def leave_place(uri: str) -> int:
+def leave_place(uri: str, owner: PlaceOwner) -> int:
     """Remove all files of an archive: what others put beside them stays; how many.
 
     Raises:
+        SpaceConflict: they are somebody else's.
         ArchiveUnavailable: some are still there; safe to repeat.
     """
     gone = 0
-    paths = [*listed(f"{uri}/data"), *listed(f"{uri}/metadata"), f"{uri}/catalog.db", f"{uri}/{OWNER_FILE}"]
-    for path in paths:
+    files = [*listed(f"{uri}/data"), *listed(f"{uri}/metadata")]
+    if not owner.is_marked(uri):
+        if files:
+            raise SpaceConflict(f"{uri} has files, and no {OWNER_FILE} that says whose: remove it by hand")
+        return gone
+    # The mark is the last to go, so this can be repeated.
+    for path in [*files, f"{uri}/catalog.db", f"{uri}/{OWNER_FILE}"]:
         if not remove(path):
-            raise ArchiveUnavailable(f"{path} cannot be removed: remove {uri} by hand")
+            raise ArchiveUnavailable(f"{path} cannot be removed")
         gone += 1
     remove_folders(uri)
     return gone
 
 
-def _take(uri: str, owner: dict[str, str | int]) -> None:
-    path = f"{uri}/{OWNER_FILE}"
+def let_go(uri: str, owner: PlaceOwner) -> None:
+    """Remove the mark of a place that has no files.
+
+    Raises:
+        SpaceConflict, ArchiveUnavailable.
+    """
+    if owner.is_marked(uri) and not has_files(uri):
+        leave_place(uri, owner)
+
+
+def has_files(uri: str) -> bool:
+    """Whether there is anything of a table.
+
+    Raises:
+        ArchiveUnavailable: the store does not say.
+    """
+    return bool(listed(f"{uri}/metadata") or listed(f"{uri}/data"))
+
+
+def _take(uri: str, owner: PlaceOwner, living: Mapping[str, int | None]) -> None:
     tried(uri)
-    mark = read_small(path)
-    if mark is not None and _parsed(mark) == owner:
+    mark = read_small(f"{uri}/{OWNER_FILE}")
+    theirs = None if mark is None else _parsed(mark)
+    if theirs == owner._asdict():
         return
-    if listed(f"{uri}/metadata"):
-        raise SpaceConflict(_whose(uri, mark))
-    write_small(path, json.dumps(owner).encode())
+    if has_files(uri) or (theirs is not None and not _is_spent(theirs, owner, living)):
+        raise SpaceConflict(_whose(uri, theirs, owner))
+    owner.mark(uri)
 
 
-def _parsed(mark: bytes) -> object:
+def _is_spent(theirs: dict[str, object], owner: PlaceOwner, living: Mapping[str, int | None]) -> bool:
+    """Whether a mark is of a space of this Redis that is not there any more."""
+    name = theirs.get("space")
+    if theirs.get("installation") != owner.installation or not isinstance(name, str):
+        return False
+    return name not in living or living[name] not in (None, theirs.get("born"))
+
+
+def _parsed(mark: bytes) -> dict[str, object] | None:
+    """What a mark says; None: it is none, such as one that was written in part."""
     try:
-        return json.loads(mark)
+        found = json.loads(mark)
     except ValueError:
         return None
+    return found if isinstance(found, dict) else None
 
 
-def _whose(uri: str, mark: bytes | None) -> str:
-    owner = None if mark is None else _parsed(mark)
-    if not isinstance(owner, dict):
+def _whose(uri: str, theirs: dict[str, object] | None, owner: PlaceOwner) -> str:
+    if theirs is None:
         return f"{uri} has a table that is no archive of a space: choose another folder"
+    where = "" if theirs.get("installation") == owner.installation else " in another Redis"
     return (
-        f"{uri} is the archive of another space, {ascii(owner.get('space'))[:80]} (first generation "
-        f"{ascii(owner.get('born'))[:20]}): choose another folder, or remove that one"
+        f"{uri} is the archive of another space{where}, {ascii(theirs.get('space'))[:80]} (first generation "
+        f"{ascii(theirs.get('born'))[:20]}): choose another folder, or remove that one"
     )

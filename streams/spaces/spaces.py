@@ -173,7 +173,7 @@ class SpaceStore:
                 archive=archive,
             )
             if archive is not None:
-                await take_place(self._redis, archive.uri, name, space.born)
+                await take_place(self._redis, archive.uri, name, space.born, seen.known)
             await self._log.open(space.streams(), "epochs" if space.epochs else "open")
             if await self._table.write(seen, name, space.model_dump_json(), generation.number):
                 await self._table.make_durable(space)

@@ -111,3 +111,11 @@ def put(path: Path, content: bytes | bytearray) -> None:
 
 def drop(path: Path) -> None:
     path.unlink()
+
+
+def is_there(path: str) -> bool:
+    return Path(path).exists()
+
+
+def move(before: str, after: str) -> None:
+    Path(before).rename(after)

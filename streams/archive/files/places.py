@@ -22,6 +22,9 @@ from streamlease.protocol.errors import ArchiveUnavailable, InvalidOption
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
+OWNER_FILE = "streamlease-archive.json"
+"""Says whose a place is, as long as it is an archive; see ``streams/spaces/archive_place.py``."""
+
 _BUCKET = re.compile(r"(s3|gs)://([A-Za-z0-9][A-Za-z0-9._-]*)((?:/[^/\s?#]+)*)")
 MOST_LETTERS = 500
 
