@@ -524,6 +524,9 @@ def test_a_decision_that_changed_names_the_one_that_changed_it() -> None:
             assert text.index(f"**{how} by**") < 200, f"{name}: at the top"
             assert (DECISIONS / by).is_file(), f"{name}: {by} is not there"
             changed[name[:4]] = f"{how.lower()} by {by[:4]}"
+        beginning = text.partition("\n\n")[2].partition("\n\n")[0]
+        otherwise = re.search(r"^\W*(Changed|Superseded|Amended|Replaced)\W+by\W", beginning, re.IGNORECASE)
+        assert otherwise is None or name[:4] in changed, f"{name}: say **Superseded by** or **Amended by**"
     told = dict(re.findall(r"^- \[(\d{4})\].*\(((?:superseded|amended) by \d{4})\)$", index, re.MULTILINE))
     assert told == changed
 
