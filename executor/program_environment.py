@@ -22,6 +22,7 @@ PASSED = frozenset(
         "KUBERNETES_SERVICE_PORT", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "LD_LIBRARY_PATH",
         "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy",
         "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "JAVA_TOOL_OPTIONS", "OMP_NUM_THREADS", "SPARK_LOCAL_IP",
+        "SPARK_LOCAL_HOSTNAME",
     }
 )  # fmt: skip
 """Variables of the executor that its programs get."""

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from streamlease.admin.doctor.roles import ADMIN, CLIENT, EXECUTOR
+from streamlease.executor.program_environment import PASSED
 from tests.admin.command import finish, until
 from tests.conftest import MakeServer
 from tests.helm.charts import Values, environment, render, value_sets, with_redis
@@ -39,6 +41,68 @@ def test_executors_get_their_rights_their_ports_and_time_to_end() -> None:
     assert mounted == {"/tmp", "/programs", "/data"}
     name = rendered.the("StatefulSet", "executor")["metadata"]["name"]
     assert len(f"{name}-999-0123456789") <= 63
+
+
+def test_drivers_make_spark_pods_that_reach_them_and_nothing_else_may() -> None:
+    rendered = render(value_sets()["spark-on-kubernetes"])
+    executors = rendered.the("StatefulSet", "executor")
+    name, pod = executors["metadata"]["name"], executors["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (name, True)
+    assert rendered.pods()["Deployment"]["spec"]["serviceAccountName"] != name, "leader hosts make no pods"
+    (role,), (binding,) = rendered.of("Role"), rendered.of("RoleBinding")
+    assert {one for rule in role["rules"] for one in rule["resources"]} == {
+        "pods", "configmaps", "persistentvolumeclaims",
+    }  # fmt: skip
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert [one["name"] for one in binding["subjects"]] == [name]
+    variables = {one["name"]: one for one in container["env"]}
+    assert variables["SPARK_LOCAL_HOSTNAME"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    assert {"SPARK_LOCAL_HOSTNAME", "SPARK_CONF_DIR"} <= PASSED, "programs get them"
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "spark-conf"]
+    assert mount["mountPath"] == variables["SPARK_CONF_DIR"]["value"]
+    files = rendered.the("ConfigMap", "executor")["data"]
+    conf = dict(line.split(" ", 1) for line in files["spark-defaults.conf"].splitlines())
+    # Eight drivers at most: each port is tried from its first one on.
+    assert (conf["spark.driver.port"], conf["spark.driver.blockManager.port"]) == ("7200", "7208")
+    assert conf["spark.port.maxRetries"] == "7"
+    assert conf["spark.kubernetes.container.image"] == container["image"]
+    assert conf["spark.kubernetes.container.image.pullSecrets"] == "registry,mirror"
+    assert conf["spark.kubernetes.authenticate.executor.serviceAccountName"] not in ("", name)
+    assert conf["spark.kubernetes.executor.podTemplateFile"] == "/spark-conf/executor-pod.yaml"
+    made = yaml.safe_load(files["executor-pod.yaml"])["spec"]
+    assert made["securityContext"]["runAsNonRoot"] is True
+    rules = rendered.the("NetworkPolicy", "executor")["spec"]["ingress"]
+    (spark,) = [rule for rule in rules if rule["ports"][0]["port"] == 7200]
+    assert spark["ports"][0]["endPort"] == 7215
+    assert spark["from"][0]["podSelector"]["matchLabels"] == {
+        "spark-role": "executor",
+        "streamlease/drivers": conf["spark.kubernetes.executor.label.streamlease/drivers"],
+    }
+
+
+def test_pods_make_no_pods_unless_that_is_wanted() -> None:
+    rendered = render(VALUES)
+    assert not rendered.of("Role")
+    assert not rendered.of("RoleBinding")
+    assert not rendered.of("ConfigMap")
+    pod = rendered.pods()["executor"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert not [one for one in pod["containers"][0]["env"] if one["name"].startswith("SPARK")]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ports": "7000-7099", "sparkOnKubernetes": {"enabled": True, "driverPorts": "7099-7110"}}, "twice"),
+        ({"sparkOnKubernetes": {"enabled": True, "driverPorts": "7300-7300"}}, "at least two ports"),
+        ({"sparkOnKubernetes": {"enabled": True, "driverPorts": "7310-7300"}}, "at least two ports"),
+    ],
+)
+def test_ports_that_contradict_are_refused(given: Values, said: str) -> None:
+    key = {"submitKeySecret": {"name": "x", "key": "y"}}
+    with pytest.raises(helm.HelmError, match=said):
+        render(with_redis(executors={"enabled": True, **key, **given}))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def own_pods(rendered: Rendered) -> dict[str, dict[str, Any]]:
 
 
 def test_openshift_chooses_users_and_nothing_else_is_looser(rendered: Rendered) -> None:
-    assert len(own_pods(rendered)) == 5
+    assert len(own_pods(rendered)) == 6
     for pod in rendered.pods().values():
         (container,) = pod["spec"]["containers"]
         for context in (pod["spec"]["securityContext"], container["securityContext"]):

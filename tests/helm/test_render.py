@@ -64,11 +64,11 @@ KINDS = {
         *SPARK,
         *["Deployment"] * 2,
         "Ingress",
-        *["NetworkPolicy"] * 3,
-        "Pod",
-        "PodDisruptionBudget",
-        *["Service"] * 3,
-        "StatefulSet",
+        *["NetworkPolicy"] * 4,
+        *["Pod"] * 2,
+        *["PodDisruptionBudget"] * 2,
+        *["Service"] * 4,
+        *["StatefulSet"] * 2,
     ],
     "bridge": [
         *ALWAYS,
@@ -87,6 +87,18 @@ KINDS = {
         "PodDisruptionBudget",
         "Service",
         "StatefulSet",
+    ],
+    "spark-on-kubernetes": [
+        *ALWAYS,
+        "ConfigMap",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "Role",
+        "RoleBinding",
+        *["Service"],
+        "ServiceAccount",
+        "StatefulSet",
+        "Pod",
     ],
     "tls": [*ALWAYS, *SPARK, "Deployment", "NetworkPolicy", "Service"],
     "trial": [
@@ -192,9 +204,10 @@ def test_every_object_carries_the_recommended_labels(rendered: Rendered) -> None
 
 
 def test_every_pod_runs_with_the_least_rights(rendered: Rendered) -> None:
-    for pod in rendered.pods().values():
+    for name, pod in rendered.pods().items():
         spec = pod["spec"]
-        assert spec["automountServiceAccountToken"] is False
+        drives = name == "executor" and bool(rendered.of("Role"))
+        assert spec["automountServiceAccountToken"] is drives
         assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(spec)
         context = spec["securityContext"]
         assert context["runAsNonRoot"] is True
@@ -216,7 +229,8 @@ def test_every_pod_runs_with_the_least_rights(rendered: Rendered) -> None:
             claimed = {"data"} if container["name"] == "redis" else set()
             assert set(mounts.values()) == set(volumes) | claimed
             assert "emptyDir" in volumes[mounts["/tmp"]]
-    assert rendered.the("ServiceAccount")["automountServiceAccountToken"] is False
+    for account in rendered.of("ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
 
 
 def test_no_pod_is_killed_before_its_drain_may_end(rendered: Rendered) -> None:
