@@ -15,8 +15,9 @@ from streamlease.registry.leadership import LeaderWatch
 from streamlease.registry.pulses import Pulse
 from streamlease.streams.redis.connection import AsyncRedis
 
-IN_TURN = 8
-"""So many records are read at each look though a pulse keeps them, or nobody leads."""
+IN_TURN = 4
+"""So many records are read at each look though a pulse keeps them, or nobody leads. A host has two looks a
+second."""
 
 PAGE = 250
 """Groups in one exchange."""
