@@ -25,7 +25,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -36,6 +35,7 @@ from typing import TYPE_CHECKING
 from streamlease.agent.selecting import PlainBatch, Selection
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
+    ArchiveUnavailable,
     HistoryTruncated,
     InvalidOption,
     StoreRefused,
@@ -64,6 +64,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """How often new spaces and generations are looked for; what another reader of the client saw since serves."""
 
+MOST_PAUSE_SECONDS = 10.0
+"""How long an archive that cannot be read is left alone at most; other streams are read meanwhile."""
+
 AT_ONCE = 64
 """So many streams are read at once, and of each no more than its share of what is read of one alone."""
 
@@ -81,11 +84,20 @@ class _Place:
     """Where the stream ends, if it is sealed."""
     hole: int | None = None
     """Where messages are missing: what stands before that is handed out first."""
+    failures: int = 0
+    """How often in a row its archive could not be read."""
+    again_at: float = 0.0
+    """Not read before, by the clock of the loop."""
     reader: RangeReader | None = None
     """The last one: the next one goes on among merged entries, or in the log, as it did."""
 
     def __post_init__(self) -> None:
         self.delivered = self.position
+
+    def rest(self) -> None:
+        """Its archive could not be read."""
+        pause = min(MOST_PAUSE_SECONDS, RETRY_SECONDS * 2**self.failures)
+        self.again_at, self.failures = asyncio.get_running_loop().time() + pause, self.failures + 1
 
     @property
     def until(self) -> int | None:
@@ -262,8 +274,9 @@ class PlainSubscription:
             if self._keep_offsets and self._tails.lowered:
                 await self._went_back()
             found = False
-            for streams in _split(self._ready()):
-                await self._read_some(streams)
+            ready = self._ready()
+            for begin in range(0, len(ready), AT_ONCE):
+                await self._read_some(ready[begin : begin + AT_ONCE])
                 while (came := self._reading.take()) is not None:
                     for batch in await self._took(*came):
                         found = True
@@ -271,8 +284,10 @@ class PlainSubscription:
                         if len(batch):
                             yield batch
             if not self._follow:
-                if all(place.position >= (place.end or 0) for place in self._places.values()):
+                left = [place for place in self._places.values() if place.position < (place.end or 0)]
+                if not left:
                     return
+                await asyncio.sleep(min(one.again_at for one in left) - asyncio.get_running_loop().time())
             elif asyncio.get_running_loop().time() - looked >= LOOK_SECONDS:
                 looked = asyncio.get_running_loop().time()
                 with contextlib.suppress(UnknownSpace, StoreUnavailable, StoreRefused):
@@ -313,6 +328,7 @@ class PlainSubscription:
         their ends. What the tails know does not suffice: it may be older than what they know of the next one.
         """
         ready: list[StreamId] = []
+        now = asyncio.get_running_loop().time()
         unfinished: dict[str, int] = {}
         for stream in sorted(self._places):
             place = self._places[stream]
@@ -321,7 +337,7 @@ class PlainSubscription:
                 continue
             more = end is not None and place.position < end
             sealed = place.end is not None or (place.last is not None and place.position >= place.last)
-            if more:
+            if more and place.again_at <= now:
                 ready.append(stream)
             if more or (self._followed(stream) and not sealed):
                 unfinished[stream.space] = stream.generation
@@ -359,7 +375,10 @@ class PlainSubscription:
             return []
         if isinstance(outcome, StoreUnavailable | StoreRefused):
             log.warning("reading %s: %s", stream, outcome, extra={"stream": str(stream)})
+            if isinstance(outcome, ArchiveUnavailable):
+                place.rest()
             return []
+        place.failures = 0
         if (
             isinstance(outcome, HistoryTruncated)
             and place.sliding
@@ -379,8 +398,3 @@ class PlainSubscription:
             batches.append(PlainBatch(stream, place.position, end, self._selection.rows(data)))
             place.position, place.sliding = end, False
         return batches
-
-
-def _split(streams: Sequence[StreamId]) -> Iterator[Sequence[StreamId]]:
-    for begin in range(0, len(streams), AT_ONCE):
-        yield streams[begin : begin + AT_ONCE]

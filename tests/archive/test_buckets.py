@@ -13,8 +13,8 @@ from moto.server import ThreadedMotoServer
 
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import ArchiveUnavailable, Lost
-from streamlease.streams.archive.files import places
-from streamlease.streams.archive.files.file_reading import _OPENED
+from streamlease.streams.archive.files import file_writing, places
+from streamlease.streams.archive.files.file_reading import _OPENED, read_file
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import BlockingRedis, ask, run_blocking
@@ -83,6 +83,37 @@ async def test_what_redis_forgot_of_the_table_is_put_back(
     whole = await rows(client, space)
     assert archive(blocking, space).healed == 2
     assert in_table(blocking, space) == all_of(whole)
+
+
+async def test_a_store_that_stops_while_it_is_read_has_lost_nothing(
+    client: Client, blocking: BlockingRedis, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of its own, which stops behind the first row group and comes back."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    places._files.cache_clear()
+    monkeypatch.setattr(file_writing, "GROUP_ROWS", 50)
+    space = await space_of(client, bucket, streams=1)
+    (stream,) = space.streams()
+    await publish(client, 0, 200)
+    whole = await rows(client, space)
+    (file,) = archive(blocking, space).files
+    await trim_all(client, space)
+    batches = read_file(file, str(stream), 0, 200)
+    assert next(batches).num_rows == 50
+    server.stop()
+    with pytest.raises(ArchiveUnavailable, match="cannot be read"):
+        next(batches)
+    with pytest.raises(ArchiveUnavailable, match="cannot be read"):
+        await AsyncLog(client.redis).read(stream, 0)
+    server = ThreadedMotoServer(host, port, verbose=False)
+    server.start()
+    try:
+        assert same(whole, await rows(client, space))
+    finally:
+        server.stop()
 
 
 async def test_no_bucket_and_no_store_are_told_in_one_line(

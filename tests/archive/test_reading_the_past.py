@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from streamlease.agent.client import Client
-from streamlease.protocol.errors import HistoryTruncated, Lost
-from streamlease.streams.archive.files import places
+from streamlease.protocol.errors import ArchiveUnavailable, HistoryTruncated, Lost
+from streamlease.streams.archive.files import file_reading, places
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.archive.upkeep_steps import merge, retire, tidy
 from streamlease.streams.entries.message_rows import ALL_COLUMNS
@@ -19,7 +21,7 @@ from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.definitions import Space
-from tests.archive.helpers import archive, archiver, in_table, publish, rows, same, space_of, trim_all
+from tests.archive.helpers import archive, archiver, in_table, move, publish, rows, same, space_of, trim_all
 
 
 async def past(client: Client, blocking: BlockingRedis, uri: str, *, streams: int = 2) -> Space:
@@ -162,3 +164,39 @@ async def test_what_stands_before_a_lost_file_is_read_and_the_group_is_told(
                     found += [message.offset for message in batch.messages]
         assert found == list(range(200))
         assert (caught.value.file, caught.value.first, caught.value.next) == (files[1].path, 200, 400)
+
+
+async def test_an_archive_that_cannot_be_read_is_asked_less_and_less_and_loses_nothing(
+    client: Client, blocking: BlockingRedis, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await past(client, blocking, uri, streams=1)
+    read, asked = file_reading.OpenFile._read, []
+
+    def failing(*about: Any) -> Any:
+        if len(asked) < 4:
+            asked.append(time.monotonic())
+            raise ArchiveUnavailable("the store does not answer: Parquet")
+        return read(*about)
+
+    monkeypatch.setattr(file_reading.OpenFile, "_read", failing)
+    found: list[tuple[str, int, bytes]] = []
+    async with asyncio.timeout(60), client.history("flights/#") as heard:
+        async for batch in heard:
+            found += [(one.stream, one.offset, one.payload) for one in batch.messages]
+    shown(found, 500)
+    pauses = [later - before for before, later in pairwise(asked)]
+    assert all(pause >= 0.2 * 2**number for number, pause in enumerate(pauses)), pauses
+
+
+async def test_an_archive_that_is_not_there_is_not_lost(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    space = await past(client, blocking, uri, streams=1)
+    (stream,) = space.streams()
+    move(uri, f"{uri}-unmounted")
+    for file in recorded(blocking, [stream])[stream].files:
+        file_reading._OPENED.forget(file)
+    with pytest.raises(ArchiveUnavailable, match="is the right folder mounted"):
+        await AsyncLog(client.redis).read(stream, 0)
+    move(f"{uri}-unmounted", uri)
+    assert sum(batch.num_rows for batch in await AsyncLog(client.redis).read(stream, 0)) > 0

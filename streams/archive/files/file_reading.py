@@ -1,7 +1,9 @@
 """Reading the messages of a file: whole row groups, each checked on its way.
 
-A file that is not there, has another size, a page whose checksum is not right, or offsets that are not
-those it should have: `Lost`, with its name. A store that does not answer is `ArchiveUnavailable`.
+A file that is not there, has another size, other bytes, or offsets that are not those it should have: `Lost`,
+with its name. A store that does not answer is `ArchiveUnavailable`; so is one that has not even the mark of
+the archive. What pyarrow raises does not tell the one from the other, so where it cannot read, the file is
+read again as a whole, and compared with what was written.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import pyarrow as pa
 from streamlease.protocol.errors import ArchiveUnavailable, Lost
 from streamlease.streams.archive.files.file_columns import from_store, wanted_columns
 from streamlease.streams.archive.files.index import ArchivedFile
-from streamlease.streams.archive.files.places import open_to_read, told
+from streamlease.streams.archive.files.places import OWNER_FILE, FileSum, open_to_read, size_of, summed, told
 from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.arrays import integer, integers
 from streamlease.streams.entries.schemas import Schema
@@ -52,10 +54,8 @@ class OpenFile:
                     source, read_dictionary=["topic"], page_checksum_verification=True, pre_buffer=True
                 )
         except FileNotFoundError:
-            raise self._lost("is missing") from None
-        except pa.ArrowException as error:
-            raise self._altered(error) from None
-        except ArchiveUnavailable as error:
+            raise self._missing() from None
+        except (pa.ArrowException, ArchiveUnavailable) as error:
             raise self._judged(error) from None
         footer = self._parquet.metadata
         sizes = [footer.row_group(place).num_rows for place in range(footer.num_row_groups)]
@@ -106,34 +106,43 @@ class OpenFile:
             with self._lock, told("read", self.file.path):
                 table = self._parquet.read_row_group(place, columns=chosen, use_threads=False)
         except FileNotFoundError:
-            raise self._lost("is missing") from None
-        except (pa.ArrowException, ValueError) as error:
-            raise self._altered(error) from None
-        except ArchiveUnavailable as error:
+            raise self._missing() from None
+        except (pa.ArrowException, ValueError, ArchiveUnavailable) as error:
             raise self._judged(error) from None
         offsets = table.column("offset")
         if table.num_rows != next - first or offsets.null_count or not _go_on(offsets, first):
             raise self._lost(f"has other offsets than {first} to {next - 1} in row group {place}")
         return table
 
-    def _altered(self, error: Exception) -> Lost:
-        return self._lost(f"was altered ({' '.join(str(error).split())[:200]})")
-
-    def _judged(self, error: ArchiveUnavailable) -> ArchiveUnavailable | Lost:
-        """What Parquet does not understand of a file is told as an error of reading, too."""
-        text = str(error).lower()
-        altered = (
-            "crc",
-            "checksum",
-            "thrift",
-            "parquet",
-            "magic",
-            "corrupt",
-            "decompress",
-            "deserializ",
-            "page header",
+    def _judged(self, error: Exception) -> ArchiveUnavailable | Lost:
+        """Whether a file that could not be read is lost, or was only not read."""
+        path, why = self.file.path, " ".join(str(error).split())[:200]
+        try:
+            with told("read", path):
+                there = summed(path)
+        except FileNotFoundError:
+            return self._missing()
+        except ArchiveUnavailable as outage:
+            return outage
+        if there != FileSum(self.file.size, self.file.sum):
+            return self._lost(f"was altered ({why})")
+        return ArchiveUnavailable(
+            f"{path} could not be read ({why}), though the store has it as it was written"
         )
-        return self._altered(error) if any(word in text for word in altered) else error
+
+    def _missing(self) -> ArchiveUnavailable | Lost:
+        """Whether the file is missing, or all of the archive."""
+        place = self.file.path.rsplit("/", 3)[0]
+        try:
+            with told("read", place):
+                if size_of(f"{place}/{OWNER_FILE}") is not None:
+                    return self._lost("is missing")
+        except ArchiveUnavailable as outage:
+            return outage
+        return ArchiveUnavailable(
+            f"{self.file.path} is missing, and so is {place}/{OWNER_FILE}: the archive is not there: is the "
+            f"right folder mounted?"
+        )
 
     def _lost(self, why: str) -> Lost:
         return Lost(self.file.path, self._stream, self.file.first, self.file.next, why)
@@ -204,7 +213,7 @@ def read_file(
             _, first, next = group
             low, high = max(start, first), min(end, next)
             yield batch if (low, high) == (first, next) else batch.slice(low - first, high - low)
-    except Lost:
+    except (Lost, ArchiveUnavailable):
         _OPENED.forget(file)
         raise
 
