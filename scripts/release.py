@@ -13,8 +13,8 @@ From a commit, never from what lies about in the working tree, into ``dist/VERSI
 ================================ ====================================================================
 
 A key is a file with a private key of SSH, or the id of one of GnuPG. Times in the archives are that of the
-commit, so that the same commit gives the same bytes. Nothing but images is published, and only with
-``--images``.
+commit, and owners and rights are nobody's in particular, so that the same commit gives the same bytes.
+Nothing but images is published, and only with ``--images``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import tomllib
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,6 +50,9 @@ PAGES = {
 
 IMAGES = {"": "", "-spark": "spark", "-demo": "demo"}
 """Endings of tags, and the extras of the Dockerfile."""
+
+ZIP_BEGINS = 315532800
+"""1980, in seconds since 1970: a wheel is a zip file, which knows no earlier time."""
 
 UNITS = ("compose.yaml", "systemd")
 
@@ -123,6 +128,13 @@ def build_python(source: Path, out: Path) -> None:
     for kind in ("sdist", "wheel"):
         program = f"from setuptools import build_meta; build_meta.build_{kind}({str(out)!r})"
         run([sys.executable, "-c", program], cwd=source, failed=f"cannot build the {kind}")
+    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        opened = {one: archive.extractfile(one) for one in archive.getmembers() if one.isfile()}
+        files = {one.name: content.read() for one, content in opened.items() if content is not None}
+        programs = {one.name for one in opened if one.mode & 0o100}
+    pack(sdist, files, programs)
+    pack_wheel(wheel)
 
 
 def build_chart(source: Path, out: Path) -> None:
@@ -139,13 +151,30 @@ def build_chart(source: Path, out: Path) -> None:
         pack(made, {name: opened.read() for name, opened in files.items() if opened is not None})
 
 
-def pack(archive: Path, files: Mapping[str, bytes]) -> None:
-    """An archive that is the same whenever it is made."""
+def pack_wheel(wheel: Path) -> None:
+    """Write the files of a wheel again, as they would be whoever had built it."""
+    moment = time.gmtime(max(int(os.environ["SOURCE_DATE_EPOCH"]), ZIP_BEGINS))[:6]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(wheel) as made, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as again:
+        for one in made.infolist():
+            entry = zipfile.ZipInfo(one.filename, moment)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o100755 if one.external_attr >> 16 & 0o100 else 0o100644) << 16
+            again.writestr(entry, made.read(one))
+    wheel.write_bytes(packed.getvalue())
+
+
+def pack(archive: Path, files: Mapping[str, bytes], programs: Collection[str] = ()) -> None:
+    """An archive that is the same whenever, wherever and by whomever it is made.
+
+    Args:
+        programs: those of the files that can be run.
+    """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, content in sorted(files.items()):
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), 0o644
+            entry.size, entry.mode = len(content), 0o755 if name in programs else 0o644
             entry.mtime = int(os.environ["SOURCE_DATE_EPOCH"])
             tar.addfile(entry, io.BytesIO(content))
     archive.write_bytes(gzip.compress(packed.getvalue(), mtime=0))

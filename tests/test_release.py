@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -51,6 +53,8 @@ def test_a_release_can_be_checked_by_whoever_downloads_it(
     assert sums.keys() == made - {"SHA256SUMS", "SHA256SUMS.sig"}
     for name, digest in sums.items():
         assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
+    again = built_again(tmp_path)
+    assert again == {name: sums[name] for name in (wheel, sdist, chart, units)}
 
     allowed = tmp_path / "allowed"
     allowed.write_text(f"release {Path(f'{key}.pub').read_text()}")
@@ -65,7 +69,12 @@ def test_a_release_can_be_checked_by_whoever_downloads_it(
     assert f"Project-URL: Issues, {HOME}/issues" in metadata
     assert "Classifier: Typing :: Typed" in metadata
     with tarfile.open(out / sdist) as archive:
-        inside = {name.partition("/")[2] for name in archive.getnames()}
+        members = {one.name.partition("/")[2]: one for one in archive.getmembers()}
+    inside = members.keys()
+    assert {one.mtime for one in members.values()} == {int(os.environ["SOURCE_DATE_EPOCH"])}
+    assert {(one.uid, one.gid, one.uname, one.gname) for one in members.values()} == {(0, 0, "", "")}
+    assert {one.mode for one in members.values()} == {0o644, 0o755}
+    assert members["run.py"].mode == (0o755 if os.access(ROOT / "run.py", os.X_OK) else 0o644)
     assert {
         "run.py",
         "compose.yaml",
@@ -78,6 +87,47 @@ def test_a_release_can_be_checked_by_whoever_downloads_it(
         assert f"streamlease-{VERSION}/systemd/streamlease-host.service" in archive.getnames()
     notes = (out / "NOTES.md").read_text()
     assert wheel in notes and "ssh-keygen -Y verify" in notes and "redis start" in notes
+
+
+def built_again(folder: Path) -> dict[str, str]:
+    """Digests of what is built of the commit at another path, by somebody whose new files are private."""
+    source, out = folder / "elsewhere" / "checkout", folder / "again"
+    for one in (source.parent, out):
+        one.mkdir()
+    before = os.umask(0o077)
+    try:
+        release.export("HEAD", source)
+        release.name_pages(source, HOME)
+        release.build_python(source, out)
+        release.build_chart(source, out)
+        release.pack_units(source, out, VERSION)
+    finally:
+        os.umask(before)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir()}
+
+
+def test_a_release_is_signed_with_a_key_of_gnupg_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Path(tempfile.mkdtemp(prefix="gpg"))  # the socket of its agent must have a short path
+    monkeypatch.setenv("GNUPGHOME", str(home))
+    gpg = ["gpg", "--batch", "--quiet"]
+    try:
+        make = [*gpg, "--passphrase", "", "--quick-generate-key", "release@forge.example", "ed25519", "sign"]
+        subprocess.run(make, check=True, capture_output=True)
+        (tmp_path / "file").write_text("content")
+        release.write_sums(tmp_path)
+        release.sign(tmp_path, "release@forge.example")
+        signature, sums = tmp_path / "SHA256SUMS.asc", tmp_path / "SHA256SUMS"
+        verify = [*gpg, "--verify", str(signature), str(sums)]
+        assert subprocess.run(verify, check=False, capture_output=True).returncode == 0
+        sums.write_text("forged")
+        assert subprocess.run(verify, check=False, capture_output=True).returncode != 0
+        release.write_notes(ROOT, tmp_path, VERSION, "release@forge.example")
+        assert "gpg --verify SHA256SUMS.asc SHA256SUMS" in (tmp_path / "NOTES.md").read_text()
+    finally:
+        subprocess.run(["gpgconf", "--kill", "all"], check=False, capture_output=True)
+        shutil.rmtree(home)
 
 
 def test_all_files_say_the_same_version(source: Path) -> None:
