@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from streamlease.gateway.between.gateway_presence import GatewayPresence
+from streamlease.gateway.between.passing_on import PassingOn
 from streamlease.gateway.catalog.catalog_handlers import CATALOG, CatalogHandlers
 from streamlease.gateway.channels.all_channels import Channels
 from streamlease.gateway.channels.channel_handlers import CHANNELS, ChannelHandlers
+from streamlease.gateway.channels.channel_places import ChannelPlaces
 from streamlease.gateway.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.rates import GatewayLimits
@@ -38,6 +41,7 @@ from streamlease.gateway.traces import RequestTraces
 from streamlease.gateway.webhooks.subscription_handlers import BELOW, SUBSCRIPTIONS, SubscriptionHandlers
 from streamlease.gateway.webhooks.webhook_service import WebhookSettings, webhook_service
 from streamlease.protocol.errors import Indefinite, StreamleaseError, TaskFailed
+from streamlease.registry.members.channel_homes import ChannelHomes
 from streamlease.registry.shared_secrets import secret_of
 
 if TYPE_CHECKING:
@@ -95,7 +99,8 @@ class GatewayApp:
         }
         self._publishing = publishing = PublishHandler(client, limits)
         self.channels = channels = ChannelHandlers(self._callers.polls, limits.body_bytes)
-        self._members = members = MemberHandlers(client, limits, self._callers.polls, digest)
+        self._members = members = MemberHandlers(client, limits, self._callers.polls)
+        self._digest = digest
         self._below: dict[str, dict[str, Handler]] = {
             TOPICS: {"POST": publishing.publish},
             BELOW: {"GET": subscriptions.show, "DELETE": subscriptions.delete},
@@ -115,8 +120,14 @@ class GatewayApp:
     @asynccontextmanager
     async def _living(self, _: object) -> AsyncIterator[None]:
         cursors = CursorCodec(await secret_of(self._client.redis, SECRET))
-        joined = self._members.begin(await secret_of(self._client.redis, MEMBERS_SECRET))
-        async with self._client.publisher() as publisher, Feeds(self._client, cursors) as feeds, joined:
+        secret = await secret_of(self._client.redis, MEMBERS_SECRET)
+        async with (
+            self._client.publisher() as publisher,
+            Feeds(self._client, cursors) as feeds,
+            GatewayPresence(self._client) as presence,
+            PassingOn(presence, self._digest) as passing,
+            self._members.begin(secret, presence, passing),
+        ):
             self._publishing.begin(publisher, carrying=self._traces is None)
             reading = SinceReading(self._client, feeds, cursors)
             self._messages.begin(reading, cursors)
@@ -124,11 +135,11 @@ class GatewayApp:
             own = (self._client, feeds, reading, cursors, self._tokens, self._webhooks, self._subscriptions)
             async with (
                 Channels(feeds, reading, cursors, self._channel_limits) as channels,
+                ChannelPlaces(channels, ChannelHomes(self._client.redis), presence, passing) as places,
                 webhook_service(*own),
             ):
-                self.channels.begin(channels, cursors)
+                self.channels.begin(channels, places, cursors)
                 yield
-        self._members.close()
 
     def refused(self, error: StreamleaseError) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
         """Status, body and headers of the answer to what is no request: there is nobody to be looked for."""

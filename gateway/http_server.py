@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from streamlease.agent.client import connect
+from streamlease.gateway.between.gateway_lines import certificate_digest
 from streamlease.gateway.http1.http_connection import HttpConnection
-from streamlease.gateway.members.gateway_lines import certificate_digest
 from streamlease.gateway.open_files import open_all_that_may_be
 from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.entries.decoding import prepare

@@ -49,8 +49,7 @@ class ChannelClient:
     """A channel: a context manager, and an iterator of what comes.
 
     Args:
-        urls: addresses of gateways; the next one is tried when one does not answer. A load balancer will do
-            if it sends all requests of a channel to one gateway.
+        urls: addresses of gateways; the next one is tried when one does not answer. A load balancer will do.
         name: of the client; a random one serves, for another process must not use the same.
         wait: seconds of a long poll.
 
@@ -217,10 +216,15 @@ class ChannelClient:
                     self._connection = (here + 1) % len(self._connections)
                 pause = await self._rest(error, pause)
                 continue
-            same = answer["gateway"] == self._machine.gateway
+            former, same = self._machine.gateway, answer["gateway"] == self._machine.gateway
             self._came(self._machine.polled(answer))
+            if former is not None and not same:
+                pause = await self._breathe(
+                    pause
+                )  # or gateways in turns would be asked for everything, each time
+            else:
+                pause = PAUSE_SECONDS
             self._commanded.set()  # what is to be subscribed to at another gateway
-            pause = PAUSE_SECONDS
             if self._events:
                 self._taken.clear()
                 await self._taken.wait()
@@ -244,6 +248,10 @@ class ChannelClient:
             if _is_final(error):
                 raise error
             pause = max(pause, error.pause or 0.0)
+        return await self._breathe(pause)
+
+    async def _breathe(self, pause: float) -> float:
+        """Wait; how long the next time."""
         await asyncio.sleep(pause * (0.5 + random.random()))
         return min(2 * pause, MOST_PAUSE_SECONDS)
 

@@ -144,6 +144,11 @@ def group_member(group: str, member: str) -> str:
     return _group(group, f"member:{member}")
 
 
+def channel(channel: str) -> str:
+    """Key of where the channel of a client is (`registry/members/channel_homes.py`)."""
+    return f"sl:{{w:{channel}}}:channel"
+
+
 def gateway(gateway: str) -> str:
     """Key of the sign of life of a gateway."""
     return f"sl:{{w:{gateway}}}:alive"

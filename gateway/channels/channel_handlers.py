@@ -8,8 +8,11 @@ from urllib.parse import unquote_to_bytes
 
 from pydantic_core import to_json
 
+from streamlease.gateway.between.gateway_lines import PassedAnswer
+from streamlease.gateway.between.passing_on import passed_headers
 from streamlease.gateway.channels.all_channels import Channels
 from streamlease.gateway.channels.channel import Channel
+from streamlease.gateway.channels.channel_places import ChannelPlaces
 from streamlease.gateway.channels.core.channel_commands import parse_commands, parse_poll
 from streamlease.gateway.channels.core.client_mailbox import ChannelKey, SentEntry
 from streamlease.gateway.channels.metrics import CHANNEL_COUNTS, FAILED, SENT
@@ -34,20 +37,24 @@ class ChannelHandlers:
     """
 
     channels: Channels
+    places: ChannelPlaces
     _cursors: CursorCodec
 
     def __init__(self, polls: OpenPolls, body_bytes: int) -> None:
         self._polls = polls
         self._body_bytes = body_bytes
 
-    def begin(self, channels: Channels, cursors: CursorCodec) -> None:
+    def begin(self, channels: Channels, places: ChannelPlaces, cursors: CursorCodec) -> None:
         """From now on there are requests."""
         self.channels = channels
+        self.places = places
         self._cursors = cursors
 
     async def delete(self, call: HttpCall) -> None:
         """``DELETE /v1/channels/{client}``: the client ends, which needs no time-out then."""
-        channel = self.channels.get(_client(call), call.rights)
+        client = _client(call)
+        await self.places.elsewhere(call, client)
+        channel = self.channels.get(client, call.rights)
         if channel is not None:
             self.channels.close(channel)
         await call.answer(204, b"", JSON)
@@ -57,25 +64,32 @@ class ChannelHandlers:
         client = _client(call, b"/commands")
         body = await call.body(self._body_bytes)
         commands = parse_commands(body, self._cursors, call.rights.check_consume)
-        channel = self.channels.of(client, call.rights, call.client)
+        channel = await self.places.find(call, client, body)
+        if isinstance(channel, PassedAnswer):
+            await _pass_back(call, channel)
+            return
         keys = await self.channels.command(channel, commands)
         await call.answer(200, to_json(_taken(channel, keys)), JSON)
 
     async def poll(self, call: HttpCall) -> None:
         """``POST /v1/channels/{client}/poll``."""
         client = _client(call, b"/poll")
-        asked = parse_poll(await call.body(LONGEST_POLL))
+        body = await call.body(LONGEST_POLL)
+        asked = parse_poll(body)
         self._polls.enter(call.client)
         try:
-            channel = self.channels.of(client, call.rights, call.client)
-            wait = asked.wait
-            if asked.gateway == channel.gateway:
-                channel.mailbox.acknowledge(asked.processed)
-                channel.go_on()
-            elif asked.gateway is not None:
-                wait = 0.0  # it must know that at once
             with COUNTS.waiting(call):
                 async with call.leaving() as gone:
+                    channel = await self.places.find(call, client, body, gone, asked.gateway)
+                    if isinstance(channel, PassedAnswer):
+                        await _pass_back(call, channel)
+                        return
+                    wait = asked.wait
+                    if asked.gateway == channel.gateway:
+                        channel.mailbox.acknowledge(asked.processed)
+                        channel.go_on()
+                    elif asked.gateway is not None:
+                        wait = 0.0  # it must know that at once
                     newest = await channel.wait(wait, gone)
         finally:
             self._polls.leave(call.client)
@@ -99,6 +113,11 @@ class ChannelHandlers:
             b",".join(one.json for one in sent if one.is_failure),
             cursor,
         )
+
+
+async def _pass_back(call: HttpCall, passed: PassedAnswer) -> None:
+    type = passed.headers.get(b"content-type", JSON)
+    await call.answer(passed.status, passed.body, type, *passed_headers(passed))
 
 
 def _taken(channel: Channel, keys: Sequence[ChannelKey]) -> dict[str, Any]:

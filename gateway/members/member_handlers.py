@@ -18,16 +18,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pydantic_core import to_json
 
+from streamlease.gateway.between.gateway_lines import PassedAnswer, Unreachable
+from streamlease.gateway.between.gateway_presence import GatewayPresence
+from streamlease.gateway.between.passing_on import FORWARDED, MISDIRECTED, PassingOn, passed_headers
 from streamlease.gateway.core.accepting import JSON, chosen
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.rates import GatewayLimits, OpenPolls
 from streamlease.gateway.core.refusals import NotAcceptable, NotFound, WrongMethod
-from streamlease.gateway.http_calls import ClientGone, HttpCall
+from streamlease.gateway.http_calls import HttpCall
 from streamlease.gateway.members.core.member_ids import MemberId, MemberIdCodec
 from streamlease.gateway.members.core.member_refusals import Misdirected
 from streamlease.gateway.members.core.member_requests import (
@@ -37,7 +40,6 @@ from streamlease.gateway.members.core.member_requests import (
     parse_fetch,
     parse_join,
 )
-from streamlease.gateway.members.gateway_lines import GatewayLines, PassedAnswer, Unreachable
 from streamlease.gateway.members.members import GatewayMembers
 from streamlease.gateway.members.served_member import ServedMember
 from streamlease.gateway.message_handlers import FORMS, rendered
@@ -53,20 +55,8 @@ GROUPS = "/v1/groups/"
 METHODS = ("GET", "POST", "DELETE", "PUT", "PATCH", "OPTIONS", "TRACE")
 """All lead here: which of them an address knows is told by `_refuse`."""
 
-FORWARDED = b"streamlease-forwarded"
-"""A header of requests that another gateway passes on: which one it means."""
-
 MOST_BODY = 1024 * 1024
-SIGN_LOOK_SECONDS = 0.5
-"""How often it is looked whether a gateway that answers late is still alive."""
-
-AVOID_SECONDS = 10.0
-"""For how long a gateway that was not reached is not asked again."""
-
 ATTEMPTS = 5
-PASSED_BACK = (b"content-type", b"streamlease-next", b"retry-after", b"allow", b"www-authenticate")
-PASSED_ON = (b"authorization", b"accept", b"content-type")
-
 Answered = tuple[int, bytes, bytes, tuple[tuple[bytes, bytes], ...]]
 """Status, body, type and more headers of an answer."""
 
@@ -78,26 +68,24 @@ class MemberHandlers:
 
     Args:
         polls: counts those that wait.
-        digest: of the certificate with which this gateway serves; empty: it serves without TLS.
     """
 
     _members: GatewayMembers
     _ids: MemberIdCodec
     _cursors: CursorCodec
+    _passing: PassingOn
 
-    def __init__(self, client: Client, limits: GatewayLimits, polls: OpenPolls, digest: str) -> None:
+    def __init__(self, client: Client, limits: GatewayLimits, polls: OpenPolls) -> None:
         self._client = client
         self._limits = limits
         self._polls = polls
-        self._digest = digest
-        self._lines = GatewayLines()
-        self._avoided: dict[str, float] = {}
 
-    def begin(self, secret: bytes) -> GatewayMembers:
+    def begin(self, secret: bytes, presence: GatewayPresence, passing: PassingOn) -> GatewayMembers:
         """From now on there are requests; what is returned must be entered."""
         self._ids = MemberIdCodec(b"member ids" + secret)
         self._cursors = CursorCodec(b"member cursors" + secret)
-        self._members = GatewayMembers(self._client, self._limits, self._cursors)
+        self._passing = passing
+        self._members = GatewayMembers(self._client, self._limits, self._cursors, presence)
         return self._members
 
     async def member(self, call: HttpCall) -> None:
@@ -129,7 +117,7 @@ class MemberHandlers:
         call.rights.check_group(group)
         asked = parse_join(await call.body(MOST_BODY), group)
         call.rights.check_consume(asked.shared.filter)
-        member = await self._members.join(asked, call.client, self._address(call))
+        member = await self._members.join(asked, call.client, self._passing.address(call))
         text = self._ids.text(member, call.rights.name or "")
         answer = {"member": text, "session_timeout": asked.session_timeout}
         await call.answer(201, to_json(answer), JSON.encode())
@@ -223,12 +211,14 @@ class MemberHandlers:
                         "this gateway does not serve the member: ask the one that its record names"
                     )
                 passed = await self._pass_on(call, record, body, gone, once=once)
-                if passed is not None and passed.status == 421:
+                if passed is not None and passed.status == MISDIRECTED:
                     continue
                 if passed is not None and not passed.ends:
                     return _passed_back(passed)
                 try:
-                    served = await self._members.take_over(member, record, call.client, self._address(call))
+                    served = await self._members.take_over(
+                        member, record, call.client, self._passing.address(call)
+                    )
                 except ServedElsewhere:
                     continue
             try:
@@ -261,46 +251,15 @@ class MemberHandlers:
         once: bool,
     ) -> PassedAnswer | None:
         """The answer of the gateway that the record names; None if it is dead, or cannot be reached."""
-        loop = asyncio.get_running_loop()
-        if not record.address or record.gateway in ("", self._members.id):
-            return None
-        if self._avoided.get(record.address, 0.0) > loop.time() or not await self._members.signs.alive(
-            record.gateway
-        ):
-            return None
-        headers = [(name, value) for name in PASSED_ON if (value := call.headers.get(name)) is not None]
-        headers.append((FORWARDED, record.gateway.encode()))
-        asking = loop.create_task(
-            self._lines.ask(record.address, _method(call), _target(call), headers, body)
-        )
         try:
-            while not asking.done():
-                either: set[asyncio.Future[Any]] = {asking} if gone is None else {asking, gone}
-                await asyncio.wait(either, timeout=SIGN_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                if gone is not None and gone.done():
-                    raise ClientGone
-                if not asking.done() and not await self._members.signs.alive(record.gateway):
-                    raise Unreachable("it gives no sign of life", asked=True)
-            return asking.result()
+            return await self._passing.ask(call, record.gateway, record.address, body, gone)
         except Unreachable as error:
-            if not error.asked:
-                self._avoided[record.address] = loop.time() + AVOID_SECONDS
-            if error.asked and once:
+            if once:
                 raise Indefinite(
                     f"the gateway that serves the member did not answer ({error}): the failure may count; "
                     f"fetch, and tell of the message again if it comes again"
                 ) from None
             return None
-        finally:
-            asking.cancel()
-
-    def _address(self, call: HttpCall) -> str:
-        """Where the request reached this gateway, so that others reach it there; empty: they do not."""
-        host, port = call.scope.get("server") or ("", None)
-        if port is None or (call.scope["scheme"] == "https") is not bool(self._digest):
-            return ""
-        host = f"[{host}]" if ":" in host else host
-        return f"https://{host}:{port}#{self._digest}" if self._digest else f"http://{host}:{port}"
 
     async def _send(self, call: HttpCall, answered: Answered) -> None:
         status, body, type, more = answered
@@ -309,10 +268,6 @@ class MemberHandlers:
             await call.send({"type": "http.response.body", "body": b""})
         else:
             await call.answer(status, body, type, *more)
-
-    def close(self) -> None:
-        """There are no more requests."""
-        self._lines.close()
 
 
 def _parts(call: HttpCall) -> tuple[str, list[str]]:
@@ -342,25 +297,9 @@ def _refuse(call: HttpCall, act: list[str]) -> None:
     raise WrongMethod(f"{shown} knows no {ascii(call.scope['method'])[:20]}: use {allowed}", allowed)
 
 
-def _method(call: HttpCall) -> str:
-    method: str = call.scope["method"]
-    return "GET" if method == "HEAD" else method
-
-
-def _target(call: HttpCall) -> bytes:
-    raw: bytes = call.scope.get("raw_path") or call.scope["path"].encode()
-    query: bytes = call.scope["query_string"]
-    return raw.partition(b"?")[0] + (b"?" + query if query else b"")
-
-
 def _json(answer: object) -> Answered:
     return 200, to_json(answer), JSON.encode(), ()
 
 
 def _passed_back(passed: PassedAnswer) -> Answered:
-    more = tuple(
-        (name, passed.headers[name])
-        for name in PASSED_BACK
-        if name in passed.headers and name != b"content-type"
-    )
-    return passed.status, passed.body, passed.headers.get(b"content-type", b""), more
+    return passed.status, passed.body, passed.headers.get(b"content-type", b""), passed_headers(passed)

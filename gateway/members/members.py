@@ -8,7 +8,6 @@ one is dead or cannot be reached, whoever gets the request takes the member over
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from streamlease.agent.subscribing import Subscribing
+from streamlease.gateway.between.gateway_presence import GatewayPresence
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.rates import TooMuch
 from streamlease.gateway.members.core.member_ids import MemberId
@@ -24,7 +24,6 @@ from streamlease.gateway.members.served_member import Served, ServedMember
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import random_token
 from streamlease.registry.members.member_records import (
-    GatewaySigns,
     HandedPlace,
     MemberGone,
     MemberRecord,
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
     from streamlease.agent.client import Client
     from streamlease.gateway.core.rates import GatewayLimits
     from streamlease.protocol.topics import SharedSubscription
-
-SIGN_SECONDS = 1.0
-SIGN_MS = 3500
-"""How long a gateway counts as alive after its last sign: it misses three before others take over."""
 
 LOOK_SECONDS = 0.25
 READ_AHEAD = 2
@@ -61,10 +56,11 @@ class GatewayMembers:
         client: Client,
         limits: GatewayLimits,
         cursors: CursorCodec,
+        presence: GatewayPresence,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.id = f"gateway-{random_token()[:16]}"
-        self.signs = GatewaySigns(client.redis)
+        self.id = presence.id
+        self._presence = presence
         self._client = client
         self._limits = limits
         self._cursors = cursors
@@ -72,14 +68,12 @@ class GatewayMembers:
         self._served: dict[MemberId, ServedMember] = {}
         self._opening: dict[MemberId, asyncio.Lock] = {}
         self._clients: dict[MemberId, str] = {}
-        self._signs_given = False
         self._tasks = Supervisor("members", lambda _, error: _logger.error("gateway: members: %s", error))
 
     def __len__(self) -> int:
         return len(self._served)
 
     async def __aenter__(self) -> GatewayMembers:
-        self._tasks.start("signs of life", self._sign(), endless=True)
         self._tasks.start("look after members", self._look(), endless=True)
         return self
 
@@ -90,8 +84,6 @@ class GatewayMembers:
         for outcome in await asyncio.gather(*(one.hand_over() for one in members), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 _logger.warning("gateway: a member is handed over late: %s", outcome)
-        with contextlib.suppress(StreamleaseError):
-            await self.signs.withdraw(self.id)
 
     def records(self, member: MemberId) -> MemberRecords:
         """The record of a member."""
@@ -121,7 +113,7 @@ class GatewayMembers:
         try:
             joining = _joining(asked.shared, asked.start, asked.name, asked.session_timeout)
             await joining.join(self._client.redis, self._client.groups)
-            await self._show()
+            await self._presence.show()
             name, timeout = asked.name or f"{member.session}/0", round(asked.session_timeout * 1000)
             records = self.records(member)
             start = start_text(asked.start)
@@ -153,7 +145,7 @@ class GatewayMembers:
                     member.shared, parse_start(record.start), record.name if own else None, timeout
                 )
                 (await self._client.groups.get(member.shared)).check_epochs(whole=False)
-                await self._show()
+                await self._presence.show()
                 records = self.records(member)
                 arrival = await records.take(record, self.id, address)
                 _logger.info("gateway: member %s of %s goes on here", member.token, member.shared)
@@ -194,12 +186,6 @@ class GatewayMembers:
                 "client_members",
             )
 
-    async def _show(self) -> None:
-        """Be alive before a record says that a member is served here."""
-        if not self._signs_given:
-            await self.signs.give(self.id, SIGN_MS)
-            self._signs_given = True
-
     # ------------------------------------------------------------ going
 
     def forget(self, member: MemberId, served: ServedMember) -> bool:
@@ -225,15 +211,6 @@ class GatewayMembers:
             await served.give_up()
 
     # ------------------------------------------------------------ time
-
-    async def _sign(self) -> None:
-        while True:
-            await asyncio.sleep(SIGN_SECONDS)
-            try:
-                if self._signs_given:
-                    await self.signs.give(self.id, SIGN_MS)
-            except StreamleaseError as error:
-                _logger.warning("gateway: others cannot see that this one is alive: %s", error)
 
     async def _look(self) -> None:
         while True:

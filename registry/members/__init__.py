@@ -1,1 +1,1 @@
-"""Members of groups whose sessions move between processes: where each is served, and who may take it over."""
+"""Where a member of a group, or the channel of a client, is served, and who may take it over."""

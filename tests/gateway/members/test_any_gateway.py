@@ -14,9 +14,9 @@ import trustme
 
 import streamlease
 from streamlease.admin.facts.group import describe
+from streamlease.gateway.between.gateway_lines import GatewayLines, Unreachable, certificate_digest
 from streamlease.gateway.http_app import GatewayApp
 from streamlease.gateway.http_server import HttpServer, gateway_config
-from streamlease.gateway.members.gateway_lines import GatewayLines, Unreachable, certificate_digest
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
 from tests.gateway.conftest import Start
