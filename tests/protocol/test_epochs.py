@@ -112,10 +112,10 @@ def test_what_is_open_behind_what_is_completed(box: tuple[int, ...]) -> None:
         assert behind(lower, completed) == least(opened(lower, wider) - passed)
 
 
-@pytest.mark.parametrize("box", [(3,), (2, 2)])
-def test_every_short_course_of_counts(box: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("box", "length"), [((3,), 4), ((2, 2), 4), ((2, 2, 2), 3)])
+def test_every_short_course_of_counts(box: tuple[int, ...], length: int) -> None:
     steps = [(epoch, step) for epoch in world(box) for step in (1, -1)]
-    for course in product(steps, repeat=4):
+    for course in product(steps, repeat=length):
         counted, model = CountedFrontier(), Counter[Epoch]()
         for epoch, step in course:
             before = counted.frontier
@@ -190,6 +190,72 @@ class Model:
     def _complete(self) -> None:
         held = set().union(*self.may.values())
         self.completed |= (set(world(self.box)) if self.may else self.finished) - held
+
+    def copy(self) -> Model:
+        other = Model(self.box)
+        other.box, other.may = self.box, dict(self.may)
+        other.completed, other.finished = set(self.completed), set(self.finished)
+        return other
+
+
+Act = tuple[str, str, Antichain]
+
+
+def done(held: HeldFrontier, model: Model, act: Act) -> tuple[HeldFrontier, Model] | None:
+    """Both after one act, which is judged; None: it is refused, and changes nothing."""
+    what, name, told = act
+    held, model = HeldFrontier(held.lower, held.holders, held.finished), model.copy()
+    before = held.lower
+    match what:
+        case "enter":
+            assert held.enter(name) == before
+            model.enter(name)
+            net = changes(before, held.lower)
+        case "advance":
+            if not opened(told, model.box) <= model.may[name]:
+                with pytest.raises(NotCapable, match="cannot go back to"):
+                    held.advance(name, told)
+                assert held.lower == before
+                return None
+            net = held.advance(name, told)
+            model.advance(name, told)
+        case "leave":
+            net = held.leave(name, told)
+            model.leave(name, told)
+        case _:
+            net = held.lose(name)
+            model.lose(name)
+    assert net == changes(before, held.lower)
+    assert goes_on(before, held.lower), "a frontier never goes back"
+    assert opened(held.lower, model.box) == set(world(model.box)) - model.completed
+    return held, model
+
+
+@pytest.mark.parametrize(
+    ("box", "length", "states"), [((3,), None, 56), ((2, 2), None, 255), ((2, 2, 2), 4, 1138)]
+)
+def test_every_course_of_two_publishers(box: tuple[int, ...], length: int | None, states: int) -> None:
+    """Whatever each of two does next, in every state that so many acts lead to; None: any number of them."""
+    chains = antichains(box)
+    begin = HeldFrontier((bottom(len(box)),)), Model(box)
+    known, newest, acts = set[object](), [begin], 0
+    while newest and acts != length:
+        found = []
+        for held, model in newest:
+            for name in "ab":
+                here: list[Act] = [("advance", name, one) for one in chains if one]
+                here += [("leave", name, one) for one in chains]
+                here += [("lose", name, ())]
+                for act in here if name in held.holders else [("enter", name, ())]:
+                    after = done(held, model, act)
+                    if after is None:
+                        continue
+                    state = after[0].lower, tuple(sorted(after[0].holders.items())), after[0].finished
+                    if state not in known:
+                        known.add(state)
+                        found.append(after)
+        newest, acts = found, acts + 1
+    assert len(known) == states
 
 
 @pytest.mark.parametrize("box", [(3,), (2, 2), (2, 2, 2)])
