@@ -39,7 +39,8 @@ class Supervisor:
     def __init__(self, owner: str, failed: Failed) -> None:
         self._owner = owner
         self._failed = failed
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order in which they were started, which is that in which they are stopped."""
 
     def __len__(self) -> int:
         """How many tasks have not ended."""
@@ -61,7 +62,7 @@ class Supervisor:
             context: as of ``asyncio.create_task``.
         """
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}", context=context)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(lambda done: self._ended(name, done, endless))
         return task
 
@@ -70,7 +71,7 @@ class Supervisor:
         await stop(self._tasks)
 
     def _ended(self, name: str, task: asyncio.Task[Any], endless: bool) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if task.cancelling():
             if error is not None:
@@ -120,17 +121,19 @@ async def stop(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
     One cancellation is not always enough: ``asyncio.wait_for`` before Python 3.12, which redis-py uses for
     every write, swallows the one that comes while the write is just done. So it is repeated until it works.
+    They are cancelled in the order in which they are given, so that a simulated run can be repeated.
     """
-    left = {task for task in tasks if task is not asyncio.current_task()}
+    left = [task for task in dict.fromkeys(tasks) if task is not asyncio.current_task()]
     cancelled: asyncio.CancelledError | None = None
     while left:
         for task in left:
             task.cancel()
         try:
-            done, left = await asyncio.wait(left, timeout=AGAIN_SECONDS)
+            done, _ = await asyncio.wait(left, timeout=AGAIN_SECONDS)
         except asyncio.CancelledError as error:
             cancelled = error  # whoever stops the caller waits until the caller's own tasks have ended
             continue
+        left = [task for task in left if task not in done]
         for task in done:
             if not task.cancelled():
                 task.exception()  # looked at, so that asyncio does not complain

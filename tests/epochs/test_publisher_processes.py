@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import streamlease
+from streamlease.admin.facts.epochs import SpaceEpochs
 from streamlease.agent.client import Client
 from streamlease.agent.epochs.epoch_items import EpochBatch
 from streamlease.hosts.host import HostConfig, LeaderHost
@@ -165,4 +166,65 @@ async def test_a_publisher_that_was_stopped_for_too_long_is_fenced(client: Clien
     (last,) = [one - 1 for (one,) in held]
     await completed(client, last)
     assert await whole(client) == {epoch: all_of("p", epoch) for epoch in range(last + 1)}
+    await nothing_staged(client)
+
+
+async def abort(client: Client, name: str) -> str:
+    """``streamlease epochs abort``; what it said."""
+    words = ("epochs", "abort", "clicks", name, "--yes", "--redis", client.url)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "streamlease.admin", *words, stdout=PIPE, stderr=STDOUT
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said
+    return said.decode()
+
+
+async def silent_for(client: Client, name: str, seconds: float) -> None:
+    """Wait until a publisher that still counts as being there was silent for so long."""
+    space = await client.spaces.get("clicks")
+    async with asyncio.timeout(60):
+        while True:
+            (seen,) = [
+                one for one in (await SpaceEpochs.read(client.redis, space)).publishers if one.name == name
+            ]
+            if (seen.silent_seconds or 0) >= seconds:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_where_losses_wait_only_an_operator_gives_a_publisher_up(client: Client) -> None:
+    """Killed and long past the time-out, it holds what it held, and goes on; killed again, it is aborted."""
+    await client.spaces.delete("clicks")
+    await client.create_space(
+        "clicks", ["clicks/#"], streams=3, epochs=1, epochs_timeout=0.5, epochs_on_loss="wait"
+    )
+    async with client.epoch_publisher("clicks", "other") as other:
+        for epoch in (0, 2, 1000):
+            await other.send("clicks/a", f"other {epoch} 0".encode(), epoch=epoch)
+
+        async def killed(moment: str) -> int:
+            """Kill it then; the first epoch that it holds."""
+            async with publishing(client, "p", 1000) as process:
+                await said(process, moment)
+                process.send_signal(signal.SIGKILL)
+                await process.wait()
+            # The keeper looks ten times in the time-out, and would have given it up long ago.
+            await silent_for(client, "p", 3.0)
+            await other.advance(1001)
+            fold = await read_fold(client.redis, "clicks", 1)
+            ((held,),) = fold.frontier_of("p")
+            assert fold.lower == ((held,),), "it holds the frontier back"
+            await completed(client, held - 1)
+            return held
+
+        first = await killed("begin 2")
+        second = await killed(f"begin {first + 2}")
+        assert second > first, "it went on where it was"
+        assert "publisher p of space clicks is given up" in await abort(client, "p")
+        await completed(client, 1000)
+    found = await whole(client)
+    assert found.pop(1000) == all_of("other", 1000, 1)
+    others = {epoch: all_of("other", epoch, 1) for epoch in (0, 2)}
+    assert found == {epoch: all_of("p", epoch) + others.get(epoch, Counter()) for epoch in range(second)}
     await nothing_staged(client)

@@ -24,7 +24,8 @@ FATAL = {
         ("leader", "journal_append"), ("leader", "journal_snapshot"),
         ("streams.epochs", "enter"), ("streams.epochs", "line"), ("streams.epochs", "lose"),
         ("streams.epochs", "decide"), ("streams.epochs", "move"), ("streams.epochs", "record"),
-        ("streams.epochs", "drop"), ("streams.epochs", "snapshot"),
+        ("streams.epochs", "drop"), ("streams.epochs", "snapshot"), ("streams.epochs", "take_over"),
+        ("streams.epochs", "forget"),
         ("streams.collections", "take_snapshot"),
     )
 }  # fmt: skip

@@ -104,3 +104,21 @@ async def test_a_task_may_close_its_own_supervisor() -> None:
     async with asyncio.timeout(5):
         assert await owner.tasks.start("closer", closes()) == "closed"
     assert not owner.told
+
+
+async def test_tasks_are_stopped_in_the_order_in_which_they_were_started() -> None:
+    owner, ended = Owner(), list[int]()
+    pieces = []
+
+    async def waits(number: int) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(number)
+
+    for number in range(40):
+        owner.tasks.start(f"number {number}", waits(number))
+        pieces.append([bytearray(number)])  # so that they do not lie one behind the other
+    await asyncio.sleep(0)
+    await owner.tasks.close()
+    assert ended == [*range(40)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from streamlease.protocol.errors import SpaceConflict
+from streamlease.admin.epochs.epochs_cli import give_up
+from streamlease.protocol.errors import InvalidInput, SpaceConflict
+from streamlease.streams.epochs.stored import read_writers
 from streamlease.streams.redis.connection import ask
 from streamlease.streams.spaces.retention import Retention
 from streamlease.testing.memory_connection import connect
@@ -70,6 +73,7 @@ class Acts:
             collection=world.collection,
             epochs=world.dimensions,
             epochs_timeout=TIMEOUT_SECONDS if world.dimensions else None,
+            epochs_on_loss="wait" if world.waits else None,
         )
         await self._confirm()
 
@@ -103,6 +107,39 @@ class Acts:
         """A publisher ends well."""
         if here := self._here():
             self.random.choice(here).leaving = True
+
+    def do_abort(self) -> None:
+        """An operator gives somebody up, who may be well."""
+        if self.world.dimensions:
+            self.admin.start(self._abort(self.random.choice(self.world.names)))
+
+    async def _abort(self, name: str) -> None:
+        try:
+            await give_up(self._client, SPACE, name)
+        except InvalidInput:
+            return  # it is not there
+        except UNANSWERED:
+            self.sometimes["an operator's abort has no answer"] += 1
+        else:
+            self.sometimes["an operator gives a publisher up"] += 1
+            self.world.kernel.note("operator", "gives up", name)
+
+    def abort_whoever_is_lost(self) -> None:
+        """The operator looks again and again, and gives up whoever is silent and has no process."""
+        self.admin.start(self._abort_the_lost())
+
+    async def _abort_the_lost(self) -> None:
+        while True:
+            try:
+                writers = await read_writers(self._client.redis, SPACE)
+            except UNANSWERED:
+                writers = {}
+            living = {one.publisher for one in self._here()}
+            for name in [one for one, writer in writers.items() if writer.is_here]:
+                if name in self.world.names and name not in living:
+                    self.sometimes["somebody who is lost waits for an operator"] += 1
+                    await self._abort(name)
+            await asyncio.sleep(1.0)
 
     # ------------------------------------------------------------ readers
 

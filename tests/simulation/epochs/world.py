@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from random import Random
 from typing import Any
 from unittest import mock
 
@@ -32,12 +33,18 @@ class EpochWorld(SimulatedWorld):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
+        aside = Random(f"aside {seed}")
+        """For what was thought of later, so that seeds stay what they are otherwise."""
         self.dimensions = self.random.choice((1, 1, 2))
+        if self.dimensions == 2 and aside.random() < 0.4:
+            self.dimensions = 3
         self.collection = self.random.random() < 0.5
         if self.collection and self.random.random() < 0.4:
             self.dimensions = 0  # no epochs
         self.forgets = self.collection and self.random.random() < 0.6
         """Whether retention removes what it may."""
+        self.waits = self.dimensions > 0 and aside.random() < 0.3
+        """Whether a publisher that is lost waits for an operator."""
         self.durability = self.random.choice(("memory", "memory", "replicated:1"))
         self.generations = 1
         self.written = Written(self.server, SPACE, self.dimensions)
@@ -56,6 +63,8 @@ class EpochWorld(SimulatedWorld):
         if self.collection:
             self.kinds += [CollectionReader]
         self._weights = drawn(self)
+        aborts = self.dimensions > 0 and (self.waits or aside.random() < 0.3)
+        self._weights["abort"] = aside.choice((0.3, 1.0)) if aborts else 0.0
         self.acts = Acts(self)
 
     # ------------------------------------------------------------ what lines and actors ask
@@ -125,6 +134,8 @@ class EpochWorld(SimulatedWorld):
             one.line.cut_off_until = 0.0
         self.keepers.append(KeeperHost(self))
         self.acts.one_of_each()
+        if self.waits:
+            self.acts.abort_whoever_is_lost()
         for sender in self.senders:
             sender.leaving = True
 
