@@ -21,7 +21,6 @@ import asyncio
 import json
 import random
 from collections import deque
-from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import quote
@@ -37,6 +36,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import random_token
+from streamlease.streams.tasks import Supervisor
 
 ANSWER_SECONDS = 10.0
 """So long an answer may take beyond what a poll waits."""
@@ -81,20 +81,18 @@ class ChannelClient:
         self._news = asyncio.Event()
         self._taken = asyncio.Event()
         """All events were."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._error: BaseException | None = None
+        self._tasks = Supervisor(f"channel {self.name}", self._failed)
+        self._error: StreamleaseError | None = None
 
     async def __aenter__(self) -> ChannelClient:
-        self._start(self._command())
-        self._start(self._poll())
+        self._tasks.start("commands", self._command(), endless=True)
+        self._tasks.start("polls", self._poll(), endless=True)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         try:
             if self._machine.gateway is not None:  # otherwise the gateway finds out by itself
                 await self._here().exchange("DELETE", self._path, seconds=1.0)
@@ -162,7 +160,7 @@ class ChannelClient:
 
         Raises:
             GatewayRefused: the token is unknown, or there are no channels at the address.
-            GatewayDefect: a poll failed by a defect of the gateway.
+            GatewayDefect: a poll failed by a defect of the gateway. TaskFailed: by one of this client.
         """
         while not self._events:
             self._taken.set()
@@ -275,16 +273,10 @@ class ChannelClient:
         if future is not None and not future.done():
             future.set_result(None)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(self._ended)
-        self._tasks.append(task)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._error = error
-            self._news.set()
-            self._taken.set()
+    def _failed(self, task: str, error: StreamleaseError) -> None:
+        self._error = error
+        self._news.set()
+        self._taken.set()
 
 
 def _is_final(error: GatewayRefused) -> bool:

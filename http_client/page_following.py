@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
@@ -44,8 +44,9 @@ from streamlease.http.core.gateway_errors import (
 from streamlease.http.core.gateway_pages import GatewayPage, mark, parse_message, parse_page
 from streamlease.http.core.webhook_signatures import check_signature, parse_delivery
 from streamlease.http.http_transport import ANSWER_SECONDS, GatewayConnection
-from streamlease.protocol.errors import InvalidInput, StreamleaseError, TaskFailed
+from streamlease.protocol.errors import InvalidInput, StreamleaseError
 from streamlease.protocol.ids import random_token
+from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -97,7 +98,7 @@ class PageFollower:
         self._machine = FollowMachine(since, options)
         self._inbox: asyncio.Queue[FollowEvent] = asyncio.Queue(WAITING_PUSHES)
         self._ready: deque[GatewayPage] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Supervisor(f"following {filter}", self._failed)
         self._push: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._made: asyncio.Future[None] | None = None
@@ -127,9 +128,7 @@ class PageFollower:
             self._push = None
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=CANCEL_SECONDS)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def __aiter__(self) -> AsyncIterator[GatewayPage]:
         return self
@@ -198,11 +197,11 @@ class PageFollower:
             case HandOver():
                 self._ready.append(effect.page)
             case Ask():
-                self._start(self._ask(effect))
+                self._tasks.start("a question", self._ask(effect))
             case Subscribe():
                 self._subscription = effect.subscription
                 self._made = asyncio.get_running_loop().create_future()
-                self._push = self._start(self._follow(effect))
+                self._push = self._tasks.start("pushes", self._follow(effect))
             case Cancel():
                 push, self._push = self._push, None
                 if push is not None and self._webhook is not None:
@@ -214,20 +213,11 @@ class PageFollower:
             case _:
                 assert_never(effect)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:  # a defect
-            _logger.error("following %s failed", self._filter, exc_info=error)
-            self._over = TaskFailed(f"following {self._filter} failed: {error!r}")
-            self._over.__cause__ = error
-            with suppress(asyncio.QueueFull):
-                self._inbox.put_nowait(Woke())  # somebody waits
+    def _failed(self, task: str, error: StreamleaseError) -> None:
+        """It ended by a defect: what helps against errors of gateways is in the machine."""
+        self._over = error
+        with suppress(asyncio.QueueFull):
+            self._inbox.put_nowait(Woke())  # somebody waits
 
     # ------------------------------------------------------------ questions
 
@@ -295,7 +285,7 @@ class PageFollower:
                 made.set_result(None)
 
     def _leave(self, subscription: int, push: asyncio.Task[None]) -> None:
-        task = self._start(self._unsubscribe(subscription, push))
+        task = self._tasks.start("unsubscribing", self._unsubscribe(subscription, push))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from streamlease.gateway.core.rates import GatewayLimits
+from streamlease.gateway.metrics import COUNTS
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.gateway.conftest import Client, Start, running
@@ -114,11 +115,15 @@ async def test_a_poll_without_news_ends_with_a_cursor_behind_what_was_passed_ove
 ) -> None:
     await client.create_space("s", ["a/#"])
     latest = (await ask(gateway, filter="a/x", since="latest"))["next"]
-    poll = asyncio.ensure_future(ask(gateway, filter="a/x", since=latest, wait=1))
+    poll = asyncio.ensure_future(ask(gateway, filter="a/x", since=latest, wait=2))
+    while not COUNTS.open["/v1/messages"]:
+        await gateway.get("/healthz")
     await publish(client, ("a/y", "no"))
+    assert not poll.done()
     document = await poll
-    assert document["messages"] == []
-    assert (await read_on(gateway, document["next"], "#"))[0] in ([], ["no"])
+    assert document["messages"] == [] and document["next"] != latest
+    assert (await read_on(gateway, document["next"], "#"))[0] == []
+    assert (await read_on(gateway, latest, "#"))[0] == ["no"]
 
 
 async def test_many_polls_share_one_reading_of_the_log(client: Client, gateway: HttpClient) -> None:
@@ -134,14 +139,16 @@ async def test_many_polls_share_one_reading_of_the_log(client: Client, gateway: 
     assert [payloads(one) for one in found[50:]] == [[str(n)] for n in range(50)]
 
 
-async def test_a_cursor_holds_at_another_gateway_and_after_a_restart(
+async def test_a_cursor_holds_at_another_gateway_and_after_a_restart_of_all(
     client: Client, start_gateway: Start
 ) -> None:
     await client.create_space("s", ["a"])
     await publish(client, ("a", "1"), ("a", "2"))
-    one, other = await start_gateway(), await start_gateway()
-    first = await ask(one, filter="a", since="earliest", limit=1)
-    assert payloads(await ask(other, filter="a", since=first["next"])) == ["2"]
+    async with running(client) as one, running(client) as other:
+        first = await ask(one, filter="a", since="earliest", limit=1)
+        assert payloads(await ask(other, filter="a", since=first["next"])) == ["2"]
+    newer = await start_gateway()
+    assert payloads(await ask(newer, filter="a", since=first["next"])) == ["2"]
 
 
 @pytest.mark.parametrize("wait", [0, 0.5])

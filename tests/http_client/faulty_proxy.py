@@ -125,6 +125,8 @@ class FaultyProxy:
 
     async def _lied(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
         """Whether the callback is acknowledged, and not handed on, or later."""
+        if self._happens("delay"):
+            await asyncio.sleep(self._random.random() * self.faults.seconds)
         if self._happens("double"):
             await self._send_later(request, 0.0)
         drop, hold = self._happens("drop"), self._happens("hold")

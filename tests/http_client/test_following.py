@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from streamlease import http
+from streamlease.protocol.errors import TaskFailed
 from tests.agent.test_holes import lose_tail
 from tests.gateway.conftest import Client
 from tests.gateway.http_client import HttpClient
-from tests.http_client.faulty_proxy import EVERYTHING, Faults, between
+from tests.http_client.faulty_proxy import EVERYTHING, Faults, FaultyProxy, between
 
 MODES: dict[str, dict[str, Any]] = {
     "push only": {"pull": False},
@@ -63,15 +64,33 @@ def check(found: list[tuple[str, int]], expected: list[tuple[str, int]]) -> None
         places[stream] = offset
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("faults", FAULTS)
+OF_ANSWERS = ("delay", "cut", "no_answer")
+"""What happens also to who only asks; the others are done to pushes."""
+
+
+def happened(proxy: FaultyProxy, faults: Faults, mode: str) -> bool:
+    """Whether something of it did."""
+    kinds = OF_ANSWERS if mode == "pull only" else proxy.done
+    return any(proxy.done[kind] for kind in kinds if getattr(faults, kind))
+
+
+@pytest.mark.parametrize(
+    ("mode", "faults"),
+    [
+        (mode, faults)
+        for mode in MODES
+        for faults, some in FAULTS.items()
+        if mode != "pull only" or any(getattr(some, kind) for kind in OF_ANSWERS)
+    ],
+)
 async def test_the_same_messages_whatever_becomes_of_pushes(
     client: Client, gateway: HttpClient, mode: str, faults: str
 ) -> None:
     await client.create_space("s", ["a/#"], streams=3)
     await publish(client, 0, 60)
     async with between(gateway.port, FAULTS[faults], seed=11) as proxy, http.connect(proxy.url) as service:
-        async with service.follow("a/wanted/+", "earliest", quiet=QUICK, **MODES[mode]) as pages:
+        limit = 5 if mode == "pull only" else 1000
+        async with service.follow("a/wanted/+", "earliest", quiet=QUICK, limit=limit, **MODES[mode]) as pages:
             found = await take(pages, 40)
             publishing = asyncio.ensure_future(publish(client, 60, 150))
             found += await take(pages, 60)
@@ -81,7 +100,7 @@ async def test_the_same_messages_whatever_becomes_of_pushes(
         if mode != "pull only" and faults in ("dropped", "reordered", "all"):
             assert counts.gaps and counts.failed_subscriptions, counts
         assert bool(counts.subscriptions) == (mode != "pull only")
-        assert faults == "delayed" or mode == "pull only" or any(proxy.done.values())
+        assert happened(proxy, FAULTS[faults], mode), proxy.done
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -167,3 +186,20 @@ async def test_messages_that_redis_lost_are_told_or_passed_over(
             assert [offset for _, offset in await taking] == [7, 8]
             page = await service.since("a/#", told.value.oldest)
             assert [message.offset for message in page.messages] == [7, 8]
+
+
+async def test_a_task_that_is_cancelled_by_nobody_is_told(
+    client: Client, gateway: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError("from what it waited for")
+
+    await client.create_space("s", ["a/#"])
+    async with (
+        asyncio.timeout(30),
+        http.connect(f"http://127.0.0.1:{gateway.port}") as service,
+        service.follow("a/#", "earliest", push=False) as pages,
+    ):
+        monkeypatch.setattr(service._connection, "exchange", cancelled)
+        with pytest.raises(TaskFailed, match="following a/#: a question ended by a defect"):
+            await anext(pages)

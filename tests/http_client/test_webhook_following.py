@@ -25,6 +25,7 @@ FAULTS = {
     "dropped": Faults(drop=0.3),
     "doubled": Faults(double=0.5, no_answer=0.2),
     "late": Faults(hold=0.3),
+    "delayed": Faults(delay=0.5, seconds=0.05),
 }
 
 
@@ -64,8 +65,12 @@ async def test_the_same_messages_whatever_becomes_of_callbacks(
             server.follower = None
         check(found, await truth(client))
         assert 204 in server.statuses
+        wanted = FAULTS[faults]
+        assert all(proxy.done[kind] for kind in proxy.done if getattr(wanted, kind)), proxy.done
         if faults in ("dropped", "late"):
-            assert counts.failed_subscriptions or mode == "callbacks only", counts
+            assert counts.gaps or (mode == "both" and counts.failed_subscriptions), counts
+        if faults == "doubled":
+            assert counts.doubled or (mode == "both" and counts.rejected), counts
         there = (await hooks.get("/v1/subscriptions")).json()["subscriptions"]
         assert there == [], "its last subscription ended with it"
 

@@ -13,7 +13,7 @@ import pytest
 from streamlease.http import GatewayRefused
 from streamlease.http.channel_client import ChannelClient
 from streamlease.http.core.channel_machine import ChannelDropped, ChannelEvent, ChannelFailed, ChannelMessage
-from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.errors import InvalidOption, TaskFailed
 from tests.agent.helpers import until
 from tests.gateway.channels.conftest import Desk
 from tests.gateway.conftest import Client, running
@@ -71,6 +71,21 @@ async def test_a_key_that_fails_leaves_the_others(desk: Desk) -> None:
         assert await begun["good"] and await begun["better"]
         await desk.publish("a/1", "x")
         assert payloads(await take(channel, 1)) == ["x"]
+
+
+async def test_a_task_that_is_cancelled_by_nobody_does_not_leave_the_reader_waiting(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError("from what it waited for")
+
+    async with ChannelClient(address(desk)) as channel, asyncio.timeout(20):
+        await channel.subscribe("k", "a/#")
+        monkeypatch.setattr(channel, "_exchange", cancelled)
+        await desk.publish("a/1", "x")
+        assert payloads(await take(channel, 1)) == ["x"]
+        with pytest.raises(TaskFailed, match="polls ended by a defect"):
+            await anext(channel)
 
 
 async def test_a_lossy_key_tells_what_it_dropped(desk: Desk) -> None:

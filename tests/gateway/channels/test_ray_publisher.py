@@ -233,10 +233,14 @@ async def test_messages_are_gathered_in_order(desk: Desk) -> None:
 async def test_a_client_that_dies_with_its_poll_is_forgotten(desk: Desk) -> None:
     hand = desk.hand()
     await hand.subscribe("k", "a/#")
-    poll = asyncio.ensure_future(hand.poll(wait=0.05))
-    assert (await poll)["messages"] == []  # the idle poll is flushed
+    poll = asyncio.ensure_future(hand.poll(wait=60))
+    await parked(desk)
     desk.channels.forget_dead(asyncio.get_running_loop().time() + 61)
-    assert len(desk.channels) == 0
+    assert len(desk.channels) == 1, "as long as it has a poll open it lives"
+    poll.cancel()  # with its connection
+    await until(lambda: not desk.channel().is_open)
+    desk.channels.forget_dead(asyncio.get_running_loop().time() + 61)
+    assert len(desk.channels) == 0 and desk.channels.live.count == 0
 
 
 async def test_a_client_that_never_polled_is_forgotten(desk: Desk) -> None:
