@@ -1,9 +1,9 @@
 """The README's blocks, in their order and as printed, on a machine that has neither Redis nor Java.
 
 One shell runs them all, in a copy of the checkout and with a home of its own; what stands behind a ``$`` is
-run, and what is printed below it must come out. Two things are other than on a fresh machine: pip finds the
-packages that the wheel needs here already, and the two commands of the set-up, which tests/demo and CI run,
-are only looked at.
+run, and what is printed below it must come out. Two things are other than on a fresh machine: pip finds those
+packages that the wheel requires, and no others, here already, and the two commands of the set-up, which
+tests/demo and CI run, are only looked at.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.servers import ROOT
 from tests.test_house import MODULES, PROJECT, committed
@@ -88,13 +90,33 @@ def machine(folder: Path) -> Path:
 
 
 def packages(folder: Path) -> Path:
-    """All that is installed here but this project."""
+    """What ``pip install streamlease[spark]`` brings of all that is installed here, and what builds."""
     found = folder / "packages"
     found.mkdir()
-    for one in Path(sysconfig.get_path("purelib")).iterdir():
-        if "streamlease" not in one.name and one.suffix != ".pth" and not one.name.startswith("_"):
-            (found / one.name).symlink_to(one)
+    within = Path(sysconfig.get_path("purelib"))
+    metadata = PROJECT["project"]
+    for one in closure(
+        [*metadata["dependencies"], *metadata["optional-dependencies"]["spark"], "setuptools"]
+    ):
+        for name in {file.parts[0] for file in distribution(one).files or ()} - {"..", "__pycache__"}:
+            if not (found / name).exists():
+                (found / name).symlink_to(within / name)
     return found
+
+
+def closure(requirements: Iterable[str]) -> set[str]:
+    """The distributions that these requirements bring, and what those require."""
+    left, seen, names = [(Requirement(one), "") for one in requirements], set[tuple[str, str]](), set[str]()
+    while left:
+        one, extra = left.pop()
+        if one.marker is not None and not one.marker.evaluate({"extra": extra}):
+            continue
+        names.add(one.name)
+        for further in {"", *one.extras}:
+            if (one.name, further) not in seen:
+                seen.add((one.name, further))
+                left += [(Requirement(text), further) for text in distribution(one.name).requires or ()]
+    return names
 
 
 def checkout(folder: Path) -> Path:
@@ -123,7 +145,6 @@ def test_its_blocks_run_in_their_order_as_printed(tmp_path: Path) -> None:
         "PATH": str(machine(tmp_path)),
         "PYTHONPATH": str(packages(tmp_path)),
         "PIP_NO_INDEX": "1",
-        "PIP_NO_DEPS": "1",
         "PIP_NO_BUILD_ISOLATION": "0",  # pip takes 0 for: do not isolate
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_NO_COMPILE": "1",

@@ -255,11 +255,11 @@ def test_a_rare_planted_bug_is_found_by_the_course_that_is_made_for_it(bug: str)
 
 
 def first_found(bug: str) -> int | None:
-    """The first seed that finds a planted bug."""
+    """The first seed that finds a planted bug: the judge says so, and nothing else counts."""
     with PLANTED[bug]():
         for seed in range(1, 301):
             try:
                 run(seed)
-            except (Violation, KeyError, AssertionError):
+            except Violation:
                 return seed
     return None
