@@ -6,6 +6,7 @@ By promtool, with the rules of the chart as they are; what makes the situations 
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from tests.alerts.prometheus import RULES, promtool, rules
+from tests.servers import ROOT
 
 STEP = 30
 """Seconds between two scrapes, and between two evaluations."""
@@ -52,7 +54,12 @@ CASES = {
         group(lag_messages=then(0, 5), borrowers=then(1, 1), held_streams=then(2, 0))
     ),
     "StreamleaseNothingConsumed": Case(
-        group(lag_seconds=then(0, 301, 30), borrowers=then(1, 1), committed_messages=then(50, 50))
+        group(
+            lag_seconds=then(0, 301, 30),
+            borrowers=then(1, 1),
+            committed_messages=f"0+10x{BEFORE - 1} 200+0x{AFTER}",
+        ),
+        minutes=5,
     ),
     "StreamleaseLagGrows": Case(
         group(lag_seconds=then(0, 301, 30), lag_messages=then(0, 10, 10), borrowers=then(1, 1))
@@ -115,6 +122,23 @@ def test_a_dead_fleet_is_told_though_nobody_knows_for_how_long_messages_wait(tmp
 
 def test_every_alert_has_a_situation() -> None:
     assert {rule["alert"] for rule in rules() if "alert" in rule} == set(CASES)
+
+
+def test_the_page_tells_how_long_each_condition_must_last() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    told = re.findall(
+        r"^\| `(Streamlease\w+)` \| [^|]+ \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE
+    )
+    assert [tuple(map(str.strip, row)) for row in told] == [
+        (
+            rule["alert"],
+            f"{minutes:g}m" if (minutes := CASES[rule["alert"]].minutes) else "",
+            rule.get("for", ""),
+            rule["labels"]["severity"],
+        )
+        for rule in rules()
+        if "alert" in rule
+    ]
 
 
 def minutes_of(rule: dict[str, Any]) -> float:
