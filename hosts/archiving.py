@@ -34,6 +34,7 @@ from streamlease.registry.group_needs import Holds, needs
 from streamlease.registry.groups import Groups
 from streamlease.streams.archive import archive_turns
 from streamlease.streams.archive.archiver import Archived, Archiver
+from streamlease.streams.archive.iceberg_table import Manifests
 from streamlease.streams.archive.recording import Recorded, recorded
 from streamlease.streams.archive.upkeep_steps import merge, retire, runs, tidy
 from streamlease.streams.collections.snapshots import newest_snapshots
@@ -86,6 +87,7 @@ class ArchiveUpkeep:
         self._last: dict[str, StreamId] = {}
         """Of each space, the stream at which its last turn ended: others go first then."""
         self._whose = f"{host} {random_token()}"
+        self._manifests = Manifests()
         self._told: dict[str, str] = {}
         self._blocking: BlockingRedis | None = None
 
@@ -148,6 +150,7 @@ class ArchiveUpkeep:
             self._claim.term,
             sure=lambda: self._claim.sure and not over.is_set(),
             rest=rest,
+            manifests=self._manifests,
         )
         known = await asyncio.to_thread(recorded, redis, space.streams(), with_files=False)
         # All of them are looked at, so that each begins to wait.

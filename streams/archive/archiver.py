@@ -34,7 +34,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.archive.files.file_reading import OpenFile
 from streamlease.streams.archive.files.index import ArchivedFile, covers
 from streamlease.streams.archive.files.places import remove
-from streamlease.streams.archive.iceberg_table import SpaceTable, TableFile
+from streamlease.streams.archive.iceberg_table import Manifests, SpaceTable, TableFile
 from streamlease.streams.archive.recording import (
     ArchiveMoved,
     CommitRefused,
@@ -130,6 +130,7 @@ class Archiver:
         sure: whether the claim is certainly held still.
         rest: called after each step with how many seconds it took: a look at the table, a file. It ends the
             work by raising.
+        manifests: what the caller has seen of tables before.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class Archiver:
         *,
         sure: Callable[[], bool] = lambda: True,
         rest: Callable[[float], None] = lambda seconds: None,
+        manifests: Manifests | None = None,
     ) -> None:
         self.redis = redis
         self.space = space
@@ -149,6 +151,7 @@ class Archiver:
         self.term = term or 0
         self._sure = sure
         self._rest = rest
+        self._manifests = manifests or Manifests()
 
     @contextmanager
     def resting(self) -> Generator[None]:
@@ -195,7 +198,7 @@ class Archiver:
             ArchiveUnavailable, Fenced, Lost, StreamleaseError.
         """
         with self.resting():
-            table = SpaceTable.open(self.redis, self.space, self._settings)
+            table = SpaceTable.open(self.redis, self.space, self._settings, self._manifests)
             there = table.files()
             known = recorded(self.redis, self.space.streams())
         if self._own_term is None:

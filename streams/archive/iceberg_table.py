@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -32,13 +35,16 @@ from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Space
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
+    from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import Table
 
 log = logging.getLogger(__name__)
 
 TERM = "streamlease.term"
 FLOORS = "streamlease.floors"
+
+MOST_KNOWN = 100_000
+"""About how many files are kept in mind from one look to the next, of all tables together."""
 
 PROPERTIES = {
     "commit.retry.num-retries": "0",
@@ -66,7 +72,22 @@ class TableFile(NamedTuple):
     size: int
     since: int
     until: int
-    data: DataFile
+
+    def data(self) -> DataFile:
+        """What pyiceberg wants to know of a file that is taken out."""
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+
+        made = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            record_count=self.next - self.first,
+            file_size_in_bytes=self.size,
+        )
+        made.spec_id = 0
+        return made
 
     def read_again(self) -> ArchivedFile:
         """The same with the sum of its bytes.
@@ -82,6 +103,30 @@ class TableFile(NamedTuple):
         if size != self.size:
             raise ArchiveUnavailable(f"the file {self.path} has {size} bytes, and {self.size} in the table")
         return ArchivedFile(self.path, self.first, self.next, size, sum, self.since, self.until)
+
+
+class Manifests:
+    """What manifests say of files: each has a name of its own, and never changes."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, list[TableFile]] = OrderedDict()
+        self._count = 0
+        self._lock = Lock()
+
+    def files(self, path: str, read: Callable[[], list[TableFile]]) -> list[TableFile]:
+        """The files that the manifest at `path` has."""
+        with self._lock:
+            known = self._known.get(path)
+            if known is not None:
+                self._known.move_to_end(path)
+                return known
+        found = read()
+        with self._lock:
+            self._count += len(found) - len(self._known.pop(path, ()))
+            self._known[path] = found
+            while self._count > MOST_KNOWN and len(self._known) > 1:
+                self._count -= len(self._known.popitem(last=False)[1])
+        return found
 
 
 @contextmanager
@@ -112,13 +157,23 @@ def table_told(uri: str) -> Generator[None]:
 class SpaceTable:
     """The table of one space, as it is at one snapshot."""
 
-    def __init__(self, table: Table, uri: str) -> None:
+    def __init__(self, table: Table, uri: str, manifests: Manifests) -> None:
         self.iceberg = table
         self.uri = uri
+        self._manifests = manifests
 
     @classmethod
-    def open(cls, redis: BlockingRedis, space: Space, settings: ArchiveSettings) -> SpaceTable:
+    def open(
+        cls,
+        redis: BlockingRedis,
+        space: Space,
+        settings: ArchiveSettings,
+        manifests: Manifests | None = None,
+    ) -> SpaceTable:
         """The table with all columns that the space has; made if it is not there.
+
+        Args:
+            manifests: what the caller has seen of tables before.
 
         Raises:
             SpaceConflict: the place, or the table, is another space's.
@@ -126,7 +181,7 @@ class SpaceTable:
         """
         check_place(redis, space, settings)
         with table_told(settings.uri):
-            return cls(_opened(redis, space, settings), settings.uri)
+            return cls(_opened(redis, space, settings), settings.uri, manifests or Manifests())
 
     @property
     def name(self) -> str:
@@ -157,8 +212,7 @@ class SpaceTable:
             found: dict[str, dict[str, TableFile]] = {}
             snapshot = self.iceberg.current_snapshot()
             for manifest in snapshot.manifests(self.iceberg.io) if snapshot is not None else ():
-                for entry in manifest.fetch_manifest_entry(self.iceberg.io, discard_deleted=True):
-                    file = self._file(entry.data_file)
+                for file in self._manifests.files(manifest.manifest_path, partial(self._files_of, manifest)):
                     found.setdefault(file.stream, {})[file.path] = file
         for stream, files in found.items():
             check_apart(stream, [_plain(one) for one in files.values()])
@@ -195,7 +249,7 @@ class SpaceTable:
                             raise ArchiveUnavailable(f"the file {file.path} has {data.record_count} messages")
                         snapshot.append_data_file(data)
                 for one in gone:
-                    snapshot.delete_data_file(one.data)
+                    snapshot.delete_data_file(one.data())
             self.iceberg = change.commit_transaction()
             self._keep()
             self._hint()
@@ -260,6 +314,10 @@ class SpaceTable:
         except StreamleaseError as error:  # what it would say is true of an older snapshot
             log.warning("%s", error)
 
+    def _files_of(self, manifest: ManifestFile) -> list[TableFile]:
+        entries = manifest.fetch_manifest_entry(self.iceberg.io, discard_deleted=True)
+        return [self._file(entry.data_file) for entry in entries]
+
     def _file(self, data: DataFile) -> TableFile:
         from pyiceberg.conversions import from_bytes
 
@@ -281,7 +339,7 @@ class SpaceTable:
         since, until = bounds("append_timestamp")
         if stream != other or last - first + 1 != data.record_count:
             raise _foreign(self.uri, data.file_path)
-        return TableFile(data.file_path, stream, first, last + 1, data.file_size_in_bytes, since, until, data)
+        return TableFile(data.file_path, stream, first, last + 1, data.file_size_in_bytes, since, until)
 
 
 def _plain(file: TableFile) -> ArchivedFile:

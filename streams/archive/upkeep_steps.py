@@ -146,8 +146,9 @@ def sweep(
     swept = 0
     for folder in ("data", "metadata"):
         for path, written in listed(f"{table.uri}/{folder}").items():
-            if path not in named and written and now - written > grace and remove(path):
-                swept += 1
+            if path not in named and written and now - written > grace:
+                with archiver.resting():
+                    swept += remove(path)
     return swept
 
 

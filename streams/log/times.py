@@ -10,8 +10,10 @@ The search is a generator without I/O: it yields commands and is sent their repl
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -43,6 +45,7 @@ from streamlease.streams.redis.connection import (
     ask,
     beside,
     refusal,
+    run_blocking,
 )
 from streamlease.streams.redis.scripts import load_script, run_many
 
@@ -53,6 +56,9 @@ MICROSECOND = timedelta(microseconds=1)
 
 PAGE = 500
 """Places that are asked about in one round trip."""
+
+SEARCHES_AT_ONCE = 16
+"""Streams in whose files a moment is looked for at the same time."""
 
 _WAITING = load_script("streamlease.streams.log", "waiting")
 
@@ -187,9 +193,27 @@ async def offsets_after(redis: Redis, moments: Mapping[StreamId, int]) -> dict[S
         except StopIteration as found:
             offsets: dict[StreamId, int] = found.value
             break
-    for stream in sorted(archived):
-        offsets[stream] = await _after_in_files(redis, stream, moments[stream])
-    return offsets
+    return offsets | await _all_after_in_files(redis, {one: moments[one] for one in sorted(archived)})
+
+
+async def _all_after_in_files(redis: Redis, moments: Mapping[StreamId, int]) -> dict[StreamId, int]:
+    """`_after_in_files` of many streams, some at once: in a bucket one search takes several requests."""
+    if isinstance(redis, AsyncRedis):
+        limit = asyncio.Semaphore(SEARCHES_AT_ONCE)
+
+        async def one(stream: StreamId) -> int:
+            async with limit:
+                return await _after_in_files(redis, stream, moments[stream])
+
+        return dict(zip(moments, await asyncio.gather(*map(one, moments)), strict=True))
+    if not moments:
+        return {}
+    with ThreadPoolExecutor(min(len(moments), SEARCHES_AT_ONCE)) as threads:
+        searches = [
+            threads.submit(run_blocking, _after_in_files(redis, stream, moment))
+            for stream, moment in moments.items()
+        ]
+        return {stream: search.result() for stream, search in zip(moments, searches, strict=True)}
 
 
 async def _after_in_files(redis: Redis, stream: StreamId, moment: int) -> int:
@@ -197,7 +221,7 @@ async def _after_in_files(redis: Redis, stream: StreamId, moment: int) -> int:
     position = 0
     lost: Lost | None = None
     while True:
-        files = parse_files(stream, await ask(redis, files_commands(stream, position)))
+        files = parse_files(stream, await ask(redis, files_commands(stream, position, PAGE)))
         if files.exists is None or moment < files.retired_at:
             oldest = position if files.exists is None else files.exists
             raise HistoryTruncated(str(stream), EPOCH + moment * MICROSECOND, oldest)

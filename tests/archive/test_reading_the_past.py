@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -17,9 +18,11 @@ from streamlease.streams.archive.files import file_reading, places
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.archive.upkeep_steps import merge, retire, tidy
 from streamlease.streams.entries.message_rows import ALL_COLUMNS
+from streamlease.streams.log import times
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.segments import read_range
-from streamlease.streams.redis.connection import BlockingRedis
+from streamlease.streams.log.times import microseconds
+from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 from streamlease.streams.spaces.definitions import Space
 from tests.archive.helpers import archive, archiver, in_table, move, publish, rows, same, space_of, trim_all
 
@@ -200,3 +203,29 @@ async def test_an_archive_that_is_not_there_is_not_lost(
         await AsyncLog(client.redis).read(stream, 0)
     move(f"{uri}-unmounted", uri)
     assert sum(batch.num_rows for batch in await AsyncLog(client.redis).read(stream, 0)) > 0
+
+
+async def test_a_moment_is_looked_for_in_the_files_of_many_streams_at_once(
+    client: Client, blocking: BlockingRedis, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = await past(client, blocking, uri, streams=4)
+    search, together = times.first_behind, threading.Barrier(4)
+
+    def waits(*about: Any) -> int:
+        together.wait(60)  # for all the others
+        return search(*about)
+
+    monkeypatch.setattr(times, "first_behind", waits)
+    tables = await rows(client, space)
+    moments = {
+        stream: microseconds(table["append_timestamp"][10].as_py()) for stream, table in tables.items()
+    }
+    found = await times.offsets_after(client.redis, moments)
+    assert all(
+        tables[one]["append_timestamp"][found[one] - 1].value == moment for one, moment in moments.items()
+    )
+    again = await asyncio.to_thread(run_blocking, times.offsets_after(blocking, moments))
+    assert again == found
+    monkeypatch.setattr(times, "SEARCHES_AT_ONCE", 1)
+    monkeypatch.setattr(times, "first_behind", search)
+    assert await times.offsets_after(client.redis, moments) == found

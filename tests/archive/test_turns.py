@@ -11,15 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import ManifestFile
 
 from streamlease.agent.client import Client
 from streamlease.hosts import archiving
 from streamlease.hosts.archiving import ArchiveUpkeep
 from streamlease.protocol.errors import Fenced
-from streamlease.streams.archive import archive_turns, stream_pieces
+from streamlease.streams.archive import archive_turns, iceberg_table, stream_pieces
 from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.archive.files import places
 from streamlease.streams.archive.files.index import ArchivedFile
+from streamlease.streams.archive.iceberg_table import Manifests, SpaceTable
 from streamlease.streams.archive.many_writers import WritePieces, fitting, run_in_pieces
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.archive.stream_pieces import Halt, StreamPiece, files_of
@@ -172,3 +174,28 @@ async def test_each_step_rests_and_one_that_is_stopped_leaves_nothing(
     rests.clear()
     worked = Archiver(blocking, space, ArchiveSettings.of(uri), rest=rests.append).run()
     assert (worked.messages, len(rests)) == (100, 4), "a look, two files, a commit"
+
+
+async def test_what_a_manifest_says_is_read_once(
+    client: Client, blocking: BlockingRedis, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = await space_of(client, uri)
+    fetch, fetched = ManifestFile.fetch_manifest_entry, []
+
+    def counted(manifest: ManifestFile, *about: Any, **more: Any) -> Any:
+        fetched.append(manifest.manifest_path)
+        return fetch(manifest, *about, **more)
+
+    manifests = Manifests()
+    assert space.archive is not None
+    for first in (0, 100, 200):
+        await publish(client, first, 100)
+        Archiver(blocking, space, space.archive, manifests=manifests).run()
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", counted)
+    for _ in range(3):
+        files = SpaceTable.open(blocking, space, space.archive, manifests).files()
+        assert sum(map(len, files.values())) == 6
+    assert len(fetched) == len({*fetched}) <= 1, "only what the newest commit has made"
+    monkeypatch.setattr(iceberg_table, "MOST_KNOWN", 2)
+    files = SpaceTable.open(blocking, space, space.archive, Manifests()).files()
+    assert sum(map(len, files.values())) == 6, "also if not all of them are kept in mind"

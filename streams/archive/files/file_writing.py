@@ -10,7 +10,6 @@ offsets of its messages one behind the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -140,7 +139,7 @@ def _pieces(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     return [batch] if rows <= step else [batch.slice(begin, step) for begin in range(0, rows, step)]
 
 
-def prove(file: ArchivedFile, stream: str, written: FileSum, rest: Callable[[], None] = lambda: None) -> None:
+def prove(file: ArchivedFile, stream: str, written: FileSum) -> None:
     """Read a file again as a whole.
 
     Raises:
@@ -153,7 +152,6 @@ def prove(file: ArchivedFile, stream: str, written: FileSum, rest: Callable[[], 
                     f"the store has lost part of the file {file.path}, of {written.size} bytes: "
                     f"it is written anew"
                 )
-            rest()
             OpenFile(file, stream).check_offsets()
     except FileNotFoundError:
         raise ArchiveUnavailable(
