@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from tests.admin.command import Command
 
@@ -75,6 +76,26 @@ def test_deleting_a_space_leaves_its_files_unless_told(command: Command, uri: st
     command.ok("archive", "run", "flights")
     command.ok("space", "delete", "flights", "--with-archive", "--yes")
     assert not Path(f"{uri}-2").exists()
+
+
+def test_the_table_may_be_in_a_catalog_of_ones_own(command: Command, uri: str, tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/shared.db"
+    made(command, uri, "--archive-catalog", address)
+    publish(command, 0, 10)
+    run = command.ok("archive", "run", "flights", "--json").document
+    assert run["messages"] == 10
+    catalog = load_catalog("streamlease", uri=address)
+    assert catalog.load_table("streamlease.flights").scan().to_arrow().num_rows == 10
+    assert not Path(uri, "catalog.db").exists()
+    command.ok("space", "delete", "flights", "--with-archive", "--yes")
+    assert catalog.list_tables("streamlease") == []
+    assert not Path(uri).exists()
+    wrong = command(
+        "space", "create", "other", "--topics", "o/#", "--archive", uri, "--archive-catalog", "no://x"
+    )
+    if wrong.code == 0:
+        wrong = command("archive", "run", "other")
+    assert (wrong.code, len(wrong.err.splitlines())) in ((1, 1), (2, 1)), wrong
 
 
 def test_what_cannot_be_an_archive_is_refused_in_one_line(

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from streamlease.protocol.errors import ArchiveUnavailable, Lost
 from streamlease.streams.archive.files import file_writing, places
 from streamlease.streams.archive.files.file_reading import _OPENED, read_file
 from streamlease.streams.archive.recording import recorded
+from streamlease.streams.archive.redis_catalog import RedisCatalog
+from streamlease.streams.archive.removal import delete_with_archive
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import BlockingRedis, ask, run_blocking
 from tests.archive.helpers import all_of, archive, in_table, publish, rows, same, space_of, trim_all
@@ -85,6 +88,50 @@ async def test_what_redis_forgot_of_the_table_is_put_back(
     assert in_table(blocking, space) == all_of(whole)
 
 
+async def test_two_archivers_in_one_bucket_commit_each_message_once(
+    client: Client, blocking: BlockingRedis, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = await space_of(client, bucket)
+    await publish(client, 0, 100)
+    archive(blocking, space)
+    await publish(client, 100, 100)
+    whole = await rows(client, space)
+    point, raced = RedisCatalog._point, []
+
+    def race(catalog: RedisCatalog, seen: str, new: str) -> bool:
+        """The other one is faster, between what this one has seen and where it points."""
+        if not raced:
+            raced.append(0)
+            raced.append(archive(blocking, space).messages)
+        pointed = point(catalog, seen, new)
+        raced.append(pointed)
+        return pointed
+
+    monkeypatch.setattr(RedisCatalog, "_point", race)
+    assert archive(blocking, space).messages == 0
+    assert raced == [0, True, 100, False]
+    assert in_table(blocking, space) == all_of(whole)
+    named = {file.path for one in recorded(blocking, space.streams()).values() for file in one.files}
+    assert set(places.listed(f"{bucket}/data")) == named
+    await trim_all(client, space)
+    assert same(whole, await rows(client, space))
+
+
+async def test_the_end_of_a_bucket_leaves_nothing_in_it(
+    client: Client, blocking: BlockingRedis, bucket: str
+) -> None:
+    space = await space_of(client, bucket)
+    await publish(client, 0, 100)
+    archive(blocking, space)
+    assert len(places.listed(bucket)) > 4
+    delete_with_archive(blocking, "flights")
+    assert places.listed(bucket) == {}
+    again = await space_of(client, bucket)
+    await publish(client, 0, 100)
+    assert archive(blocking, again).messages == 100
+    assert in_table(blocking, again) == all_of(await rows(client, again))
+
+
 async def test_a_store_that_stops_while_it_is_read_has_lost_nothing(
     client: Client, blocking: BlockingRedis, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +161,37 @@ async def test_a_store_that_stops_while_it_is_read_has_lost_nothing(
         assert same(whole, await rows(client, space))
     finally:
         server.stop()
+
+
+async def test_wrong_credentials_are_told_in_one_line(
+    client: Client, bucket: str, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _looked_at(endpoint):
+        for name, value in (("AWS_ACCESS_KEY_ID", "nobody"), ("AWS_SECRET_ACCESS_KEY", "guessed")):
+            monkeypatch.setenv(name, value)
+            places._files.cache_clear()
+            with pytest.raises(ArchiveUnavailable, match="cannot be written") as caught:
+                await space_of(client, bucket)
+            told = str(caught.value)
+            assert "ACCESS_DENIED" in told or "INVALID_ACCESS_KEY_ID" in told or "403" in told, told
+            assert "\n" not in told and "guessed" not in told
+    assert (await client.spaces.look()).listed == []
+
+
+@contextmanager
+def _looked_at(endpoint: str) -> Iterator[None]:
+    """Let the server look at credentials from now on, and no more at the end."""
+
+    def post(data: bytes) -> None:
+        plain = {"Content-Type": "text/plain"}
+        request = urllib.request.Request(f"{endpoint}/moto-api/reset-auth", data, plain, method="POST")
+        urllib.request.urlopen(request, timeout=30).close()
+
+    post(b"0")
+    try:
+        yield
+    finally:
+        post(b"inf")
 
 
 async def test_no_bucket_and_no_store_are_told_in_one_line(
