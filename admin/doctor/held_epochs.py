@@ -6,7 +6,7 @@ And those whose streams are open to programs that know no epochs, because an old
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamlease.admin.doctor.findings import Finding, Level, some
 from streamlease.admin.facts.fact_tables import frontier_text
@@ -50,7 +50,7 @@ async def epochs(client: Client, stuck_after: float) -> Finding:
             kept = one is not None and before is not None and one.boundary > before.boundary
             seen[space] = one.model_copy(update={"behind": False}) if one is not None and kept else one
     found = [
-        told
+        (f"space {told.space}: {told.why}", told.remedy)
         for space, one in seen.items()
         if one is not None and (told := held_back(one, stuck_after, space.epochs_timeout_ms / 1000))
     ]
@@ -73,7 +73,17 @@ async def epochs(client: Client, stuck_after: float) -> Finding:
     return Finding("epochs", Level.WARN, some(texts, "; "), some(dict.fromkeys(remedies), "; "))
 
 
-def held_back(seen: SpaceEpochs, stuck_after: float, timeout: float) -> tuple[str, str] | None:
+class HeldEpochs(NamedTuple):
+    """A space whose epochs do not complete."""
+
+    space: str
+    why: str
+    remedy: str
+    publisher: str | None
+    """Who holds them back; None: there is no keeper."""
+
+
+def held_back(seen: SpaceEpochs, stuck_after: float, timeout: float) -> HeldEpochs | None:
     """What holds the epochs of a space up, and the remedy; None: nothing that anybody waits for. Pure.
 
     A publisher that is alone and takes its time keeps nobody waiting but its own readers: that is no fault.
@@ -83,9 +93,11 @@ def held_back(seen: SpaceEpochs, stuck_after: float, timeout: float) -> tuple[st
         timeout: after so many seconds without a sign of life a publisher is lost.
     """
     if seen.behind:
-        return (
-            f"space {seen.space}: what its publishers gave up is not completed, for it has no keeper",
+        return HeldEpochs(
+            seen.space,
+            "what its publishers gave up is not completed, for it has no keeper",
             "run a leader host: streamlease serve; if one runs, its log says why",
+            None,
         )
     if seen.frontier_seconds is None or seen.frontier_seconds <= stuck_after:
         return None
@@ -97,10 +109,12 @@ def held_back(seen: SpaceEpochs, stuck_after: float, timeout: float) -> tuple[st
     named = late if waiting else silent
     shown = some(f"{one.name}{_where(one, timeout)}" for one in named)
     wait = f", and {counted(waiting, 'publisher waits', 'publishers wait')} for that" if waiting else ""
-    return (
-        f"space {seen.space}: the frontier has stood at {frontier_text(seen.lower)} for "
-        f"{seen.frontier_seconds:.0f} s, held by {shown}{wait}",
+    return HeldEpochs(
+        seen.space,
+        f"the frontier has stood at {frontier_text(seen.lower)} for {seen.frontier_seconds:.0f} s, "
+        f"held by {shown}{wait}",
         f"let it advance or end, or give it up: streamlease epochs abort {seen.space} {named[0].name}",
+        named[0].name,
     )
 
 

@@ -65,6 +65,7 @@ STATIC = Path(__file__).parent / "static"
 LONGEST_BODY = 2 * 1024 * 1024
 LOOKS: dict[str, Callable[[Client, Mapping[str, str]], Awaitable[dict[str, Any]]]] = {
     "space": looks.space,
+    "archive": looks.archive,
     "topics": looks.topics,
     "messages": looks.messages,
     "message": looks.message,

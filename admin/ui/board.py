@@ -22,6 +22,7 @@ from streamlease.admin.ui.board_rows import DamagedOnPage, Overview, ProcessOnPa
 from streamlease.admin.ui.group_board import GroupBoard
 from streamlease.admin.ui.message_rates import MessageRates
 from streamlease.admin.ui.shown_processes import read_processes
+from streamlease.admin.ui.slow_facts import HostChanges, SlowFacts, SlowLooks
 from streamlease.leader.journals import PAGE, JournalFollower, JournalNews
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
@@ -98,6 +99,8 @@ class Board:
         self._never_led: dict[str, dict[str, int]] = {}
         """The groups that no leader has begun yet, and where each of their streams would begin."""
         self._processes: list[ProcessOnPage] = []
+        self._slow_looks, self._slow_facts = SlowLooks(client), SlowFacts()
+        self._changes = HostChanges()
 
     async def run(self) -> None:
         """Look once, so that the first who comes need not wait, and then while somebody wants to see it."""
@@ -207,7 +210,7 @@ class Board:
             begins = self._never_led.get(str(group.subscription))
             group.take(news.get(identity, JournalNews()), followed[identity].state, ends, now, begins)
         if slowly:
-            await self._look_slowly()
+            await self._look_slowly(spaces)
             ended = time.monotonic()
             self._slow_at = ended + max(SLOW_SECONDS, SLOW_REST * (ended - began))
         self._summarize(spaces, leaders)
@@ -229,7 +232,15 @@ class Board:
             spaces=shown,
             groups=rows,
             processes=self._processes,
-            concerns=concerns(rows, shown, alive, now),
+            concerns=concerns(
+                rows,
+                shown,
+                alive,
+                now,
+                self._slow_facts,
+                client_led=self._changes.led_by_clients(rows, alive, now),
+                gone=self._changes.gone(alive, now),
+            ),
             damaged=[DamagedOnPage(what=what, why=reason) for what, reason in damaged.items()],
         )
 
@@ -284,10 +295,19 @@ class Board:
             str(one.subscription): {str(stream): need for stream, need in one.needs.items()} for one in found
         }
 
-    async def _look_slowly(self) -> None:
-        """Which processes there are, as far as this user of Redis may see, and since when messages wait."""
+    async def _look_slowly(self, spaces: Sequence[Space]) -> None:
+        """What costs more: processes, since when messages wait, and what only the attention list tells.
+
+        What this user of Redis may not see is left out.
+        """
         processes, _ = await attempt(read_processes(self._client))
         self._processes = processes or []
+        letters = {
+            one.subscription: one.summary.dead_letters
+            for one in self.groups.values()
+            if one.summary is not None and one.summary.dead_letters
+        }
+        self._slow_facts = await self._slow_looks.read(spaces, letters)
         behind = {
             name: [(StreamId.parse(row.stream), row.committed) for row in group.rows.values() if row.lag]
             for name, group in self.groups.items()

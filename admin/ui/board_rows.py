@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from pydantic import Field
+
 from streamlease.admin.facts.hosts import Host, Server
 from streamlease.admin.facts.rows import Count, FactRow, Seconds
 from streamlease.admin.facts.spaces import SpaceRow
@@ -93,9 +95,13 @@ class Concern(FactRow):
     subscription: str | None = None
     space: str | None = None
     host: str | None = None
-    act: str | None = None
-    """What the button beside it does: the name of an act of the console, or null."""
-    stream: str | None = None
+    query: str | None = None
+    acts: list[str] = Field(default_factory=list)
+    """What the buttons beside it do: names of acts of the console."""
+    about: dict[str, str] = Field(default_factory=dict)
+    """Fields of those acts that are known, such as the stream."""
+    tab: str | None = None
+    """The part of the page of its group, or space, that shows more."""
 
 
 class Overview(FactRow):

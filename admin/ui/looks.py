@@ -21,11 +21,16 @@ from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.plain_values import iso, plain
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.streams.archive.catalogs import table_name
+from streamlease.streams.archive.recording import read_recorded
 from streamlease.streams.entries.delivered import Message, to_messages
+from streamlease.streams.log.keys import stream_files
 from streamlease.streams.log.log import AsyncLog
+from streamlease.streams.log.times import PAGE
+from streamlease.streams.redis.connection import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from streamlease.agent.client import Client
 
@@ -33,6 +38,7 @@ SHOWN_BYTES = 2000
 """So much of a payload stands in a list; one message is shown whole."""
 
 MOST_ROWS = 2000
+MOST_FILES, SHOWN_FILES = 20_000, 300
 MOST_LIMIT = 500
 
 
@@ -45,6 +51,65 @@ async def space(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:
     if seen.epochs:
         shown = await SpaceEpochs.read(client.redis, await client.spaces.get(seen.name))
         found["frontiers"] = shown.as_json()
+    return found
+
+
+async def archive(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:
+    """What of a space is in its archive, by stream, and the newest files."""
+    space = await client.spaces.get(wanted.get("space", ""))
+    if space.archive is None:
+        raise InvalidInput(f"space {space.name} has no archive: give it one with 'streamlease space alter'")
+    streams = space.streams()
+    counts = dict(zip(streams, await _counts(client, streams), strict=True))
+    # Of so many files that they cannot be looked at, it tells how many there are.
+    known = await read_recorded(client.redis, streams, with_files=sum(counts.values()) <= MOST_FILES)
+    rows: list[dict[str, Any]] = [
+        {
+            "stream": str(stream),
+            "first": one.exists,
+            "archived": one.archived,
+            "memory": one.state.memory.first,
+            "next": one.state.next,
+            "files": counts[stream],
+            "bytes": sum(file.size for file in one.files) if one.files or not counts[stream] else None,
+            "since_us": one.files[0].since if one.files else None,
+            "until_us": one.files[-1].until if one.files else None,
+        }
+        for stream, one in known.items()
+    ]
+    files = [(file.until, str(stream), file) for stream, one in known.items() for file in one.files]
+    files.sort(reverse=True, key=lambda one: one[:2])
+    return {
+        "space": space.name,
+        "uri": space.archive.uri,
+        "table": table_name(space.name),
+        "streams": rows[-MOST_ROWS:],
+        "streams_in_all": len(rows),
+        "files": [
+            {
+                "path": file.path,
+                "stream": stream,
+                "first": file.first,
+                "next": file.next,
+                "bytes": file.size,
+                "since_us": file.since,
+                "until_us": file.until,
+            }
+            for _, stream, file in files[:SHOWN_FILES]
+        ],
+        "files_in_all": sum(counts.values()),
+        "bytes": None if any(row["bytes"] is None for row in rows) else sum(row["bytes"] for row in rows),
+        "archived": sum(max(0, row["archived"] - row["first"]) for row in rows),
+        "waiting": sum(max(0, row["next"] - row["archived"]) for row in rows),
+    }
+
+
+async def _counts(client: Client, streams: Sequence[StreamId]) -> list[int]:
+    """How many files each stream has."""
+    found: list[int] = []
+    for begin in range(0, len(streams), PAGE):
+        page = streams[begin : begin + PAGE]
+        found += await ask(client.redis, [("ZCARD", stream_files(stream)) for stream in page])
     return found
 
 
@@ -174,7 +239,7 @@ async def letters(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:
     declaration = await declared(client, shared)
     found = await DeadLetters(client.redis).of(shared, declaration.options)
     found.sort(key=lambda one: -one.message.append_timestamp_us)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "place": one.place,
             "topic": one.facts.get("topic"),

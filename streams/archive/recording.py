@@ -18,7 +18,7 @@ from streamlease.streams.archive.files.index import ArchivedFile, in_order, pars
 from streamlease.streams.log.archived import files_commands, parse_files
 from streamlease.streams.log.keys import stream_files, stream_meta
 from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
-from streamlease.streams.redis.connection import BlockingRedis, Command, ask, refusal, run_blocking
+from streamlease.streams.redis.connection import BlockingRedis, Command, Redis, ask, refusal, run_blocking
 from streamlease.streams.redis.scripts import load_script, run_many
 
 PAGE = 64
@@ -69,6 +69,13 @@ class FileChange(NamedTuple):
 def recorded(
     redis: BlockingRedis, streams: Iterable[StreamId], *, with_files: bool = True
 ) -> dict[StreamId, Recorded]:
+    """`read_recorded`, blocking."""
+    return run_blocking(read_recorded(redis, streams, with_files=with_files))
+
+
+async def read_recorded(
+    redis: Redis, streams: Iterable[StreamId], *, with_files: bool = True
+) -> dict[StreamId, Recorded]:
     """What is recorded of `streams`; those that do not exist are left out.
 
     Args:
@@ -86,7 +93,7 @@ def recorded(
             commands.append(("HGET", stream_meta(stream), "archive_term"))
             most = (-1 if with_files else 0,)
             commands.append(("ZRANGEBYSCORE", stream_files(stream), "-inf", "+inf", "LIMIT", 0, *most))
-        replies = run_blocking(ask(redis, commands))
+        replies = await ask(redis, commands)
         for place, stream in enumerate(page):
             meta, more, term, lines = replies[4 * place : 4 * place + 4]
             state = parse_meta(stream, meta)

@@ -91,7 +91,10 @@ def test_what_holds_a_space_up_is_said_with_its_remedy(case: Case) -> None:
         lost=0,
         publishers=[*case.publishers],
     )
-    assert held_back(seen, 60.0, 30.0) == case.said
+    found = held_back(seen, 60.0, 30.0)
+    assert (None if found is None else (f"space {found.space}: {found.why}", found.remedy)) == case.said
+    if found is not None:
+        assert (found.publisher is None) == case.behind
     assert len(CASES) == 8
 
 

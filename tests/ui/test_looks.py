@@ -6,6 +6,8 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -33,6 +35,8 @@ from streamlease.queries import store
 from streamlease.queries.core.record import QueryRecord, QueryStage
 from streamlease.queries.store import Write
 from streamlease.registry.dead_letters import DeadLetters, Poisoned
+from streamlease.streams.redis.connection import connect_blocking
+from tests.archive.helpers import archive, publish, space_of, trim_all
 from tests.catalog.waiting import eventually
 
 QUERY = "00000000000000ab"
@@ -127,6 +131,30 @@ async def test_dead_letters_are_shown_and_replayed_once(client: Client) -> None:
     assert (await looks.letters(client, wanted))["letters"][0]["replayed"]["by"] == "ana@127.0.0.1"
     with pytest.raises(InvalidInput, match="is no dead letter"):
         await act(client, act="replay", subscription=str(SHARED), places=["calls.0.0@9"])
+
+
+async def test_an_archive_shows_floors_files_and_what_is_not_archived_yet(
+    client: Client, embedded_redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = await space_of(client, str(tmp_path / "archive"), streams=2)
+    with closing(connect_blocking(embedded_redis_url)) as blocking:
+        await publish(client, 0, 100)
+        await asyncio.to_thread(archive, blocking, space)
+    await trim_all(client, space)
+    await publish(client, 100, 50)
+    seen = await looks.archive(client, {"space": "flights"})
+    assert (seen["archived"], seen["waiting"], seen["files_in_all"]) == (100, 50, 2)
+    assert sum(row["bytes"] for row in seen["streams"]) == sum(row["bytes"] for row in seen["files"]) > 0
+    for row in seen["streams"]:
+        assert 0 == row["first"] < row["memory"] <= row["archived"] < row["next"]
+        (file,) = [one for one in seen["files"] if one["stream"] == row["stream"]]
+        assert (file["first"], file["next"]) == (0, row["archived"])
+        assert file["since_us"] == row["since_us"] < row["until_us"]
+    monkeypatch.setattr(looks, "MOST_FILES", 1)
+    seen = await looks.archive(client, {"space": "flights"})
+    assert (seen["files"], seen["bytes"], seen["files_in_all"], seen["archived"]) == ([], None, 2, 100)
+    with pytest.raises(InvalidInput, match="space calls has no archive"):
+        await looks.archive(client, {"space": "calls"})
 
 
 async def test_what_stopped_a_stream_is_tried_anew_or_becomes_a_dead_letter_after_a_look(

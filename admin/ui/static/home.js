@@ -27,6 +27,11 @@ export function Home() {
     <${Flow} seen=${seen} groups=${groups} spaces=${spaces} />`;
 }
 
+const MORE = { why: "why streams wait", letters: "dead letters", streams: "its streams", epochs: "its epochs" };
+const placeOf = (one) => one.subscription ? groupLink(one.subscription) : one.space ? spaceLink(one.space) : one.host ? html`<a href=${to("hosts")}>${one.host}</a>` : one.query ? html`<a href=${to("query", one.query)}>query</a>` : "";
+// What the act is about, but for a stream, which its dialog shows as a field.
+const fixedOf = ({ subscription, about: { stream, ...known } }) => subscription ? { subscription, ...known } : known;
+
 function Attention({ concerns }) {
   const [all, setAll] = useState(false);
   const shown = all ? concerns : concerns.slice(0, 6);
@@ -34,9 +39,9 @@ function Attention({ concerns }) {
     ${concerns.length === 0 ? html`<p class="fine" id="attention"><${State} word="held">Nothing: every group is led, and keeps up.</${State}></p>` : html`
     <ul class="attention" id="attention">${shown.map((one) => html`<li class=${one.level}>
       <${State} word=${one.level}>${one.level === "bad" ? "act" : "look"}</${State}>
-      <span class="what">${one.subscription ? groupLink(one.subscription) : one.space ? spaceLink(one.space) : one.host ? html`<a href=${to("hosts")}>${one.host}</a>` : ""} <span>${one.text}</span></span>
-      ${one.act ? html`<${ActButton} small name=${one.act} about=${one.subscription ?? one.host} fixed=${one.subscription ? { subscription: one.subscription } : { host: one.host }} start=${{ stream: one.stream }} />` : ""}
-      ${one.act === "retry" ? html`<${ActButton} small name="dead_letter" about=${one.subscription} fixed=${{ subscription: one.subscription }} start=${{ stream: one.stream }} />` : ""}
+      <span class="what">${placeOf(one)} <span>${one.text}</span></span>
+      <span class="helps">${one.tab ? html`<a href=${one.subscription ? to("group", one.subscription, { tab: one.tab }) : to("space", one.space, { tab: one.tab })}>${MORE[one.tab]}</a>` : ""}
+      ${one.acts.map((name) => html`<${ActButton} small name=${name} about=${one.about.publisher ?? one.about.host ?? one.about.subscription ?? one.subscription} fixed=${fixedOf(one)} start=${one.about} />`)}</span>
     </li>`)}</ul>
     ${concerns.length > 6 ? html`<button type="button" class="small" onClick=${() => setAll(!all)}>${all ? "Show fewer" : `Show all ${concerns.length}`}</button>` : ""}`}`;
 }

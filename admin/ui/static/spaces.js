@@ -34,10 +34,11 @@ export function Space({ arg, query }) {
   if (row === undefined) return html`<h1>${arg}</h1><p class="facts">There is no such space.</p>`;
   const tabs = [["whole", "Overview"], ["messages", "Messages"], ["topics", "Topics"], ["streams", "Streams", number(row.streams)]];
   if (row.epochs > 0) tabs.push(["epochs", "Epochs"]);
+  if (row.archive) tabs.push(["archive", "Archive"]);
   return html`<div class="head"><h1>${arg} ${row.ended ? html`<${State} word="ended" />` : ""}</h1><${ActButton} name="publish" about=${`into space ${arg}`} start=${{ topic: query.topic ?? row.topics[0].replace(/[/]?#$/, "") }} label="Publish" /></div>
     <p class="facts">${row.topics.join(" ")}</p>
     <${Tabs} now=${tab} link=${(name) => to("space", arg, { tab: name === "whole" ? "" : name })} tabs=${tabs} />
-    ${tab === "messages" ? html`<${Messages} space=${row} query=${query} />` : tab === "topics" ? html`<${Topics} name=${arg} query=${query} />` : html`<${Details} row=${row} tab=${tab} />`}`;
+    ${tab === "messages" ? html`<${Messages} space=${row} query=${query} />` : tab === "topics" ? html`<${Topics} name=${arg} query=${query} />` : tab === "archive" ? html`<${Archive} name=${arg} />` : html`<${Details} row=${row} tab=${tab} />`}`;
 }
 
 function Details({ row, tab }) {
@@ -74,7 +75,7 @@ function Whole({ row, seen }) {
       ${row.epochs > 0 ? html`<div><dt>Epochs</dt><dd>${plural(row.epochs, "dimension")}; a publisher is lost after ${duration(row.epochs_timeout_ms)}: ${row.epochs_on_loss}</dd></div>` : ""}
       ${row.collection ? html`<div><dt>Collection</dt><dd>its messages are changes of a multiset</dd></div>` : ""}
       ${row.schema ? html`<div><dt>Columns</dt><dd>${row.schema.columns.map((one) => html`<span class="block"><code>${one.name}</code> ${one.type}${one.nullable ? "" : ", never null"}</span>`)}</dd></div>` : ""}
-      ${row.archive ? html`<div><dt>Archive</dt><dd>${row.archive.uri}${row.archive.keep_ms === null ? "" : `; ${duration(row.archive.keep_ms)} stay in memory`}${row.archive.keep_bytes === null ? "" : `; ${bytes(row.archive.keep_bytes)} stay in memory`}</dd></div>` : ""}
+      ${row.archive ? html`<div><dt>Archive</dt><dd><a href=${to("space", row.name, { tab: "archive" })}>${row.archive.uri}</a>${row.archive.keep_ms === null ? "" : `; ${duration(row.archive.keep_ms)} stay in memory`}${row.archive.keep_bytes === null ? "" : `; ${bytes(row.archive.keep_bytes)} stay in memory`}</dd></div>` : ""}
     </dl>
   </div>
   ${seen === null ? "" : html`<h2>Groups that read it</h2><${Table} label="Groups that read it" columns=${columns} rows=${seen.groups} keyOf=${(one) => one.subscription} empty="No group reads it." sort=${2} down />`}`;
@@ -95,6 +96,44 @@ function Streams({ seen, again }) {
   ];
   return html`<div class="head"><h2>Streams</h2>${field("Filter streams")}${again}${seen.streams_in_all > seen.streams.length ? html`<span class="more">the newest ${number(seen.streams.length)} of ${number(seen.streams_in_all)}</span>` : ""}</div>
     <${Table} label="Streams" columns=${columns} rows=${rows} keyOf=${(row) => row.stream} empty="No stream matches." sort=${0} />`;
+}
+
+const share = (part, whole) => whole > 0 ? `${Math.floor(100 * part / whole)} %` : "–";
+const micros = (value) => value === null ? "–" : moment(value / 1000);
+
+function Archive({ name }) {
+  const said = useAnswer((signal) => get("/api/look/archive", { space: name }, signal), [name]);
+  const [wanted, field] = useFilter();
+  const seen = said.answer;
+  if (seen === null) return html`<${Waiting} of=${said} />`;
+  const streams = [
+    { title: "Stream", value: (row) => row.stream, show: (row) => html`<a href=${to("space", name, { tab: "messages", stream: row.stream })}>${row.stream}</a>`, grow: true },
+    { title: "In files from", n: true, value: (row) => row.first, show: (row) => row.files > 0 ? number(row.first) : "–" },
+    { title: "In files up to", n: true, value: (row) => row.archived, show: (row) => number(row.archived) },
+    { title: "In memory from", n: true, value: (row) => row.memory, show: (row) => number(row.memory) },
+    { title: "Next", n: true, value: (row) => row.next, show: (row) => number(row.next) },
+    { title: "Not archived yet", n: true, value: (row) => row.next - row.archived, show: (row) => number(row.next - row.archived) },
+    { title: "Archived", n: true, value: (row) => row.next > 0 ? row.archived / row.next : null, show: (row) => share(row.archived, row.next) },
+    { title: "Files", n: true, value: (row) => row.files, show: (row) => number(row.files) },
+    { title: "Size", n: true, value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
+    { title: "Oldest message", value: (row) => row.since_us, show: (row) => micros(row.since_us) },
+    { title: "Newest archived", value: (row) => row.until_us, show: (row) => micros(row.until_us) },
+  ];
+  const files = [
+    { title: "Newest message", value: (row) => row.until_us, show: (row) => micros(row.until_us) },
+    { title: "Stream", value: (row) => row.stream, show: (row) => html`<a href=${to("space", name, { tab: "messages", stream: row.stream, at: String(row.first), order: "oldest" })}>${row.stream}</a>` },
+    { title: "From", n: true, value: (row) => row.first, show: (row) => number(row.first) },
+    { title: "Messages", n: true, value: (row) => row.next - row.first, show: (row) => number(row.next - row.first) },
+    { title: "Size", n: true, value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
+    { title: "File", value: (row) => row.path, show: (row) => html`<code>${row.path}</code>`, grow: true },
+  ];
+  const matches = (row) => `${row.stream} ${row.path ?? ""}`.toLowerCase().includes(wanted);
+  return html`<p class="facts">Table <code>${seen.table}</code> at ${seen.uri}</p>
+    <${Facts} items=${[["In files", short(seen.archived), " messages"], ["Not archived yet", short(seen.waiting), " messages"], ["Files", number(seen.files_in_all)], ["Size", bytes(seen.bytes)]]} />
+    <div class="head"><h2>Streams</h2>${field("Filter by stream or file")}<button type="button" class="small" onClick=${said.repeat} disabled=${said.busy}>Look again</button></div>
+    <${Table} id="archived-streams" label="Archived streams" columns=${streams} rows=${seen.streams.filter(matches)} keyOf=${(row) => row.stream} empty="No stream matches." sort=${5} down />
+    <h2>Newest files</h2>
+    <${Table} id="archived-files" label="Newest files of the archive" columns=${files} rows=${seen.files.filter(matches)} keyOf=${(row) => row.path} empty=${seen.files_in_all > seen.files.length ? `${number(seen.files_in_all)} files are too many to list them here.` : "There are no files yet."} sort=${0} down />`;
 }
 
 const frontier = (epochs) => epochs === null || epochs.length === 0 ? "–" : epochs.map((one) => one.length === 1 ? one[0] : `(${one.join(", ")})`).join(" ");
