@@ -13,7 +13,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from streamlease.admin.ui.logins import ConsoleRole
 from streamlease.admin.ui.page_acts import GroupAct, Name, OfAdmins, OfOperators, OnGroup, do_to_group
 from streamlease.protocol.errors import InvalidInput, InvalidOption
+from streamlease.protocol.nearest import nearest
+from streamlease.protocol.plurals import counted
 from streamlease.protocol.topics import SharedSubscription, check_topic
+from streamlease.registry import hosts
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -169,6 +172,11 @@ async def _replay(client: Client, wanted: _Replay, who: str) -> list[str]:
 
 
 async def _drain(client: Client, wanted: _DrainHost, who: str) -> list[str]:
+    known = [one.host for one in await hosts.alive(client.redis)]
+    if wanted.host not in known:
+        raise InvalidInput(
+            f"no leader host is called {ascii(wanted.host)[:80]}; {nearest(wanted.host, known)}"
+        )
     undo = wanted.act == "undrain_host"
     if wanted.dry_run:
         what = "takes leaders again" if undo else "hands its leaders to others, one by one, and takes none"
@@ -177,8 +185,7 @@ async def _drain(client: Client, wanted: _DrainHost, who: str) -> list[str]:
     if undo:
         return [f"{wanted.host} takes leaders again"]
     leaders = said["leaders"]
-    left = [f"{one} stays: nobody else can lead it" for one in said["not_moved"]]
-    return [f"{wanted.host} hands over {len(leaders)} groups", *[*leaders, *left][:200]]
+    return [f"{wanted.host} hands over {counted(len(leaders), 'group')}, one by one", *leaders[:200]]
 
 
 async def _abort(client: Client, wanted: _AbortPublisher) -> list[str]:
@@ -202,7 +209,8 @@ async def _terminate(client: Client, wanted: _Terminate, who: str) -> list[str]:
 
     record = (await store.read(client.redis, wanted.query)).record
     if wanted.dry_run:
-        return [f"{len(record.left)} workers of {record.name} get SIGTERM, and SIGKILL after their grace"]
+        told = f"SIGTERM goes to {counted(len(record.left), 'worker')} of {record.name}"
+        return [f"{told}, and SIGKILL after their grace"]
     stop = EndWanted(QueryOutcome.TERMINATED, f"{who} terminated it")
     record = await store.change(client.redis, wanted.query, stop, await store.redis_ms(client.redis))
     return [f"query {record.query} is {record.state.value}"]

@@ -36,6 +36,7 @@ from streamlease.protocol.acts import (
 )
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.group_options import OnPoison, check_options
+from streamlease.protocol.plurals import counted
 from streamlease.protocol.quantities import parse_duration
 from streamlease.protocol.topics import SharedSubscription
 
@@ -219,7 +220,7 @@ async def do_to_group(client: Client, wanted: GroupAct, who: str) -> list[str]:
             return ["the streams are granted again"]
         case _Drain():
             said = await answer(made(DrainBorrower, borrower=wanted.borrower))
-            return [f"{said['borrower']} gives up {len(said['streams'])} streams"]
+            return [f"{said['borrower']} gives up {counted(len(said['streams']), 'stream')}"]
         case _Undrain():
             said = await answer(made(UndrainBorrower, borrower=wanted.borrower))
             return [f"{said['borrower']} may have streams again"]
@@ -273,7 +274,8 @@ async def _reset(client: Client, shared: SharedSubscription, wanted: _Reset, who
     if moves:
         await client.act(shared, made(ResetProgress, offsets=moves), who=who, dry_run=wanted.dry_run)
     again, skipped = sum(row.again for row in rows), sum(row.skipped for row in rows)
-    head = f"{len(rows)} streams; {again} messages come again, {skipped} are skipped"
+    come = "comes" if again == 1 else "come"
+    head = f"{counted(len(rows), 'stream')}; {counted(again, 'message')} {come} again, {skipped} skipped"
     return [head, *_cut([_reset_line(row) for row in rows])]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
 
 from tests.admin.command import Command, Process, finish, lines_of
+from tests.ui.browsing import QUIET
 
 SUB = "$shared/demo/flights/#"
 QUOTED = "%24shared%2Fdemo%2Fflights%2F%23"
@@ -86,3 +90,33 @@ def token_file(tmp_path: Path) -> Path:
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
     return file
+
+
+def browser_program(*names: str) -> str:
+    """The path of an installed program: ``python3 run.py test`` installs both."""
+    found = next((path for name in names if (path := shutil.which(name)) is not None), None)
+    assert found is not None, f"none of {names} is installed: run 'python3 run.py test', or install chromium"
+    return found
+
+
+@pytest.fixture(scope="module")
+def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    for argument in (*QUIET, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(argument)
+    options.binary_location = browser_program("chromium", "google-chrome")
+    driver = webdriver.Chrome(options=options, service=Service(browser_program("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(shared_browser: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
+    shared_browser.get("about:blank")
+    shared_browser.get_log("browser")
+    shared_browser.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    yield shared_browser
+    said = shared_browser.get_log("browser")
+    shared_browser.get("about:blank")
+    # What the network refuses is part of the tests; an error of the script or of its policy never is.
+    assert [entry for entry in said if entry["source"] != "network"] == []

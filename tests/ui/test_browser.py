@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,95 +11,34 @@ from urllib.parse import quote
 import pytest
 import redis
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.by import By
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 
 from streamlease.leader.core.state.operated import Acted
 from streamlease.leader.core.state.outcomes import GroupPaused
-from streamlease.leader.core.state.records import Leased, StreamsAdded, TermStarted, encode_records
+from streamlease.leader.core.state.records import (
+    Failed,
+    HandedOver,
+    Leased,
+    Record,
+    StreamsAdded,
+    TermStarted,
+    encode_records,
+)
 from streamlease.registry import keys
 from streamlease.registry.hosts import HostInfo
 from tests.admin.command import Command, until
+from tests.conftest import MakeServer
+from tests.ui.browsing import PATIENCE, click, count, element, fill, sees, text_of
 from tests.ui.conftest import QUOTED, SUB, TOKEN, Site, consuming, serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
-
-PATIENCE = 60.0
-QUIET = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--window-size=1400,1100",
-)  # fmt: skip
-
-
-def browser_program(*names: str) -> str:
-    """The path of an installed program: ``python3 run.py test`` installs both."""
-    found = next((path for name in names if (path := shutil.which(name)) is not None), None)
-    assert found is not None, f"none of {names} is installed: run 'python3 run.py test', or install chromium"
-    return found
-
-
-@pytest.fixture(scope="module")
-def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    for argument in (*QUIET, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(argument)
-    options.binary_location = browser_program("chromium", "google-chrome")
-    driver = webdriver.Chrome(options=options, service=Service(browser_program("chromedriver")))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture
-def browser(shared_browser: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
-    shared_browser.get("about:blank")
-    shared_browser.get_log("browser")
-    shared_browser.execute_cdp_cmd("Network.clearBrowserCookies", {})
-    yield shared_browser
-    said = shared_browser.get_log("browser")
-    shared_browser.get("about:blank")
-    # What the network refuses is part of the tests; an error of the script or of its policy never is.
-    assert [entry for entry in said if entry["source"] != "network"] == []
-
-
-def text_of(browser: webdriver.Chrome, selector: str) -> str:
-    """The text that a user sees there; empty where there is nothing."""
-    return str(
-        browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
-    )
-
-
-def sees(browser: webdriver.Chrome, selector: str, *texts: str) -> None:
-    """Wait until all `texts` are shown there."""
-    until(lambda: all(text in text_of(browser, selector) for text in texts), PATIENCE)
-
-
-def click(browser: webdriver.Chrome, selector: str) -> None:
-    until(lambda: count(browser, selector) > 0, PATIENCE)
-    browser.execute_script("document.querySelector(arguments[0]).click()", selector)
-
-
-def count(browser: webdriver.Chrome, selector: str) -> int:
-    return int(browser.execute_script("return document.querySelectorAll(arguments[0]).length", selector))
-
-
-def fill(browser: webdriver.Chrome, selector: str, text: str) -> None:
-    """As if somebody had typed it there."""
-    until(lambda: count(browser, selector) > 0, PATIENCE)
-    browser.execute_script("document.querySelector(arguments[0]).value = arguments[1]", selector, text)
 
 
 def rows_of(site: Site) -> list[list[Any]]:
     """The rows of the group's streams."""
     found: list[list[Any]] = site.ask(f"/api/group?subscription={QUOTED}")[1]["rows"]
     return found
-
-
-def element(browser: webdriver.Chrome, selector: str) -> WebElement:
-    return browser.find_element(By.CSS_SELECTOR, selector)
 
 
 def test_the_page_follows_a_group_from_its_first_consumer_to_a_hand_over(
@@ -169,7 +106,7 @@ def test_a_reset_is_shown_first_and_a_deletion_must_be_typed(
         fill(browser, "#act [name=token]", TOKEN)
         fill(browser, "#act [name=to]", "earliest")
         click(browser, "[data-do=show]")
-        sees(browser, "#act .says", "4 streams; 2 messages come again, 0 are skipped", "from 2 to 0")
+        sees(browser, "#act .says", "4 streams; 2 messages come again, 0 skipped", "from 2 to 0")
         click(browser, "[data-do=close]")
         click(browser, "[data-act=delete]")
         until(lambda: count(browser, "#act [name=confirm]") == 1, PATIENCE)
@@ -291,21 +228,22 @@ def test_the_whole_at_a_glance_sorted_by_keyboard_and_the_catalog(
         sees(browser, "#catalog tbody", "flights.0.3", SUB)
         browser.get(f"{site.url}/#/group/{QUOTED}?tab=why")
         sees(browser, "#why", "flights.0.3", "granted")
-        unnamed = """return [...document.querySelectorAll("a, button, input, select, canvas, [role=img]")]
-            .filter((one) => !(one.textContent.trim() || one.getAttribute("aria-label") || one.labels?.length
-                || one.ariaHidden || one.closest("[role=img][aria-label]"))).map((one) => one.outerHTML)"""
-        assert browser.execute_script(unnamed) == [], "a screen reader has a name for each"
+        judge = (Path(__file__).parent / "judge.js").read_text()
+        assert browser.execute_script(f"{judge} return judge()") == []
 
 
 def test_nobody_sees_anything_without_a_login_and_the_other_server_is_one_click_away(
-    command: Command, browser: webdriver.Chrome, tmp_path: Path
+    command: Command, browser: webdriver.Chrome, tmp_path: Path, make_redis_server: MakeServer
 ) -> None:
+    (tmp_path / "other").mkdir()
+    other = Command(tmp_path / "other", make_redis_server().url)
+    other.ok("space", "create", "calls", "--topics", "calls/#")
     tokens = [
         {"name": name, "sha256": hashlib.sha256(f"token-{name}".encode()).hexdigest(), "role": role}
         for name, role in (("ana", "operator"), ("ben", "observer"))
     ]
     (tmp_path / "tokens").write_text(json.dumps({"tokens": tokens}))
-    words = ("--token-file", str(tmp_path / "tokens"), "--server", f"other={command.url}")
+    words = ("--token-file", str(tmp_path / "tokens"), "--server", f"other={other.url}")
     with serving(command, *words) as site:
         assert [site.ask(path)[0] for path in ("/api/overview", "/api/look/space?space=flights")] == [
             401,
@@ -329,6 +267,84 @@ def test_nobody_sees_anything_without_a_login_and_the_other_server_is_one_click_
             "one.dispatchEvent(new Event('change'))"
         )
         until(lambda: "server=other" in browser.current_url, PATIENCE)
-        sees(browser, ".flow", "flights")
+        sees(browser, ".flow", "calls")
+        assert "flights" not in text_of(browser, "main")
         click(browser, "a[data-page=spaces]")
-        until(lambda: "server=other" in browser.current_url, PATIENCE)
+        sees(browser, "#spaces tbody", "calls/#")
+        assert "server=other" in browser.current_url
+        assert count(browser, "#spaces tbody tr") == 1
+        click(browser, "#spaces tbody a")
+        sees(browser, "#space h1", "calls")
+        click(browser, "[data-act=publish]")
+        fill(browser, "#act [name=topic]", "calls/a")
+        fill(browser, "#act [name=payload]", "over there")
+        click(browser, "[data-do=execute]")
+        sees(browser, "#act .answer", "done:")
+        browser.refresh()
+        click(browser, "[data-tab=messages]")
+        sees(browser, "#messages tbody", "over there")
+        assert site.ask("/api/look/messages?space=calls", token="token-ana")[0] == 404, "not at the first one"
+
+
+def test_live_is_said_as_long_as_it_is_true(
+    browser: webdriver.Chrome, tmp_path: Path, make_redis_server: MakeServer
+) -> None:
+    server = make_redis_server()
+    command = Command(tmp_path, server.url)
+    command.ok("space", "create", "flights", "--topics", "flights/#")
+    with serving(command) as site:
+        browser.get(f"{site.url}/#/spaces")
+        sees(browser, "#spaces tbody", "flights/#")
+        sees(browser, "#state", "live")
+        server.pause()
+        sees(browser, "#state", "as it was", "s ago")
+        assert "flights/#" in text_of(browser, "#spaces tbody"), "what was known stays"
+        server.resume()
+        until(lambda: text_of(browser, "#state") == "live", PATIENCE)
+        server.stop()
+        sees(browser, "#state", "Redis does not answer")
+        assert text_of(browser, "#problem") != ""
+        assert site.ask("/healthz")[0] == 503
+
+
+def test_hand_overs_fold_and_lag_is_a_map_over_time(command: Command, browser: webdriver.Chrome) -> None:
+    assert command.url is not None
+    command.ok("group", "declare", SUB, "--from", "earliest")
+    streams = [f"flights.0.{number}" for number in range(4)]
+    leased = [Leased(stream=one, lease_epoch=1, name=f"b{n % 2}", session=f"b{n % 2}")
+              for n, one in enumerate(streams)]  # fmt: skip
+    moved = [HandedOver(stream=one, milliseconds=100 * n, clean=True) for n, one in enumerate(streams)]
+    alone = Failed(
+        stream=streams[0], offset=0, lease_epoch=1, failure="f", borrower="b0", cause="odd", fate="retry"
+    )
+    with redis.Redis.from_url(command.url) as store:
+
+        def write(number: int, *records: Record) -> None:
+            store.xadd(keys.journal("demo/flights/#"), {"r": encode_records(records), "t": 1, "n": number})
+
+        write(1, TermStarted(term=1, host="h"), StreamsAdded(starts=dict.fromkeys(streams, 0)), *leased)
+        command.ok("publish", "flights/JFK", text="".join(f"{number}\n" for number in range(9)))
+        with serving(command) as site:
+            browser.get(f"{site.url}/#/group/{QUOTED}")
+            sees(browser, "#events", "lease: 4 streams to 2 consumers", "term: h leads in term 1")
+            write(2, *moved)
+            sees(browser, "#events", "hand-over: 4 streams, the slowest within 300 ms")
+            write(3, alone)
+            sees(browser, "#events", "failure: offset 0 of flights.0.0 failed: odd")
+            assert "flights.0.3 within" not in text_of(browser, "#events")
+            assert count(browser, "#events > li") == 4, "term, leases, hand-overs, failure"
+            element(browser, "#events li:nth-child(2) summary").send_keys(Keys.ENTER)
+            sees(browser, "#events", *(f"{one} within {100 * n} ms" for n, one in enumerate(streams)))
+            click(browser, "[data-tab=heat]")
+            sees(browser, "#heat", "Lag by stream over time, worst first", "9")
+            busy = next(row[0] for row in rows_of(site) if row[6] == 9)
+            label = browser.execute_script("return document.querySelector('#heat canvas').ariaLabel")
+            assert f"most had {busy}, 9" in label
+            canvas = element(browser, "#heat canvas")
+
+            def pointed() -> bool:  # the page above may still find its place
+                ActionChains(browser).move_to_element_with_offset(canvas, 200, -8).perform()
+                return f"{busy} at " in text_of(browser, "#heat output")
+
+            until(pointed, PATIENCE)
+            assert text_of(browser, "#heat output").endswith(": 9")

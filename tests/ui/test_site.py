@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.admin.command import Command, until
+from tests.admin.command import Command, finish, until
 from tests.ui.conftest import QUOTED, SUB, TOKEN, Site, consuming, serving
 
 
@@ -121,7 +121,7 @@ def test_every_act_can_be_looked_at_before_it_is_done(command: Command, token_fi
         assert ask("resume") == (200, (True, ["the streams are granted again"]))
 
         seen = look("reset", to="earliest")
-        assert seen[0] == "4 streams; 2 messages come again, 0 are skipped"
+        assert seen[0] == "4 streams; 2 messages come again, 0 skipped"
         assert f"{moved} from 2 to 0" in seen
         assert look("reset", shift=-1, stream=moved)[1:] == [f"{moved} from 2 to 1"]
         refused(400, "in one way", "reset", to="earliest", shift=1)
@@ -148,6 +148,37 @@ def test_every_act_can_be_looked_at_before_it_is_done(command: Command, token_fi
         assert look("delete", force=True) == [f"{SUB} with its progress and its history"]
         assert ask("delete", confirm=SUB, force=True) == (200, (True, [f"{SUB} is deleted"]))
         until(lambda: site.ask("/api/overview")[1]["groups"] == [])
+
+
+def test_a_host_hands_its_groups_over_and_takes_leaders_again(command: Command, token_file: Path) -> None:
+    words = ("--token-file", str(token_file))
+    hosts = [command.start("serve", "--http-port", "0") for _ in range(2)]
+    try:
+        with serving(command, *words) as site, consuming(command):
+
+            def act(act: str, **fields: object) -> tuple[int, list[str]]:
+                status, answer, _ = site.ask("/api/act", {"act": act, "host": led, **fields}, TOKEN)
+                return status, answer.get("says") or [answer["error"]]
+
+            def alive() -> dict[str, bool]:
+                return {one["host"]: one["drained"] for one in site.ask("/api/overview")[1]["hosts"]}
+
+            until(lambda: len(alive()) == 2)
+            led = str(until(lambda: leader if (leader := group(site).get("leader")) in alive() else None))
+            until(lambda: group(site).get("held") == 4)
+            hands = f"{led} hands its leaders to others, one by one, and takes none; progress and leases stay"
+            assert act("drain_host", dry_run=True) == (200, [hands])
+            assert alive()[led] is False
+            status, says = act("drain_host")
+            assert (status, says) == (200, [f"{led} hands over 1 group, one by one", "demo/flights/#"])
+            until(lambda: alive()[led])
+            until(lambda: group(site)["leader"] in alive().keys() - {led})
+            assert group(site)["held"] == 4, "its consumer keeps its streams"
+            assert act("undrain_host") == (200, [f"{led} takes leaders again"])
+            until(lambda: not alive()[led])
+    finally:
+        for process in hosts:
+            finish(process)
 
 
 def test_a_group_that_is_not_there_is_said_so(command: Command) -> None:

@@ -3,7 +3,7 @@
 import { html, place, render, to } from "./lib.js";
 import { follow, onChange, session, store } from "./live.js";
 import { ActDialog, Login, logout } from "./acts.js";
-import { Problems } from "./parts.js";
+import { Problems, useInView } from "./parts.js";
 import { Home } from "./home.js";
 import { Group, Groups } from "./groups.js";
 import { Space, Spaces } from "./spaces.js";
@@ -30,10 +30,11 @@ function App() {
 }
 
 function Head({ page, query }) {
+  const pages = useInView(page);
   const redis = store.overview?.redis, who = store.session;
   return html`<header>
     <a class="name" href=${to("home")}><img src="/static/icon.svg" alt="" width="18" height="18" />Streamlease</a>
-    <nav aria-label="Pages">${NAV.map(([name, title, also]) => html`<a href=${to(name)} data-page=${name} aria-current=${page === name || page === also ? "page" : undefined}>${title}</a>`)}</nav>
+    <nav aria-label="Pages" ref=${pages}>${NAV.map(([name, title, also]) => html`<a href=${to(name)} data-page=${name} aria-current=${page === name || page === also ? "page" : undefined}>${title}</a>`)}</nav>
     ${(who?.servers.length ?? 0) > 1 ? html`<label class="servers"><span class="hidden">Redis</span><select id="servers" value=${query?.server ?? who.servers[0]} onChange=${(event) => {
       location.hash = event.target.value === who.servers[0] ? "#/" : `#/?server=${encodeURIComponent(event.target.value)}`;
     }}>${who.servers.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>` : ""}

@@ -49,7 +49,7 @@ export function Group({ arg, query }) {
     ${tab === "heat" ? html`<${Heat} subscription=${arg} />` : tab === "why" ? html`<${Why} subscription=${arg} />` : tab === "letters" ? html`<${Letters} subscription=${arg} />` : html`
     <div class="columns wide">
       <${Streams} group=${group} fixed=${fixed} />
-      <div><h2>What happened</h2><${Events} events=${group.events} /></div>
+      <div><div class="head"><h2>What happened</h2></div><${Events} events=${group.events} /></div>
     </div>`}`;
 }
 

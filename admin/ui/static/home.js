@@ -30,7 +30,7 @@ export function Home() {
 const MORE = { why: "why streams wait", letters: "dead letters", streams: "its streams", epochs: "its epochs" };
 const placeOf = (one) => one.subscription ? groupLink(one.subscription) : one.space ? spaceLink(one.space) : one.host ? html`<a href=${to("hosts")}>${one.host}</a>` : one.query ? html`<a href=${to("query", one.query)}>query</a>` : "";
 // What the act is about, but for a stream, which its dialog shows as a field.
-const fixedOf = ({ subscription, about: { stream, ...known } }) => subscription ? { subscription, ...known } : known;
+const fixedOf = ({ subscription, about: { stream, ...known } = {} }) => subscription ? { subscription, ...known } : known;
 
 function Attention({ concerns }) {
   const [all, setAll] = useState(false);
@@ -41,7 +41,7 @@ function Attention({ concerns }) {
       <${State} word=${one.level}>${one.level === "bad" ? "act" : "look"}</${State}>
       <span class="what">${placeOf(one)} <span>${one.text}</span></span>
       <span class="helps">${one.tab ? html`<a href=${one.subscription ? to("group", one.subscription, { tab: one.tab }) : to("space", one.space, { tab: one.tab })}>${MORE[one.tab]}</a>` : ""}
-      ${one.acts.map((name) => html`<${ActButton} small name=${name} about=${one.about.publisher ?? one.about.host ?? one.about.subscription ?? one.subscription} fixed=${fixedOf(one)} start=${one.about} />`)}</span>
+      ${(one.acts ?? []).map((name) => html`<${ActButton} small name=${name} about=${one.about?.publisher ?? one.about?.host ?? one.about?.subscription ?? one.subscription} fixed=${fixedOf(one)} start=${one.about ?? {}} />`)}</span>
     </li>`)}</ul>
     ${concerns.length > 6 ? html`<button type="button" class="small" onClick=${() => setAll(!all)}>${all ? "Show fewer" : `Show all ${concerns.length}`}</button>` : ""}`}`;
 }

@@ -75,8 +75,19 @@ export function Facts({ items }) {
   return html`<dl class="figures">${items.filter(Boolean).map(([title, value, note]) => html`<div><dt>${title}</dt><dd>${value}${note ? html`<small>${note}</small>` : ""}</dd></div>`)}</dl>`;
 }
 
+// Where there are more than fit, the chosen one is scrolled to; the page stays where it is.
+export function useInView(chosen) {
+  const holder = useRef(null);
+  useEffect(() => {
+    const link = holder.current?.querySelector("[aria-current]");
+    if (link) holder.current.scrollLeft = link.offsetLeft - (holder.current.clientWidth - link.offsetWidth) / 2;
+  }, [chosen]);
+  return holder;
+}
+
 export function Tabs({ tabs, now, link }) {
-  return html`<nav class="tabs" aria-label="Parts of this page">${tabs.map(([name, title, count]) =>
+  const holder = useInView(`${now} ${tabs.length}`);
+  return html`<nav class="tabs" aria-label="Parts of this page" ref=${holder}>${tabs.map(([name, title, count]) =>
     html`<a href=${link(name)} aria-current=${now === name ? "page" : undefined} data-tab=${name}>${title}${count === undefined ? "" : html` <small>${count}</small>`}</a>`)}</nav>`;
 }
 
@@ -110,8 +121,10 @@ export function Problems() {
 }
 
 // A picture on a canvas that is drawn anew when it, or the room for it, changes; `told` is what it says in words.
-export function Picture({ draw, height, told, onPoint, of }) {
+// `grid(width)` is {left, columns, rows, wide, high} of its cells: by mouse and by arrow keys each can be pointed at.
+export function Picture({ draw, height, told, onPoint, grid, of }) {
   const canvas = useRef(null);
+  const [cell, choose] = useState(null);
   useEffect(() => {
     const node = canvas.current;
     const paint = () => {
@@ -129,6 +142,19 @@ export function Picture({ draw, height, told, onPoint, of }) {
     watch.observe(node);
     return () => watch.disconnect();
   }, of);
-  return html`<canvas ref=${canvas} role="img" aria-label=${told} onMouseMove=${onPoint && ((event) => onPoint(event.offsetX, event.offsetY, canvas.current.clientWidth))}
-    onMouseLeave=${onPoint && (() => onPoint(-1, -1, 0))}></canvas>`;
+  const { left, columns, rows, wide, high } = grid(canvas.current?.clientWidth ?? 300);
+  const at = cell === null ? null : [Math.min(cell[0], columns - 1), Math.min(cell[1], rows - 1)];
+  const go = (next) => { choose(next); onPoint(...next); };
+  const keyed = (event) => {
+    const [x, y] = at ?? [0, 0];
+    const next = { ArrowLeft: [x - 1, y], ArrowRight: [x + 1, y], ArrowUp: [x, y - 1], ArrowDown: [x, y + 1], Home: [0, y], End: [columns - 1, y] }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    go([Math.max(0, Math.min(columns - 1, next[0])), Math.max(0, Math.min(rows - 1, next[1]))]);
+  };
+  const pointed = (event) => onPoint(Math.floor((event.offsetX - left) / wide), Math.floor(event.offsetY / high));
+  return html`<div class="picture"><canvas ref=${canvas} role="application" tabindex="0" aria-label=${`${told}. Arrow keys go through it.`} onKeyDown=${keyed}
+    onFocus=${(event) => { if (event.target.matches(":focus-visible")) go(at ?? [0, 0]); }} onBlur=${() => { choose(null); onPoint(-1, -1); }}
+    onMouseMove=${pointed} onMouseLeave=${() => onPoint(-1, -1)}></canvas>
+    ${at === null ? "" : html`<span class="cursor" style=${{ left: `${left + at[0] * wide}px`, top: `${at[1] * high}px`, width: `${wide}px`, height: `${high}px` }}></span>`}</div>`;
 }

@@ -71,14 +71,18 @@ export function OwnerMap({ group }) {
   const counts = new Map();
   for (const row of group.rows.values()) counts.set(row[1], (counts.get(row[1]) ?? 0) + 1);
   const legend = [...counts].sort((one, other) => String(one[0]).localeCompare(String(other[0])));
-  const seeing = (x, y, width) => {
-    if (x < 0) { point(""); return; }
-    const size = sizeOf(width, group.order.length), columns = Math.floor(width / size), column = Math.floor(x / size);
-    const row = column < columns ? group.rows.get(group.order[Math.floor(y / size) * columns + column]) : undefined;
+  const grid = (width) => {
+    const size = sizeOf(width, group.order.length), columns = Math.max(1, Math.floor(width / size));
+    state.current.columns = columns;
+    return { left: 0, columns: Math.min(columns, Math.max(1, group.order.length)), rows: Math.max(1, Math.ceil(group.order.length / columns)), wide: size, high: size };
+  };
+  const seeing = (column, line) => {
+    const columns = state.current.columns;
+    const row = column >= 0 && column < columns ? group.rows.get(group.order[line * columns + column]) : undefined;
     point(row === undefined ? "" : `${row[0]}: ${row[1] ?? "nobody"}, lag ${number(row[6])}`);
   };
   return html`<figure><figcaption>Streams by owner <output id="pointed">${pointed}</output></figcaption>
-    <${Picture} draw=${draw} height=${height} of=${[group.rows, group.order, group.summary]} onPoint=${seeing}
+    <${Picture} draw=${draw} height=${height} of=${[group.rows, group.order, group.summary]} onPoint=${seeing} grid=${grid}
       told=${`Streams by owner: ${legend.map(([owner, count]) => `${owner ?? "nobody"} ${count}`).join(", ")}`} />
     <ul id="owners">${legend.slice(0, 100).map(([owner, count]) => html`<li key=${owner}><${Dot} owner=${owner} />${owner ?? "nobody"}: ${number(count)}</li>`)}</ul></figure>`;
 }
@@ -127,14 +131,14 @@ export function HeatMap({ heat }) {
       context.fillText(end, width - context.measureText(end).width, rows.length * LINE + 12);
     }
   };
-  const seeing = (x, y, width) => {
-    const line = Math.floor(y / LINE), place = Math.floor((x - label) / ((width - label) / Math.max(1, times.length)));
+  const grid = (width) => ({ left: label, columns: Math.max(1, times.length), rows: rows.length, wide: (width - label) / Math.max(1, times.length), high: LINE });
+  const seeing = (place, line) => {
     const lag = rows[line]?.[1][place];
     point(lag === undefined ? "" : `${rows[line][0]} at ${clock(times[place])}: ${number(lag)}`);
   };
   const worst = rows[0] === undefined ? "no stream had any" : `most had ${rows[0][0]}, ${Math.max(...rows[0][1])}`;
   return html`<figure id="heat"><figcaption>Lag by stream over time, worst first <output>${pointed}</output></figcaption>
-    ${rows.length === 0 ? html`<p class="more">No stream had any lag while somebody looked.</p>` : html`<${Picture} draw=${draw} height=${() => rows.length * LINE + 16} of=${[heat]} told=${`Lag by stream over time: ${worst}`} onPoint=${seeing} />
+    ${rows.length === 0 ? html`<p class="more">No stream had any lag while somebody looked.</p>` : html`<${Picture} draw=${draw} height=${() => rows.length * LINE + 16} of=${[heat]} told=${`Lag by stream over time: ${worst}`} onPoint=${seeing} grid=${grid} />
     <p class="scale">1 ${colours.map((colour) => html`<span style=${{ background: colour }}></span>`)} ${short(top)}${heat.others > 0 ? ` · and ${number(heat.others)} streams with less` : ""}</p>`}</figure>`;
 }
 
@@ -155,6 +159,7 @@ function uPlot() {
 // `series`: {label, points: [number or null], stroke}; `times` in milliseconds.
 export function Chart({ title, times, series, told, height = 170 }) {
   const holder = useRef(null), plot = useRef(null);
+  const [pointed, point] = useState("");
   const data = [times.map((time) => time / 1000), ...series.map((one) => one.points)];
   const latest = useRef(data);
   latest.current = data;
@@ -166,7 +171,8 @@ export function Chart({ title, times, series, told, height = 170 }) {
       const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui, sans-serif" };
       plot.current = new Plot({
         width: Math.max(200, holder.current.clientWidth), height,
-        legend: { show: false }, cursor: { y: false }, padding: [8, 8, 0, 0],
+        legend: { show: false }, cursor: { y: false }, padding: [8, 30, 0, 0],
+        hooks: { setCursor: [(self) => { const at = self.cursor.idx; point(at === null || at === undefined ? "" : `${clock(self.data[0][at] * 1000)}: ${number(self.data[1][at])}`); }] },
         scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 1) * 1.05] } },
         axes: [{ ...axis, size: 28, values: (_, splits) => splits.map((at) => clock(at * 1000)), space: 80 }, { ...axis, size: 52, values: (_, splits) => splits.map(short) }],
         series: [{}, ...series.map(({ label, stroke }) => ({ label, stroke, width: 1.5, fill: `${stroke}22`, points: { show: false } }))],
@@ -177,5 +183,16 @@ export function Chart({ title, times, series, told, height = 170 }) {
     return () => { gone = true; watch?.disconnect(); plot.current?.destroy(); plot.current = null; };
   }, []);
   useEffect(() => { plot.current?.setData(data); }, [times.at(-1), times.length]);
-  return html`<figure><figcaption>${title}</figcaption><div class="chart" ref=${holder} role="img" aria-label=${told}></div></figure>`;
+  const keyed = (event) => {
+    const shown = plot.current, last = times.length - 1;
+    if (shown === null || last < 0) return;
+    const at = shown.cursor.idx ?? last, step = Math.max(1, Math.round(times.length / 60));
+    const next = { ArrowLeft: at - step, ArrowRight: at + step, Home: 0, End: last }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    shown.setCursor({ left: shown.valToPos(shown.data[0][Math.max(0, Math.min(last, next))], "x"), top: 10 });
+  };
+  const leave = () => plot.current?.setCursor({ left: -10, top: -10 });
+  return html`<figure><figcaption>${title} <output>${pointed}</output></figcaption>
+    <div class="chart" ref=${holder} role="application" tabindex="0" aria-label=${`${told}. Arrow keys go through it.`} onKeyDown=${keyed} onBlur=${leave}></div></figure>`;
 }

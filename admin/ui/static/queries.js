@@ -53,7 +53,7 @@ export function Query({ arg }) {
       ${seen.state === "ended" ? "" : html`<${ActButton} name="terminate" about=${seen.name} fixed=${{ query: seen.query }} />`}</div>
     <p class="facts">${seen.query}; submitted by ${seen.who || "somebody"} ${time(seen.submitted)}${seen.ended ? `; ended ${time(seen.ended)}` : ""}${seen.reason ? `; ${seen.reason}` : ""}${other(seen.former, "in place of another")}${other(seen.next, "followed by another")}</p>
     ${seen.publishes.length + seen.reads.length > 0 ? html`<dl class="facts-list"><div><dt>Publishes</dt><dd>${seen.publishes.join(", ") || "–"}</dd></div>
-      <div><dt>Reads</dt><dd>${seen.reads.map((one) => store.groups.has(one) ? groupLink(one) : one).map((one) => html`<span class="block">${one}</span>`)}</dd></div></dl>` : ""}
+      <div><dt>Reads</dt><dd>${seen.reads.length === 0 ? "–" : seen.reads.map((one) => store.groups.has(one) ? groupLink(one) : one).map((one) => html`<span class="block">${one}</span>`)}</dd></div></dl>` : ""}
     <h2>Workers</h2><${Table} id="workers" label="Workers" columns=${columns} rows=${seen.workers} keyOf=${(row) => row.worker} empty="No executor is chosen." />
     ${seen.logs.map((log) => html`<h2>Log of worker ${log.worker} <small>its end</small></h2><${Log} lines=${log.lines} />`)}`;
 }
