@@ -115,7 +115,7 @@ async def _publish(url: str) -> None:
 def test_the_doctor_names_who_holds_the_frontier_back(command: Command) -> None:
     assert _line(command) == "ok   epochs: no space has any"
     command.ok("space", "create", "s", "--topics", "s/#", "--epochs", "1")
-    well = "ok   epochs: in none of 1 spaces somebody waits for longer than 60 s for another"
+    well = "ok   epochs: in none of 1 space somebody waits for longer than 60 s for another"
     assert _line(command) == well
     asyncio.run(_publish(command.url))
     assert _line(command) == well, "not yet for a minute"
@@ -138,9 +138,9 @@ def test_the_doctor_names_a_space_whose_streams_are_open_to_all(command: Command
         plain.hset(stream_meta(StreamId("s", 0, 1)), "state", "open")
     line = _line(command)
     assert line.startswith(
-        "warn epochs: space s: an older version made it, and 1 of its streams take messages"
+        "warn epochs: space s: an older version made it, and 1 of its streams takes messages"
     )
     assert line.endswith("streamlease epochs close s")
     assert command.ok("epochs", "close", "s", "--json").document == {"space": "s", "closed": 1}
-    assert _line(command).startswith("ok   epochs: in none of 1 spaces")
+    assert _line(command).startswith("ok   epochs: in none of 1 space")
     assert "0 streams were open" in command.ok("epochs", "close", "s").out
