@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamlease.spark.environment import configure_environment
+from streamlease.spark.environment import configure_environment, submitted_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def spark_session(cores: int = 2) -> SparkSession:
-    """A local session."""
+    """A local session; if the example is submitted, on the master that it is submitted with."""
     configure_environment()
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("streamlease-example")
     settings = {
+        "spark.master": f"local[{cores}]",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
     }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    builder = SparkSession.builder.appName("streamlease-example")
+    spark = builder.config(map=submitted_settings(settings)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

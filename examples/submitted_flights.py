@@ -2,9 +2,9 @@
 way.
 
 Run: ``python -m streamlease.examples.submitted_flights URL FOLDER``. It starts three executors, submits the
-publisher and the query of the demo (twice, with ``--restart``), kills an executor with one of them once
-both have written something, and prints what became of it. The query that was lost is placed anew, and goes
-on from its checkpoint: every flight arrives once.
+publisher and the query of the demo (twice, with ``--restart``), follows the log of the publisher, kills an
+executor with one of the queries once both have written something, and prints what became of it. The query
+that was lost is placed anew, and goes on from its checkpoint: every flight arrives once.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def publish(count: int) -> None:
                 topic = f"flights/{row['origin']}/{row['dest']}"
                 publisher.submit(topic, json.dumps(row).encode(), key=str(row["tailnum"]).encode())
             publisher.flush()
+            print(min(at + SLICE, count), "flights are published", flush=True)  # noqa: T201 - its log
             time.sleep(0.25)
 
 
@@ -53,6 +54,7 @@ class Play:
         self._env = {**os.environ, "STREAMLEASE_REDIS_URL": url, "STREAMLEASE_SUBMIT_KEY": key}
         self._folder = folder
         self._executors: dict[str, subprocess.Popen[bytes]] = {}
+        self._follower: subprocess.Popen[bytes] | None = None
 
     def command(self, *words: str, needed: bool = True) -> Any:
         """What ``streamlease WORDS --json`` answers."""
@@ -68,12 +70,28 @@ class Play:
         with (self._folder / f"executor-{name}.log").open("ab") as log:
             self._executors[name] = subprocess.Popen([*words, "--lease", "6s"], env=self._env, stderr=log)
 
+    def follow(self, query: str) -> Path:
+        """The file into which the log of a query comes, as it is written."""
+        file = self._folder / f"log-{query}"
+        command = (sys.executable, "-m", "streamlease.admin", "query", "logs", query, "--follow")
+        with file.open("wb") as log:
+            self._follower = subprocess.Popen(command, env=self._env, stdout=log)
+        return file
+
+    def followed(self) -> int:
+        """Wait for the end of the log that is followed; 0: it was read to its end."""
+        assert self._follower is not None
+        return self._follower.wait(60)
+
     def kill_executor(self, name: str) -> None:
         process = self._executors.pop(name)
         process.kill()
         process.wait()
 
     def close(self) -> None:
+        if self._follower is not None:
+            self._follower.kill()
+            self._follower.wait()
         for process in self._executors.values():
             process.terminate()
         for process in self._executors.values():
@@ -127,6 +145,14 @@ def run(url: str, folder: str, count: int = 20_000) -> dict[str, Any]:
             "submit", "--name", "publisher", "--json", __file__, "--", "publish", str(count)
         )
 
+        log = play.follow(publisher["query"])
+
+        def tells() -> bool:
+            """the log of the publisher says that flights are published"""
+            return "flights are published" in log.read_text()
+
+        until(tells)
+
         def both_hold() -> bool:
             """both queries hold streams, and have written something"""
             group = play.command("group", "describe", flight_query.SUBSCRIPTION, "--json", needed=False)
@@ -159,8 +185,10 @@ def run(url: str, folder: str, count: int = 20_000) -> dict[str, Any]:
                 time.sleep(0.5)
                 shown = play.command("query", "show", query, "--json")
         found = arrived(out)
+        play.followed()
         return {
             "published": count,
+            "log_ends": log.read_text().splitlines()[-1],
             "arrived": len(found),
             "twice": len(found) - len({*found}),
             "lost": play.command("query", "show", queries[0], "--json")["reason"],

@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import Any
 
 from streamlease.spark.setup.java import JavaRuntime, ensure_java
 from streamlease.spark.setup.versions import check_versions
@@ -37,6 +40,24 @@ def configure_environment() -> JavaRuntime:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _make_listed()
     return runtime
+
+
+def submitted_settings(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Settings of a session of a program that may be submitted.
+
+    What a program gives to its session goes before what it was submitted with: so one that names a master
+    runs on no other. Here what was given to ``streamlease submit --conf spark.*`` is in place of `settings`.
+    With a master on another machine, the address of the driver is not that of this machine alone.
+    """
+    from streamlease.queries.join_query import CONF
+
+    given = json.loads(os.environ.get(CONF) or "{}")
+    found = {**settings, **{name: value for name, value in given.items() if name.startswith("spark.")}}
+    if not found.get("spark.master", "local").startswith("local"):
+        for name in ("spark.driver.host", "spark.driver.bindAddress"):
+            if name not in given:
+                found.pop(name, None)
+    return found
 
 
 def _make_listed() -> None:

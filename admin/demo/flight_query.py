@@ -14,32 +14,33 @@ from threading import Event
 from typing import Any
 
 from streamlease.admin.demo.flights import SPARK_SCHEMA
-from streamlease.spark.environment import configure_environment
+from streamlease.spark.environment import configure_environment, submitted_settings
 
 SUBSCRIPTION = "$shared/demo/flights/#"
 SLOTS = 2
 MAX_OFFSETS = 12_000
 
 
+SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
 def session(name: str) -> Any:
-    """A small Spark session on this machine."""
+    """A small Spark session on this machine, or where the program was submitted to run."""
     configure_environment()
     from pyspark.sql import SparkSession
 
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName(name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.sql.sources.partitionOverwriteMode", "dynamic")
-        .config("spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
+    spark = SparkSession.builder.appName(name).config(map=submitted_settings(SETTINGS)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

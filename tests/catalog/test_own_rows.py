@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 
 import pytest
 from redis.exceptions import ResponseError
@@ -236,6 +237,62 @@ async def test_a_client_shows_what_it_publishes_to_and_reads_until_it_does_not(r
                 await is_shown({"a/1", "a/2"}, {"a/+", "a/#"}, {"$shared/g/a/#"})
             await is_shown({"a/1", "a/2"}, set(), set())
         await is_shown(set(), set(), set())
+
+
+async def test_of_two_equal_subscriptions_one_stays_when_the_other_closes(redis_url: str) -> None:
+    async with streamlease.connect(redis_url) as looker, streamlease.connect(redis_url) as client:
+        await looker.create_space("a", ["a/#"])
+
+        async def read_by() -> int:
+            async with looker.catalog("subscriptions") as found:
+                return sum(found.items.values())
+
+        async def is_read_by(count: int) -> None:
+            async def so() -> bool:
+                return await read_by() == count
+
+            await eventually(so)
+
+        async with client.listen("a/+"):
+            async with client.listen("a/+"):
+                await is_read_by(2)
+            await is_read_by(1)
+            assert await read_by() == 1, "and it stays"
+        await is_read_by(0)
+
+
+LOOKS = """
+import asyncio, sys
+import streamlease
+
+async def main():
+    async with streamlease.connect(sys.argv[1]) as client:
+        await client.lookup("a/1", wait=600)
+
+asyncio.run(main())
+"""
+
+
+async def test_who_is_killed_while_he_waits_for_a_publication_leaves_nothing(
+    embedded_redis_url: str,
+) -> None:
+    async with streamlease.connect(embedded_redis_url) as client:
+        await client.create_space("a", ["a/#"])
+        before = set((await ask(client.redis, [("KEYS", "*")]))[0])
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", LOOKS, embedded_redis_url)
+
+        async def waits() -> bool:
+            return (await ask(client.redis, [("PUBSUB", "NUMSUB", CATALOG.told)]))[0][1] == 1
+
+        try:
+            await eventually(waits)
+        finally:
+            process.kill()
+            await process.wait()
+        assert set((await ask(client.redis, [("KEYS", "*")]))[0]) == before
+        for name in ("subscriptions", "publications", "borrowers"):
+            async with client.catalog(name) as found:
+                assert not found.items
 
 
 async def test_topics_are_known_after_their_publishers_until_their_space_goes(

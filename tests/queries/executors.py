@@ -36,7 +36,7 @@ class Executors:
     def start(self, *names: str, lease: str = LEASE, more: tuple[str, ...] = (), **environment: str) -> None:
         """Start executors, and wait until they are there."""
         for place, name in enumerate(names):
-            first = _first_port(len(self.processes) + place)
+            first = first_port(len(self.processes) + place)
             words = [
                 sys.executable, "-m", "streamlease.admin", "executor", "--name", name, "--lease", lease,
                 "--ports", f"{first}-{first + 9}", "--address", "127.0.0.1", *more,
@@ -123,7 +123,7 @@ class Executors:
                 one.kill()
 
 
-def _first_port(number: int) -> int:
+def first_port(number: int) -> int:
     """Ports that other tests, and workers of this run, do not use."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     return 21000 + 1000 * worker + 10 * number

@@ -161,6 +161,40 @@ def test_a_restart_of_redis_ends_no_query(own_redis: tuple[Executors, Any]) -> N
     assert never_twice(executors) == [query]
 
 
+MEETS = """
+import pathlib, sys, time
+import streamlease
+print("here", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+print(streamlease.queries.join().workers, flush=True)
+"""
+
+
+def test_a_restart_of_redis_while_placing_and_while_spawning_costs_no_query(
+    own_redis: tuple[Executors, Any],
+) -> None:
+    executors, server = own_redis
+    executors.start("one", lease=LEASE)
+    query, _ = submit_counter(executors, "--restart")
+    executors.processes["one"].kill()
+    executors.processes["one"].wait()
+    executors.start("full", lease=LEASE, more=("--slots", "2", "--label", "x=y"))
+    go = executors.folder / "go"
+    words = ["--workers", "2", "--label", "x=y", executors.program(MEETS, "meets.py"), "--", str(go)]
+    spawning = executors.submit(*words)
+    until(lambda: "here" in executors.output(spawning, 0) and "here" in executors.output(spawning, 1))
+    until(lambda: executors.show(query)["next"])
+    placing = executors.show(query)["next"]
+    assert (executors.state(placing), executors.state(spawning)) == ("placing", "spawning"), "no slot is free"
+    server.restart()
+    assert (executors.state(placing), executors.state(spawning)) == ("placing", "spawning")
+    go.touch()
+    assert executors.until(spawning, "ended")["outcome"] == "done"
+    assert runs_elsewhere(executors, query)["query"] == placing
+    assert never_twice(executors) == [query, placing]
+
+
 def test_a_query_outlasts_an_outage_of_redis_unless_it_may_run_elsewhere(
     own_redis: tuple[Executors, Any],
 ) -> None:

@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from tests.admin.command import finish, lines_of, until
-from tests.queries.executors import KEY, Executors, alive
+from tests.queries.executors import KEY, Executors, alive, first_port
 
 pytestmark = pytest.mark.cluster
 
@@ -225,6 +225,26 @@ def test_a_file_on_the_executor_and_bad_input(executors: Executors) -> None:
     alone = executors.command.environment | {"PYTHONWARNINGS": "ignore"}
     ran = subprocess.run([sys.executable, "-c", join], env=alone, capture_output=True, text=True, check=False)
     assert "no executor has started this program: run it with 'streamlease submit'" in ran.stderr
+
+
+def test_where_it_runs_what_is_missing_and_who_never_joins(executors: Executors) -> None:
+    port = str(first_port(0))
+    executors.start("one", "other", more=("--ports", f"{port}-{port}"))
+    program = executors.program("print('ran')")
+    for name in ("one", "other", "one"):  # --on alone
+        done = executors.command("submit", program, "--on", name, "--wait", "--json")
+        (worker,) = done.document["workers"]
+        assert (done.code, worker["executor"]) == (0, name)
+    words = ("submit", program, "--workers", "2", "--on", "one", "--placement", "random")
+    refused = executors.refused(*words).err
+    assert "no free port for worker 1: 2 workers need one each, and all are taken" in refused
+    assert f"one: {port}-{port}" in refused
+    spread = executors.command("submit", program, "--workers", "2", "--wait", "--json")
+    assert (spread.code, spread.document["outcome"]) == (1, "aborted")
+    assert "each worker calls streamlease.queries.join()" in spread.document["reason"]
+    assert sorted(one["state"] for one in executors.items("queries")) == ["ended"] * 4, (
+        "what is refused is none"
+    )
 
 
 def _second_of_a_name(executors: Executors) -> str:

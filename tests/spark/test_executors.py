@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from streamlease.streams.log.joining import BATCH_ROWS
+from tests.admin.command import Command, until
+from tests.queries.executors import Executors, running
 from tests.spark.applications import (
     PATIENT,
     Application,
@@ -38,6 +40,52 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
     made = Standalone(folder)
     yield made
     made.stop()
+
+
+SUBMITTED = """
+import os
+import streamlease
+from streamlease.spark.environment import configure_environment, submitted_settings
+
+query = streamlease.queries.join()
+configure_environment()
+from pyspark.sql import SparkSession
+
+settings = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
+spark = SparkSession.builder.config(map=submitted_settings(settings)).getOrCreate()
+places = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getcwd()).distinct().collect()
+print(spark.sparkContext.master, spark.conf.get("spark.app.name"), *places, flush=True)
+"""
+
+
+@pytest.fixture
+def executors(tmp_path: Path, embedded_redis_url: str) -> Iterator[Executors]:
+    """Executors of submitted programs."""
+    yield from running(Command(tmp_path, embedded_redis_url), tmp_path)
+
+
+def test_a_submitted_program_runs_on_a_standalone_cluster(
+    cluster: Standalone, executors: Executors, tmp_path: Path
+) -> None:
+    executors.start("one")
+    conf = {
+        "spark.master": cluster.url,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.app.name": "of $HOME 'and' more",
+    }
+    words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    query = executors.submit(executors.program(SUBMITTED), "--spawn-timeout", "5m", *words)
+    until(lambda: executors.state(query) == "ended", 240)
+    assert executors.show(query)["outcome"] == "done", executors.output(query)
+    (line,) = [one for one in executors.output(query).splitlines() if one.startswith("spark://")]
+    said = f"{cluster.url} of $HOME 'and' more "
+    assert line.startswith(said), "quoted for PYSPARK_SUBMIT_ARGS"
+    places = line.removeprefix(said).split()
+    assert places
+    assert all(place.startswith(str(tmp_path / "cluster" / "worker-")) for place in places), "its Workers"
 
 
 def hold_in_the_middle(world: World, application: Application) -> dict[str, Any]:
