@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import threading
 from contextlib import suppress
@@ -16,6 +17,7 @@ from functools import partial
 
 import pytest
 
+from streamlease.agent.client import connect
 from tests.admin.command import until
 from tests.conftest import MakeServer
 from tests.mqtt.bridges import Bridges, arrived, in_order, twice
@@ -140,6 +142,44 @@ async def test_a_group_goes_out_while_the_broker_is_restarted(
             seen.append(int(client.take(1, 60)[0].payload))
     assert set(seen) == set(range(1500))
     assert bridge.count("sent_total") <= 1500 + 3 * WINDOW  # the broker sends its listeners more again
+    assert not bridge.over
+
+
+TOOK = re.compile(r"Received PUBLISH from b \(d\d, q1, r\d, m(\d+), '([^']+)'")
+ACKNOWLEDGED = re.compile(r"Sending PUBACK to b \(m(\d+),")
+
+
+def acknowledged(broker: Broker) -> set[str]:
+    """The topics of the messages that the broker has acknowledged to the bridge, in any of its lives."""
+    found: set[str] = set()
+    taken: dict[str, str] = {}
+    for line in (broker.directory / "broker.log").read_text(errors="replace").splitlines():
+        if took := TOOK.search(line):
+            taken[took[1]] = took[2]
+        elif (done := ACKNOWLEDGED.search(line)) and done[1] in taken:
+            found.add(taken[done[1]])
+    return found
+
+
+@both
+async def test_a_group_goes_out_while_the_broker_is_killed(
+    make_broker: MakeBroker, bridges: Bridges, version: str
+) -> None:
+    """What a killed broker forgets is lost there. So its log is asked: it had acknowledged every message."""
+    broker = make_broker("allow_anonymous true", "log_type all", "log_dest stderr", "log_timestamp false")
+    bridges.command.ok("space", "create", "s", "--topics", "s/#", "--streams", "2")
+    async with connect(bridges.url) as client, client.publisher() as publisher:
+        for number in range(3000):
+            await publisher.submit(f"s/{number}", b"%d" % number)
+    words = ("--out", "$shared/g/s/#", "--from", "earliest", "--client-id", "b", "--protocol", version)
+    bridge = bridges.start(broker.url, *words, "--window", str(WINDOW))
+    for part in range(1, 4):
+        until(lambda wanted=400 * part: len(acknowledged(broker)) > wanted)
+        assert len(acknowledged(broker)) < 3000, "it is killed while there is work"
+        broker.restart()
+    wanted = {f"s/{number}" for number in range(3000)}
+    until(lambda: acknowledged(broker) == wanted)
+    assert bridge.count("sent_total") <= 3000 + 3 * WINDOW
     assert not bridge.over
 
 
