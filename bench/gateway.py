@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -276,6 +277,13 @@ async def _fan_out(port: int, process: psutil.Process, how: str) -> tuple[str, s
     )
 
 
+async def _open(connection: Connection, route: str) -> int:
+    """How many polls are open there, as the gateway counts them."""
+    text = (await connection.ask(request_bytes("GET", "/metrics"))).decode()
+    found = re.search(rf'^streamlease_gateway_open{{route="{re.escape(route)}"}} (\S+)$', text, re.MULTILINE)
+    return 0 if found is None else int(float(found[1]))
+
+
 async def _memory(port: int, process: psutil.Process) -> tuple[str, str, str, str]:
     asking = await Connection.open(port)
     next = json.loads(await asking.ask(request_bytes("GET", "/v1/messages?filter=bench/%23")))["next"]
@@ -285,10 +293,9 @@ async def _memory(port: int, process: psutil.Process) -> tuple[str, str, str, st
     opened = [await Connection.open(port) for _ in range(count)]
     for one in opened:
         one.send(request)
-    for one in opened[:: count // 20]:
-        await asyncio.sleep(0.1)
-        del one
-    await asking.ask(request_bytes("GET", "/healthz"))
+    async with asyncio.timeout(50):  # before the first of them ends
+        while await _open(asking, "/v1/messages") != count:  # noqa: ASYNC110 (it is counted by the gateway)
+            await asyncio.sleep(0.2)
     mib = process.memory_info().rss / 2**20
     for one in opened:
         one.close()

@@ -40,11 +40,11 @@ class HttpClient:
         self, method: str, target: str, body: bytes, headers: Mapping[str, str] | None = None
     ) -> Answer:
         async with self._sent(method, target, body, headers) as reader:
-            status, found = await _head(reader)
+            status, found = await head_of(reader)
             if method == "HEAD":
                 return Answer(status, found, b"")
             if found.get("transfer-encoding") == "chunked":
-                return Answer(status, found, b"".join([part async for part in _chunks(reader)]))
+                return Answer(status, found, b"".join([part async for part in chunks(reader)]))
             return Answer(status, found, await reader.readexactly(int(found.get("content-length", "0"))))
 
     @asynccontextmanager
@@ -53,8 +53,8 @@ class HttpClient:
     ) -> AsyncIterator[tuple[Answer, AsyncIterator[bytes]]]:
         """The head of an answer, and the parts of its body as they come."""
         async with self._sent("GET", _target(path, parameters), b"", headers) as reader:
-            status, found = await _head(reader)
-            yield Answer(status, found, b""), _chunks(reader)
+            status, found = await head_of(reader)
+            yield Answer(status, found, b""), chunks(reader)
 
     @asynccontextmanager
     async def _sent(
@@ -81,13 +81,15 @@ def _target(path: str, parameters: Mapping[str, Any]) -> str:
     return f"{path}?{urlencode(parameters)}" if parameters else path
 
 
-async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+async def head_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """Status and headers of an answer."""
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines if line)
     return int(first.split()[1]), {name.lower(): value for name, value in headers.items()}
 
 
-async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The body of an answer in chunks, as they come."""
     while size := int(await reader.readline(), 16):
         yield await reader.readexactly(size)
         await reader.readexactly(2)

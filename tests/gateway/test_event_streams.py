@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
+import pytest
+
+from streamlease.gateway.http1.http_connection import HttpConnection
+from streamlease.gateway.pages.page_taking import ANSWER_BYTES
 from tests.gateway.conftest import Client, Start
-from tests.gateway.http_client import HttpClient
+from tests.gateway.http_client import HttpClient, chunks, head_of
 from tests.gateway.test_since import publish
 
 
@@ -124,19 +129,38 @@ async def test_a_lost_history_is_a_problem_before_and_within_a_stream(
     assert (answer.status, "oldest" in answer.json()) == (410, True)
 
 
-async def test_a_reader_that_takes_nothing_holds_up_nobody_and_gets_all_later(
-    client: Client, gateway: HttpClient
+async def test_a_reader_that_takes_nothing_holds_up_nobody_costs_a_page_and_gets_all_later(
+    client: Client, gateway: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.create_space("s", ["a"])
-    async with (
-        gateway.streaming("/v1/events", filter="a", since="earliest") as (_, slow),
-        gateway.streaming("/v1/events", filter="a", since="earliest") as (_, quick),
-    ):
+    put, waits = HttpConnection.put, [0]
+
+    def measured(self: HttpConnection, data: bytes) -> None:
+        """What waits in the gateway for one client, behind each part that it gets."""
+        put(self, data)
+        assert self._transport is not None
+        waits.append(self._transport.get_write_buffer_size())
+
+    monkeypatch.setattr(HttpConnection, "put", measured)
+    with socket.socket() as slow:  # what an asyncio client does not read, its StreamReader takes all the same
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        slow.connect(("127.0.0.1", gateway.port))
+        slow.sendall(b"GET /v1/events?filter=a&since=earliest HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        await read_by_two(client, gateway, slow, waits)
+
+
+async def read_by_two(client: Client, gateway: HttpClient, slow: socket.socket, waits: list[int]) -> None:
+    async with gateway.streaming("/v1/events", filter="a", since="earliest") as (_, quick):
         quickly = events(quick)
         async with client.publisher() as publisher:
             for n in range(200):
                 await publisher.send("a", f"{n:05}" + "x" * 100_000)
                 if n % 10 == 9:
                     assert len(await asyncio.wait_for(some(quickly, 10), 20)) == 10
-        found = await some(events(slow), 200)
+        assert 0 < max(waits) < 1 << 20, "of 20 MB nothing more is made for who takes nothing"
+        reader, writer = await asyncio.open_connection(sock=slow)
+        await head_of(reader)
+        found = await some(events(chunks(reader)), 200)
+        writer.close()
+    assert max(waits) < ANSWER_BYTES + 200_000
     assert [int(event.data["payload"][:5]) for event in found] == [*range(200)]
