@@ -108,6 +108,8 @@ class BorrowerItem(MadeItem):
     borrower: str
     name: str | None = None
     query: str | None = None
+    query_name: str | None = None
+    """What its author calls the Spark query that it is of (option ``queryName``)."""
 
 
 class ServiceItem(MadeItem):

@@ -55,9 +55,14 @@ class Shown:
         """The client reads `filter`, as a member of a group or for itself."""
         return self._put("subscriptions", {"filter": filter, "group": group})
 
-    def borrower(self, subscription: str, borrower: str) -> Removal:
-        """The client has a borrower."""
-        return self._put("borrowers", {"subscription": subscription, "borrower": borrower})
+    def borrower(self, subscription: str, borrower: str, query_name: str = "") -> Removal:
+        """The client has a borrower.
+
+        Args:
+            query_name: of the query that it is of, as its author calls it; empty: it has none.
+        """
+        row = {"subscription": subscription, "borrower": borrower}
+        return self._put("borrowers", row | ({"query_name": query_name} if query_name else {}))
 
     def _put(self, collection: str, row: dict[str, Any]) -> Removal:
         rows, self._count = self._rows, self._count + 1

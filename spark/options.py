@@ -36,9 +36,13 @@ NAMES = (
     "columns",
     "embeddedLeader",
     "metricsPort",
+    "queryName",
     "epochs",
     "maxEpochsPerTrigger",
 )
+
+MOST_NAME = 200
+"""Characters of a query's name."""
 
 DEFAULT_TRIGGER_DELAY_MS = 900_000
 DEFAULT_REDIS_TIMEOUT_MS = 60_000
@@ -68,6 +72,8 @@ class SourceOptions:
     embedded_leader: bool = True
     metrics_port: int | None = None
     """Where the process of the source, beside the driver, answers Prometheus."""
+    query_name: str = ""
+    """What the author calls the query, for people who look at the group; Spark does not tell a source."""
     whole_epochs: bool = False
     """Whether a micro-batch is whole epochs."""
 
@@ -106,9 +112,19 @@ class SourceOptions:
             include_cut=read.flag("includeCut", given.get("includecut", "false")),
             columns=read.words("columns", given.get("columns", "")),
             embedded_leader=read.flag("embeddedLeader", given.get("embeddedleader", "true")),
+            query_name=_query_name(given),
             metrics_port=read.optional_number("metricsPort", given, 1, 65_535),
             whole_epochs=_whole_epochs(given),
         )
+
+
+def _query_name(given: Mapping[str, str]) -> str:
+    name = given.get("queryname", "")
+    if len(name) > MOST_NAME or not name.isprintable():
+        raise InvalidOption(
+            f"option 'queryName' is {read.shown(name)}: give up to {MOST_NAME} characters that can be printed"
+        )
+    return name
 
 
 def _starting(given: Mapping[str, str]) -> Starting:

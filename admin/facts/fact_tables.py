@@ -129,6 +129,7 @@ STREAMS_LIVE = FactTable((STREAM, OWNER, LEASE_EPOCH, STATE, COMMITTED, NEXT, LA
 BORROWERS_OF_GROUP = FactTable(
     (
         TableColumn("Borrower", "name"),
+        TableColumn("Query", "query"),
         TableColumn("Id", "id"),
         TableColumn("Host", "host"),
         STREAMS,

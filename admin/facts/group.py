@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +24,19 @@ from streamlease.admin.facts.rows import (
 from streamlease.admin.output import iso_microseconds
 from streamlease.leader import journal
 from streamlease.leader.core import view
-from streamlease.protocol.errors import ActRefused, Indefinite, NotLeader, StoreRefused, UnknownSpace
+from streamlease.protocol.errors import (
+    ActRefused,
+    Indefinite,
+    NotLeader,
+    StoreRefused,
+    UnknownSpace,
+    Unsupported,
+)
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import leadership
 from streamlease.registry.commits import committed
+from streamlease.streams.catalog.changes import Owners, list_rows
+from streamlease.streams.catalog.keys import CATALOG, PROCESSES, rows
 from streamlease.streams.epochs.beginning import begin_before
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.times import WaitingMessage, server_time, waiting
@@ -63,6 +74,8 @@ class GroupStream:
 class BorrowerRow(FactRow):
     id: str | None
     name: str
+    query: str | None = None
+    """Of which it is: its author's name for the Spark query, else the id of the submitted query."""
     host: str | None
     streams: Count
     drained: bool
@@ -141,6 +154,7 @@ async def describe(client: Client, subscription: SharedSubscription) -> Group:
     seen, note = await look(client, declaration)
     now = await server_time(client.redis)
     streams = await _streams(client, seen["streams"], now)
+    queries = await _queries(client, subscription) if seen["borrowers"] else {}
     leader = seen["leader"]
     return Group(
         subscription=str(subscription),
@@ -156,7 +170,7 @@ async def describe(client: Client, subscription: SharedSubscription) -> Group:
         lag_seconds=longest(stream.lag_seconds for stream in streams),
         epochs=await _epochs(client, declaration, streams),
         streams=streams,
-        borrowers=[_borrower(borrower, now) for borrower in seen["borrowers"]],
+        borrowers=[_borrower(borrower, now, queries.get(borrower["name"])) for borrower in seen["borrowers"]],
         moves=seen["moves"],
         longest_hand_over_ms=seen["longest_hand_over_ms"],
         longest_take_over_ms=seen["longest_take_over_ms"],
@@ -283,10 +297,28 @@ def _pause(paused: view.PausedView | None) -> Paused | None:
     return Paused(who=paused["who"], at=moment(paused["at_ms"]), until=moment(paused["until_ms"]))
 
 
-def _borrower(borrower: view.BorrowerView, now: int) -> BorrowerRow:
+async def _queries(client: Client, subscription: SharedSubscription) -> dict[str, str]:
+    """What the catalog says of which query each borrower of a group is, by its name."""
+    try:
+        listed = await list_rows(client.redis, CATALOG, rows("borrowers"), Owners(PROCESSES))
+    except (StoreRefused, Unsupported):
+        return {}  # this user may not read it, or it is damaged: doctor says so
+    found = {}
+    for text in listed.rows.values():
+        with suppress(ValueError, TypeError, LookupError):
+            row = json.loads(text)
+            if row["subscription"] == str(subscription) and (
+                query := row.get("query_name") or row.get("query")
+            ):
+                found[str(row["borrower"])] = str(query)
+    return found
+
+
+def _borrower(borrower: view.BorrowerView, now: int, query: str | None) -> BorrowerRow:
     return BorrowerRow(
         id=borrower["id"],
         name=borrower["name"],
+        query=query,
         host=borrower["host"],
         streams=borrower["streams"],
         drained=borrower["drained"],

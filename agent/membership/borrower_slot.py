@@ -149,6 +149,8 @@ class SessionConfig:
     arrival: int
     """Higher than that of every earlier session of the group."""
     borrower: BorrowerConfig
+    query_name: str = ""
+    """What its author calls the query; the catalog shows it."""
 
 
 class BorrowerSlot:

@@ -75,7 +75,8 @@ class Session:
         self._agent.add_session(self.config.subscription.id, self.end)
         subscription, shown = self.config.subscription, self._agent.shown
         self._shown = [shown.subscription(subscription.filter, subscription.group)]
-        self._shown += [shown.borrower(str(subscription), name) for name in self.config.names]
+        query = self.config.query_name
+        self._shown += [shown.borrower(str(subscription), name, query) for name in self.config.names]
         for slot in self.slots:
             slot.begin()
 

@@ -100,6 +100,7 @@ class Borrowing:
                 tuple(f"{opening.session}/{slot}" for slot in range(options.slots)),
                 opening.arrival,
                 BorrowerConfig(session_timeout=options.session_timeout_ms),
+                options.query_name,
             ),
             SessionEvents(step),
         )

@@ -87,7 +87,8 @@ def test_a_live_group_is_described_by_its_leader(flights: Command) -> None:
         assert group["leader"]["host"].startswith("embedded-")
         assert (group["leader"]["term"], group["moves"]) == (1, 0)
         (borrower,) = group["borrowers"]
-        assert set(borrower) == {"id", "name", "host", "streams", "drained", "silent_seconds", "last_seen"}
+        told = {"id", "name", "query", "host", "streams", "drained", "silent_seconds", "last_seen"}
+        assert set(borrower) == told
         assert borrower["streams"] == 4
         age = datetime.now(UTC) - datetime.fromisoformat(borrower["last_seen"])
         assert -1 < age.total_seconds() < 5

@@ -44,7 +44,7 @@ def test_the_defaults() -> None:
     assert options.fail_on_data_loss
     assert options.redis_timeout_ms == 60_000
     assert options.columns == ()
-    assert options.slots == 2
+    assert (options.slots, options.query_name) == (2, "")
     assert options.session_timeout_ms == 10_000
     assert (options.include_headers, options.include_cut, options.embedded_leader) == (True, False, True)
 
@@ -104,6 +104,13 @@ def test_a_bad_value_is_refused_with_its_option_and_itself(name: str, value: str
     text = one_line(refused.value)
     assert f"'{name}'" in text
     assert value in text
+
+
+@pytest.mark.parametrize("value", ["a\tb", "n" * 201])
+def test_a_name_that_cannot_be_shown_is_refused(value: str) -> None:
+    with pytest.raises(InvalidOption, match=r"option 'queryName' is .*up to 200 characters"):
+        SourceOptions.parse({**GOOD, "queryName": value})
+    assert SourceOptions.parse({**GOOD, "queryname": "Züge, 8 h"}).query_name == "Züge, 8 h"
 
 
 @pytest.mark.parametrize("name", ["startingOffset", "kafka.bootstrap.servers", "topic", "subscribePattern"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 
@@ -9,6 +10,8 @@ import pytest
 from prometheus_client import REGISTRY
 from redis import Redis
 
+from streamlease.admin.facts.group import describe
+from streamlease.agent.client import connect
 from streamlease.protocol.errors import Fenced, StoreUnavailable, UnknownSpace
 from streamlease.spark.core import outage
 from streamlease.spark.core.checkpoint import CutOffset
@@ -124,6 +127,22 @@ def test_the_report_tells_lag_and_held_streams(world: World) -> None:
     assert report["streams"] == dict.fromkeys(world.streams, 5)
     query.run(lambda: query.reader.reportLatestOffset()["lag"] == 0)
     json.dumps(report)
+
+
+def test_who_describes_the_group_sees_what_the_query_is_called(world: World) -> None:
+    async def seen() -> list[tuple[str, str | None]]:
+        async with connect(world.url) as client:
+            return [(one.name, one.query) for one in (await describe(client, SUBSCRIPTION)).borrowers]
+
+    world.publish(1)
+    world.lead()
+    named, plain = world.query(queryName="delays of the day"), world.query()
+    for query in (named, plain):
+        held = query.session
+        held.thread.call(held.query.begin(held.initial(), finished=True))
+    wait_for(lambda: len(asyncio.run(seen())) == 4)
+    told = {name.partition("/")[0]: query for name, query in asyncio.run(seen())}
+    assert sorted(told.values(), key=str) == [None, "delays of the day"]
 
 
 def test_without_a_leader_nothing_is_known_of_what_is_held_and_the_report_says_why(
