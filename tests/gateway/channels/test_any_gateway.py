@@ -116,6 +116,17 @@ async def test_a_client_that_was_forgotten_begins_where_it_comes(
     assert (len(one.channels), len(two.channels)) == (0, 1)
 
 
+async def test_a_request_that_was_passed_on_is_not_passed_on_again(
+    client: Client, embedded_redis_url: str, stack: AsyncExitStack
+) -> None:
+    one, two = await desks(client, embedded_redis_url, stack, 2)
+    await HandClient(one.http).subscribe("k", "a/#")
+    poll = '{"gateway": null, "processed": 0, "wait": 0}'
+    answer = await two.http.post("/v1/channels/hand/poll", poll, {"streamlease-forwarded": "gateway-x"})
+    assert (answer.status, answer.json()["type"]) == (421, "urn:streamlease:problem/misdirected")
+    assert len(two.channels) == 0
+
+
 async def test_who_was_taken_over_while_it_was_not_reached_closes_what_it_has(
     client: Client, embedded_redis_url: str, stack: AsyncExitStack
 ) -> None:
