@@ -120,6 +120,11 @@ class Broker:
         file = self.directory / "mosquitto.db"
         return file.stat().st_mtime_ns if file.exists() else 0
 
+    def has_saved(self, payload: bytes) -> bool:
+        """Whether a message stands in what it saved; the payload is one that is found in no other bytes."""
+        file = self.directory / "mosquitto.db"
+        return file.exists() and payload in file.read_bytes()
+
     def client(self, client_id: str = "", version: str = "5", **options: Any) -> MqttClient:
         """A connected client of this broker."""
         return MqttClient(self.port, client_id, version, **options)

@@ -206,7 +206,7 @@ class Log(RuleBasedStateMachine):
         times = [at for one in self.entries for at in one.times]
         seen = run_blocking(waiting(self.redis, [(STREAM, offset)]))  # type: ignore[arg-type]
         expected = None if offset == self.next else times[offset - self.floor]
-        assert seen[STREAM, offset] == (self.next, self.floor, expected)
+        assert seen[STREAM, offset] == (self.next, self.floor, expected, expected)
 
 
 def appended(batches: Sequence[pa.RecordBatch]) -> list[int]:

@@ -115,6 +115,9 @@ def test_below_what_exists_the_oldest_floor_is_told(blocking: BlockingRedis, arc
     with pytest.raises(HistoryTruncated) as caught:
         [*read_range(blocking, STREAM, 3, 20)]
     assert (caught.value.asked, caught.value.oldest) == (3, 8)
+    with pytest.raises(HistoryTruncated) as caught:
+        [*read_range(blocking, STREAM, 3, 5)]
+    assert (caught.value.asked, caught.value.oldest) == (3, 8), "not the end of what was asked for"
     assert run_blocking(AsyncLog(blocking).floors([STREAM])) == {STREAM: 3}
 
 
