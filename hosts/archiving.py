@@ -199,13 +199,17 @@ class ArchiveUpkeep:
         What cannot be renewed now may be later: the thread asks by itself whether the claim is sure.
         """
         task = asyncio.ensure_future(asyncio.to_thread(work, *about, **more))
-        while True:
-            done, _ = await asyncio.wait({task}, timeout=INTERVAL_SECONDS)
-            if done:
-                return await task
-            with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
-                await self._claim.get()
-                await archive_turns.take(self._redis, space, self._whose)
+        try:
+            while True:
+                done, _ = await asyncio.wait({task}, timeout=INTERVAL_SECONDS)
+                if done:
+                    return task.result()
+                with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
+                    await self._claim.get()
+                    await archive_turns.take(self._redis, space, self._whose)
+        finally:
+            if not task.done():  # this host stops, and the thread ends with its next step
+                task.add_done_callback(_tell_end)
 
     def _is_due(self, space: Space, stream: StreamId, known: Recorded, begin: int) -> bool:
         state = known.state
@@ -245,6 +249,12 @@ class ArchiveUpkeep:
             await group_needs.tell_passed(
                 self._redis, [one.subscription.id for one in _passed(groups, floors)]
             )
+
+
+def _tell_end(thread: asyncio.Task[Any]) -> None:
+    """What a thread came to for which nobody waited."""
+    if not thread.cancelled() and (error := thread.exception()) is not None:
+        log.info("%s", error)
 
 
 def _begin(known: Recorded) -> int:

@@ -161,13 +161,15 @@ def compact(name: SpaceName, redis: RedisUrl = None, as_json: AsJson = False) ->
     """
     import time
 
+    from streamlease.streams.archive.archive_turns import turn
     from streamlease.streams.archive.archiver import Archiver
     from streamlease.streams.archive.upkeep_steps import merge, tidy
 
     def work(redis: BlockingRedis, space: Space, settings: ArchiveSettings) -> ArchiveCompacted:
         archiver = Archiver(redis, space, settings)
-        done = merge(archiver)
-        snapshots, swept = tidy(archiver, time.time())
+        with turn(redis, space.name):  # a host that is at it begins no other now
+            done = merge(archiver)
+            snapshots, swept = tidy(archiver, time.time())
         return ArchiveCompacted(
             space=space.name, files=done.files, into=done.into, snapshots=snapshots, swept=swept
         )

@@ -133,6 +133,11 @@ def retire(archiver: Archiver, limits: Mapping[StreamId, int]) -> dict[StreamId,
         for file in one.there.values()
         if file.next <= max(floors.get(stream, 0), one.known.exists)
     ]
+    # Of a generation that was dropped before the table had heard of it.
+    oldest = min(one.number for one in archiver.space.generations)
+    for name, files in table.files().items():
+        if StreamId.parse(name).generation < oldest:
+            spent += files.values()
     if spent:
         table.commit({}, spent, {one: (floors[one], standing[one].end) for one in floors}, archiver.term)
     return floors

@@ -116,6 +116,26 @@ async def test_a_crash_while_files_are_retired_leaves_no_file_that_is_looked_for
     assert in_table(blocking, space) == [(str(stream), offset) for offset in range(200, 300)]
 
 
+async def test_files_of_a_generation_that_is_gone_leave_the_table(
+    client: Client, blocking: BlockingRedis, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retired in Redis, and dropped then, before the table was told."""
+    space = await three_files(client, blocking, uri)
+    (former,) = space.streams()
+    space = await client.alter_space("flights", rotate=True)
+    await publish(client, 300, 100)
+    archive(blocking, space)
+    with monkeypatch.context() as patched:
+        crashes(SpaceTable, "commit", before, patched)
+        with pytest.raises(Crash):
+            retire(archiver(blocking, space), {former: 300})
+    space = await client.spaces.generations.drop("flights", space.generations[0].number)
+    (stream,) = space.streams()
+    assert {one for one, _ in in_table(blocking, space)} == {str(former), str(stream)}
+    assert retire(archiver(blocking, space), {}) == {}
+    assert in_table(blocking, space) == [(str(stream), offset) for offset in range(100)]
+
+
 async def test_a_crash_while_the_table_is_tidied_takes_nothing_that_is_named(
     client: Client,
     blocking: BlockingRedis,

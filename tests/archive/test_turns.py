@@ -20,6 +20,7 @@ from streamlease.protocol.errors import Fenced
 from streamlease.streams.archive import archive_turns, iceberg_table, stream_pieces
 from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.archive.files import places
+from streamlease.streams.archive.files.file_writing import FileWriter
 from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.iceberg_table import Manifests, SpaceTable
 from streamlease.streams.archive.many_writers import WritePieces, fitting, run_in_pieces
@@ -131,6 +132,44 @@ async def test_a_job_and_a_host_take_turns(
     (done,) = await host.round()
     assert done.messages == 100
     assert run_blocking(ask(blocking, [("EXISTS", archive_turn("flights"))])) == [0]
+    await host.close()
+
+
+async def test_a_host_that_stops_in_the_middle_leaves_no_work_behind(
+    client: Client, blocking: BlockingRedis, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = await space_of(client, uri)
+    await publish(client, 0, 100)
+    clock = Clock()
+    host = ArchiveUpkeep(client.redis, "host-a", clock)
+    await host.round()
+    clock.now += int(archiving.WAIT_SECONDS * 1000)
+    begun, on, ended = threading.Event(), threading.Event(), threading.Event()
+    finish, run = FileWriter.finish, Archiver.run
+
+    def slow(writer: FileWriter) -> ArchivedFile:
+        begun.set()
+        assert on.wait(60)
+        return finish(writer)
+
+    def watched(*about: Any, **more: Any) -> Archived:
+        try:
+            return run(*about, **more)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(FileWriter, "finish", slow)
+    monkeypatch.setattr(Archiver, "run", watched)
+    round = asyncio.create_task(host.round())
+    assert await asyncio.to_thread(begun.wait, 60)
+    round.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await round
+    assert run_blocking(ask(blocking, [("EXISTS", archive_turn("flights"))])) == [0]
+    on.set()
+    assert await asyncio.to_thread(ended.wait, 60)
+    assert places.listed(f"{uri}/data") == {}
+    assert all(one.archived == 0 for one in recorded(blocking, space.streams()).values())
     await host.close()
 
 
