@@ -44,6 +44,8 @@ class Files(NamedTuple):
     """The lowest offset that is in a file; None if the stream has no archive."""
     archived: int
     """What is below it is in files, or was retired."""
+    floor: int
+    """The lowest offset that is in memory."""
     retired_at: int
     """When the newest message was appended that was retired from the archive; microseconds, or 0."""
     versions: Versions | None
@@ -59,7 +61,7 @@ class Files(NamedTuple):
             MissingOffsets: it is in none of the files, and was never there.
         """
         if self.exists is None or start < self.exists:
-            raise HistoryTruncated(str(stream), start, end if self.exists is None else min(self.exists, end))
+            raise HistoryTruncated(str(stream), start, self.floor if self.exists is None else self.exists)
         if not self.some:
             raise MissingOffsets(str(stream), start, end)
         if self.some[0].first > start:
@@ -91,7 +93,7 @@ class Files(NamedTuple):
 def files_commands(stream: StreamId, start: int, count: int = FILES_AT_ONCE) -> list[Command]:
     """Ask for the files that hold `start` and what comes next; see `parse_files`."""
     return [
-        ("HMGET", stream_meta(stream), "next", "exists", "archived", "retired_at", "schemas"),
+        ("HMGET", stream_meta(stream), "next", "exists", "archived", "floor", "retired_at", "schemas"),
         ("ZRANGEBYSCORE", stream_files(stream), f"({start}", "+inf", "LIMIT", 0, count),
     ]
 
@@ -103,11 +105,12 @@ def parse_files(stream: StreamId, replies: list[Any]) -> Files:
         UnknownSpace: there is no such stream.
         StreamleaseError: what stands there is damaged.
     """
-    (next, exists, archived, retired_at, schemas), lines = replies
+    (next, exists, archived, floor, retired_at, schemas), lines = replies
     if next is None:
         raise no_stream(stream)
     try:
-        floors = None if exists is None else int(exists), int(archived or 0), int(retired_at or 0)
+        lowest = None if exists is None else int(exists)
+        floors = lowest, int(archived or 0), int(floor or 0), int(retired_at or 0)
         versions = None if schemas is None else load_versions(schemas)
     except (ValueError, TypeError, RecursionError):
         raise damaged_stream(stream) from None

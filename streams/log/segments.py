@@ -10,8 +10,7 @@ newest segment is the memory of Redis. An older one reaches further back and may
 
 * Each offset is read from the newest segment that has it.
 * A segment tells where it begins by ``HistoryTruncated``; what is below is read from the next older one. The
-  error of the oldest segment that holds anything is the reader's: its ``oldest`` is the lowest offset that
-  exists.
+  error of the oldest segment is the reader's: its ``oldest`` is the lowest offset that exists.
 * A segment that is trimmed while it is read has the same answer, so the reader goes on in the older one.
 * A hole (``MissingOffsets``) ends the reading. No other segment is asked: what Redis has lost is told.
 
@@ -48,8 +47,8 @@ class Segment(Protocol):
         32 MiB, but for a row that is larger.
 
         Raises:
-            HistoryTruncated: the segment begins behind the next offset, at `oldest`; at ``wanted.end`` if
-                it holds nothing below that. What was handed out before stands.
+            HistoryTruncated: the segment begins behind the next offset, at `oldest`, which may lie behind
+                ``wanted.end``. What was handed out before stands.
             MissingOffsets: it holds offsets around the next one, but not that one.
             UnknownSpace, SchemaMismatch, StoreUnavailable, StoreRefused, Lost, ArchiveUnavailable.
         """
@@ -103,7 +102,6 @@ class History:
         while position < wanted.end:
             end, older = wanted.end, iter(self._segments)
             segment = next(older)
-            newer: HistoryTruncated | None = None
             while position < end:
                 try:
                     with closing(segment.read(wanted._replace(start=position, end=end))) as batches:
@@ -114,11 +112,9 @@ class History:
                     raise
                 except HistoryTruncated as begins:
                     lower = next(older, None)
-                    if lower is None and newer is not None and begins.oldest >= end:
-                        raise newer from None
                     if lower is None:
                         raise
-                    newer, segment, end = begins, lower, min(end, begins.oldest)
+                    segment, end = lower, min(end, begins.oldest)
                 else:
                     if position < end:
                         raise MissingOffsets(str(wanted.stream), position, end)

@@ -116,8 +116,13 @@ def test_below_what_exists_the_oldest_floor_is_told(blocking: BlockingRedis, arc
         [*read_range(blocking, STREAM, 3, 20)]
     assert (caught.value.asked, caught.value.oldest) == (3, 8)
     with pytest.raises(HistoryTruncated) as caught:
+        [*read_range(blocking, STREAM, 1, 2)]
+    assert (caught.value.asked, caught.value.oldest) == (1, 3), "not the end of what was asked for"
+    run_blocking(ask(blocking, [("HDEL", stream_meta(STREAM), "exists")]))
+    with pytest.raises(HistoryTruncated) as caught:
         [*read_range(blocking, STREAM, 3, 5)]
-    assert (caught.value.asked, caught.value.oldest) == (3, 8), "not the end of what was asked for"
+    assert (caught.value.asked, caught.value.oldest) == (3, 8)
+    run_blocking(ask(blocking, [("HSET", stream_meta(STREAM), "exists", 3)]))
     assert run_blocking(AsyncLog(blocking).floors([STREAM])) == {STREAM: 3}
 
 
