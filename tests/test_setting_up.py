@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -197,3 +200,43 @@ def test_how_far_pip_is(tmp_path: Path) -> None:
         "package 14 of 40: writing files",
     ]
     assert progress.text() == "package 14 of 40"
+
+
+def test_the_first_command_without_a_network_and_with_ctrl_c(tmp_path: Path) -> None:
+    """By a real pip: an index that refuses connections, and then one that takes them and says nothing."""
+    for name in ("run.py", "pyproject.toml", "requirements", "scripts"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        environment = {
+            "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PIP_RETRIES": "1", "PIP_NO_CACHE_DIR": "1",
+            "PIP_CONFIG_FILE": os.devnull,
+        }  # fmt: skip
+        command = [str(Path(sys.base_prefix) / "bin" / "python3"), "run.py", "setup"]
+
+        def begun(index: str) -> subprocess.Popen[str]:
+            return subprocess.Popen(
+                command, cwd=tmp_path, env=environment | {"PIP_INDEX_URL": index}, start_new_session=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+
+        refused = begun("http://127.0.0.1:9/simple")
+        said, _ = refused.communicate(timeout=200)
+        assert refused.returncode == 1, said
+        assert "the package index cannot be reached" in said.splitlines()[-1]
+        assert "Traceback" not in said
+
+        waits = begun(f"http://127.0.0.1:{port}/simple")
+        silent.settimeout(200)
+        asked, _ = silent.accept()
+        with asked:
+            os.killpg(waits.pid, signal.SIGINT)
+            said, _ = waits.communicate(timeout=100)
+        assert waits.returncode == 130, said
+        assert said.splitlines()[-1] == "run.py: interrupted; the same command goes on where it stopped"
+        assert "Traceback" not in said
+        kept = json.loads((tmp_path / ".venv" / "unfinished").read_text())
+        assert (kept["fresh"], kept["done"], len(kept["under_way"])) == (True, [], 1)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(waits.pid, 0)
