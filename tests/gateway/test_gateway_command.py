@@ -120,6 +120,8 @@ def test_it_opens_as_many_files_as_it_may_and_says_if_they_are_too_few(command: 
         (("--max-body", "0"), "--max-body"),
         (("--max-polls", "0"), "the limit of open polls is 0"),
         (("--max-channels", "0"), "the limit channels of channels is 0"),
+        (("--max-client-channels", "0"), "the limit client_channels of channels is 0"),
+        (("--max-client-webhooks", "0"), "the limit of webhooks is 0"),
         (("--idempotency-timeout", "10ms"), "is tried for 0.01 s"),
     ],
 )

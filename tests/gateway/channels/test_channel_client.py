@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamlease.http import GatewayRefused
+from streamlease.http import GatewayDefect, GatewayRefused
 from streamlease.http.channel_client import ChannelClient
 from streamlease.http.core.channel_machine import ChannelDropped, ChannelEvent, ChannelFailed, ChannelMessage
 from streamlease.protocol.errors import InvalidOption, TaskFailed
@@ -85,6 +85,25 @@ async def test_a_task_that_is_cancelled_by_nobody_does_not_leave_the_reader_wait
         await desk.publish("a/1", "x")
         assert payloads(await take(channel, 1)) == ["x"]
         with pytest.raises(TaskFailed, match="polls ended by a defect"):
+            await anext(channel)
+
+
+async def test_a_defect_of_the_gateway_is_told_and_not_asked_for_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def defect(*_: object) -> None:
+        raise LookupError("a defect")
+
+    async with ChannelClient(address(desk)) as channel, asyncio.timeout(20):
+        await channel.subscribe("k", "a/#")
+        monkeypatch.setattr(desk.channels, "command", defect)
+        channel.subscribe("other", "b/#")
+        (failed,) = await take(channel, 1)
+        assert isinstance(failed, ChannelFailed) and failed.key == "other" and failed.error["status"] == 500
+        monkeypatch.setattr(desk.app.channels.places, "find", defect)
+        await desk.publish("a/1", "x")
+        assert payloads(await take(channel, 1)) == ["x"]
+        with pytest.raises(GatewayDefect, match="it may have been done"):
             await anext(channel)
 
 
