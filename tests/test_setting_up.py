@@ -11,10 +11,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.servers import ROOT
@@ -238,5 +240,15 @@ def test_the_first_command_without_a_network_and_with_ctrl_c(tmp_path: Path) -> 
         assert "Traceback" not in said
         kept = json.loads((tmp_path / ".venv" / "unfinished").read_text())
         assert (kept["fresh"], kept["done"], len(kept["under_way"])) == (True, [], 1)
-        with pytest.raises(ProcessLookupError):
-            os.killpg(waits.pid, 0)
+        psutil.wait_procs(of_group(waits.pid), timeout=60)
+        assert of_group(waits.pid) == [], "pip goes on"
+
+
+def of_group(group: int) -> list[psutil.Process]:
+    """The processes of a group that still run."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
