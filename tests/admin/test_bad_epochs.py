@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,6 +25,8 @@ class Bad(NamedTuple):
     text: str
     code: int
     said: str
+    enters: bool = False
+    """Whether its publisher must enter to find out, and leaves again."""
 
 
 CASES = [
@@ -65,6 +68,7 @@ CASES = [
         "a\n",
         1,
         "line 1: publisher p holds 5 and cannot send at epoch 4: what was given up",
+        enters=True,
     ),
     Bad(("publish", "one/a", "--epoch", "4"), "a\n", 2, "give --publisher NAME too"),
     Bad(
@@ -189,10 +193,19 @@ def messages(store: redis.Redis) -> dict[bytes, Any]:
     return {**logs, b"spaces": store.hgetall("sl:{spaces}:defs")}
 
 
+def lines(store: redis.Redis) -> dict[bytes, list[Any]]:
+    """What publishers have said, in each space."""
+    found = {}
+    for name in store.scan_iter("sl:*:lines"):
+        found[name] = [json.loads(fields[b"l"]) for _, fields in store.xrange(name)]
+    return found
+
+
 @pytest.mark.timeout(300)
 def test_each_is_refused_in_one_line(spaces: Command, store: redis.Redis) -> None:
-    before = messages(store)
+    before, said = messages(store), lines(store)
     assert before and len(CASES) == 57
+    (of_one,) = said
     for case in CASES:
         outcome = spaces(*case.words, "--json", text=case.text)
         assert outcome.code == case.code, (case, outcome)
@@ -200,3 +213,8 @@ def test_each_is_refused_in_one_line(spaces: Command, store: redis.Redis) -> Non
         assert case.said in outcome.err and len(outcome.err) < 600, (case, outcome.err)
         assert f"error: {outcome.document['error']['message']}\n" == outcome.err, case
         assert messages(store) == before, case
+        if case.enters:
+            entered, left = lines(store)[of_one][len(said[of_one]) :]
+            assert (entered["k"], left["k"], left["upper"], left["parts"]) == ("enter", "leave", [], []), case
+            said = lines(store)
+        assert lines(store) == said, case
