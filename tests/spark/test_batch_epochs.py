@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +17,11 @@ from streamlease.protocol.ids import StreamId
 from streamlease.spark.batch_read import batch_reader
 from streamlease.spark.schema import readable
 from streamlease.streams.epochs import keys
+from streamlease.streams.epochs.keeping import Keeper
+from streamlease.streams.epochs.stored import read_bounds
 from streamlease.streams.redis.connection import ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
-from tests.epochs.playing import hand, kept
+from tests.epochs.playing import Hand, hand, kept
 from tests.spark.refusals import one_line
 from tests.spark.test_batch import rows
 from tests.spark.test_epochs_source import ROWS, Play
@@ -105,6 +112,74 @@ def test_tuples_have_their_snapshots(make_world: Callable[..., World]) -> None:
         read(asOfEpoch="[1, 2]")
     with pytest.raises(InvalidOption, match=r"'startingEpoch' needs epochs that are integers.* 2 dimensions"):
         read(startingEpoch="[1, 0]")
+
+
+def test_the_state_as_of_an_epoch_while_writers_go_on(make_world: Callable[..., World]) -> None:
+    """Three writers and a keeper at work: each state is that of one boundary in all streams, and stays it."""
+    world, sent = make_world(epochs=1), dict[int, Counter[bytes]]()
+    call, client, chance = world._thread.call, world._client, random.Random(7)
+    begun, over = threading.Event(), threading.Event()
+
+    async def write(writer: Hand, keeper: Keeper) -> None:
+        """Some messages of an epoch or of none, then on to a later one; now and then a turn of the keeper."""
+        epoch = 0
+        while not over.is_set():
+            for number in range(chance.randrange(4)):
+                text = f"{writer.name} {epoch} {number}"
+                sent.setdefault(epoch, Counter())[text.encode()] += 1
+                await writer.send(epoch, text, shard=chance.randrange(3), topic="t/x")
+            epoch += chance.choice((1, 1, 2))
+            await writer.advance(epoch)
+            if chance.random() < 0.5:
+                async with turns:
+                    while await keeper.turn():
+                        pass
+            if epoch > 4:
+                begun.set()
+        await writer.leave()
+
+    async def all_write() -> None:
+        writers = [await hand(client.redis, name, SPACE) for name in "abc"]
+        keeper = await kept(client, SPACE)
+        async with asyncio.TaskGroup() as group:
+            for one in writers:
+                group.create_task(write(one, keeper))
+
+    turns = asyncio.Lock()
+    writing = threading.Thread(target=call, args=(all_write(),), daemon=True)
+    writing.start()
+    assert begun.wait(60)
+    states: dict[int, tuple[int, Counter[bytes]]] = {}
+    newest, deadline = 0, time.monotonic() + 60
+    while len(states) < 12 and time.monotonic() < deadline:
+        bounds = call(read_bounds(client.redis, SPACE, 0, 100_000))
+        if not bounds or bounds[-1].lower[0][0] <= newest + 1:
+            continue
+        newest = bounds[-1].lower[0][0] - 1
+        asked = chance.choice([newest, chance.randrange(newest + 1)])
+        states[asked] = _as_of(world, asked)
+    for asked, (end, found) in states.items():
+        expected = sum((sent.get(epoch, Counter()) for epoch in range(end)), Counter[bytes]())
+        assert found == expected and end > asked, "each epoch whole, up to one boundary"
+    assert writing.is_alive(), "they went on all the time"
+    over.set()
+    writing.join(60)
+    assert not writing.is_alive() and len(states) == 12
+    assert {asked: _as_of(world, asked) for asked in states} == states, "what came later changes nothing"
+    ends = [bound.lower[0][0] for bound in call(read_bounds(client.redis, SPACE, 0, 100_000)) if bound.lower]
+    assert {asked: next(end for end in ends if end > asked) for asked in states} == {
+        asked: end for asked, (end, _) in states.items()
+    }
+
+
+def _as_of(world: World, epoch: int) -> tuple[int, Counter[bytes]]:
+    """What is there as of an epoch, and which epoch is the first that is not."""
+    named = {"redis": world.url, "subscribe": "t/#", "asOfEpoch": str(epoch)}
+    found = rows(batch_reader(readable(named), named))
+    assert all(int(row["payload"].split()[1]) == row["epoch"][0] for row in found)
+    bounds = world._thread.call(read_bounds(world._client.redis, SPACE, 0, 100_000))
+    end = next(bound.lower[0][0] for bound in bounds if not bound.lower or bound.lower[0][0] > epoch)
+    return end, Counter(row["payload"] for row in found)
 
 
 # ---------------------------------------------------------------- what is refused
