@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import backlog, idle, peers, start, wide
+from bench import backlog, epochs, idle, peers, start, wide
 from bench.contenders.workload import Done
 from bench.frame import Frame, Table
 from bench.idle import PROCESSES
@@ -47,6 +47,21 @@ def test_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(paced) == ["redis-py", "Streamlease"]
     for table in (single, paced):
         assert all(0 < p50 <= p99 for p50, p99 in figures(table, ["p50 ms", "p99 ms"]))
+
+
+def test_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("EPOCH_MESSAGES", 100), ("PACED_EPOCHS", 5), ("PUBLISHERS", 20), ("WIDE_EPOCHS", 2)):
+        monkeypatch.setattr(epochs, name, value)
+    monkeypatch.setattr(epochs, "WIDE_STREAMS", (40, 39, 40))
+    rates, single = epochs.measure(Frame(400, 1))
+    assert names(rates) == ["publishing", "reading"]
+    for without, with_, ratio in figures(rates, ["without epochs /s", "with epochs /s", "ratio"]):
+        assert min(without, with_) > 0 and ratio == pytest.approx(with_ / without, rel=0.1, abs=0.01)
+    of_items = [name for name in names(single) if "a collection of 2,000 items" in name]
+    assert [name.partition("subscriber, ")[2] for name in of_items] == [
+        f"{behind} changes behind the snapshots" for behind in ("0", "4,000")
+    ]
+    assert "an epoch in 10 of 119 streams in 3 generations" in names(single)
 
 
 def test_a_rate_without_the_first_batch_wants_more_than_one() -> None:
