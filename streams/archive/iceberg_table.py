@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -274,25 +275,21 @@ class SpaceTable:
             return {path.removeprefix("file://") for path in named | seen}
 
     def expire(self, before: float) -> int:
-        """Let go of snapshots that are older than that, in seconds since 1970; how many.
+        """Let go of snapshots that were not the newest one since then, in seconds since 1970; how many.
 
         Raises:
             ArchiveMoved, ArchiveUnavailable.
         """
-        from datetime import UTC, datetime
-
         with table_told(self.uri):
             table = self.iceberg
-            count = len(table.metadata.snapshots)
-            current = table.current_snapshot()
-            old = [
-                one for one in table.metadata.snapshots if one.timestamp_ms < before * 1000 and one != current
-            ]
+            known = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+            wanted = {one.snapshot_id for one in table.metadata.refs.values()}
+            ended = [one.snapshot_id for one, next in pairwise(known) if next.timestamp_ms < before * 1000]
+            old = [one for one in ended if one not in wanted]
             if old:
-                moment = datetime.fromtimestamp(before, UTC).replace(tzinfo=None)
-                table.maintenance.expire_snapshots().older_than(moment).commit()
+                table.maintenance.expire_snapshots().by_ids(old).commit()
                 self.iceberg = table.refresh()
-            return count - len(self.iceberg.metadata.snapshots)
+            return len(known) - len(self.iceberg.metadata.snapshots)
 
     def _keep(self) -> None:
         """See to it that what was committed outlasts a crash of the machine."""

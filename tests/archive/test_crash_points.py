@@ -169,6 +169,32 @@ async def test_a_crash_while_the_table_is_tidied_takes_nothing_that_is_named(
     assert len(places.listed(f"{uri}/data")) == 1
 
 
+async def test_a_snapshot_stays_for_a_while_from_when_another_followed_it(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    """However old it was then: somebody may have begun to read it a moment before."""
+    space = await three_files(client, blocking, uri)
+    assert space.archive is not None
+    first, second, third = (
+        one.timestamp_ms / 1000
+        for one in SpaceTable.open(blocking, space, space.archive).iceberg.metadata.snapshots
+    )
+    assert first < second < third
+    worker = archiver(blocking, space)
+    assert tidy(worker, (first + second) / 2, keep_seconds=0)[0] == 0
+    assert tidy(worker, (second + third) / 2, keep_seconds=0)[0] == 1
+    left = SpaceTable.open(blocking, space, space.archive).iceberg
+    assert [one.timestamp_ms / 1000 for one in left.metadata.snapshots] == [second, third]
+    former = left.scan(snapshot_id=left.metadata.snapshots[0].snapshot_id).to_arrow()
+    assert former.num_rows == 200
+    left.manage_snapshots().create_tag(left.metadata.snapshots[0].snapshot_id, "year-end").commit()
+    assert tidy(worker, third + 1, keep_seconds=0)[0] == 0, "somebody has named it"
+    left = SpaceTable.open(blocking, space, space.archive).iceberg
+    left.manage_snapshots().remove_tag("year-end").commit()
+    assert tidy(worker, third + 1, keep_seconds=0)[0] == 1
+    assert len(in_table(blocking, space)) == 300
+
+
 async def test_files_that_may_be_committed_yet_are_not_swept_away(
     client: Client, blocking: BlockingRedis, uri: str
 ) -> None:
