@@ -1,5 +1,7 @@
 """The catalog: a listing of 10,000 items, 1,000 changes a second to 100 followers, followers at rest.
 
+Calls of services and submits of queries have benches of their own: `services` and `queries`.
+
 The followers of changes are 25 in each of four processes, and 100 in one; a change is seen when its follower
 hands it out.
 """
@@ -33,6 +35,7 @@ def measure(frame: Frame) -> Iterator[Table]:
     table = Table(f"Catalog, median of {frame.runs} runs", ("", "measured"))
     with frame.server() as url:
         table.rows.extend(asyncio.run(_all(url, frame.runs)))
+    table.rows.append(("calls of services; submits of queries", "python -m bench services queries"))
     yield table
 
 
