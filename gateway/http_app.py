@@ -232,6 +232,6 @@ def _defect(call: HttpCall, error: Exception) -> TaskFailed:
 
 def _ends(call: HttpCall) -> StreamleaseError:
     """What a request is told that is under way when the gateway ends."""
-    if call.scope["method"] in ("GET", "HEAD"):
+    if call.scope["method"] in ("GET", "HEAD") or call.waits:  # a poll of a channel is a POST
         return GatewayEnds("this gateway ends: ask again, or another one")
     return Indefinite("this gateway ended before it was done, as far as it knows: look whether it was")

@@ -43,6 +43,7 @@ ANSWER_SECONDS = 10.0
 
 PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 5.0
 UNAUTHENTICATED, UNKNOWN = 401, 404
+ENDS = "gateway-ends"
 
 
 class ChannelClient:
@@ -210,9 +211,10 @@ class ChannelClient:
             except StreamleaseError as error:
                 if isinstance(error, GatewayDefect):
                     raise
-                if here == self._connection and not isinstance(error, GatewayRefused):
+                ends = isinstance(error, GatewayRefused) and error.problem == ENDS
+                if here == self._connection and (ends or not isinstance(error, GatewayRefused)):
                     self._connection = (here + 1) % len(self._connections)
-                pause = await self._rest(error, pause)
+                pause = await (self._breathe(pause) if ends else self._rest(error, pause))
                 continue
             former, same = self._machine.gateway, answer["gateway"] == self._machine.gateway
             self._came(self._machine.polled(answer))

@@ -17,6 +17,7 @@ from streamlease.gateway.metrics import COUNTS
 from streamlease.http.channel_client import ChannelClient
 from streamlease.http.core.channel_machine import ChannelMessage
 from streamlease.registry.members.channel_homes import ChannelHome, ChannelName
+from tests.agent.helpers import until
 from tests.gateway.channels.channel_client import HandClient
 from tests.gateway.channels.conftest import Desk
 from tests.gateway.conftest import Client, running
@@ -99,6 +100,24 @@ async def test_a_channel_of_a_dead_gateway_goes_on_at_another(
     assert len(two.channels) == 1
     await hand.subscribe("k", "a/#", since=begun)
     assert [m["message"]["payload"] for m in (await hand.poll())["messages"]] == ["x"]
+
+
+async def test_a_poll_that_was_passed_on_survives_the_end_of_its_gateway(
+    client: Client, embedded_redis_url: str, stack: AsyncExitStack
+) -> None:
+    first = AsyncExitStack()
+    (one,) = await desks(client, embedded_redis_url, first, 1)
+    (two,) = await desks(client, embedded_redis_url, stack, 1)
+    hand = HandClient(one.http)
+    await hand.subscribe("k", "a/#")
+    await hand.poll(wait=0.0)
+    former, hand.http = hand.gateway, two.http
+    polling = asyncio.ensure_future(hand.poll(wait=60))
+    await until(lambda: one.channel().is_open)
+    await first.aclose()
+    async with asyncio.timeout(30):
+        assert (await polling)["messages"] == [] and hand.gateway != former
+    assert len(two.channels) == 1
 
 
 async def test_a_client_that_was_forgotten_begins_where_it_comes(
