@@ -15,9 +15,12 @@ from streamlease.streams.archive.catalogs import NAMESPACE, catalog_of
 from streamlease.streams.archive.iceberg_table import table_told
 from streamlease.streams.log.keys import archives_left
 from streamlease.streams.redis.connection import BlockingRedis, ask, run_blocking
+from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.archive_place import leave_place, owner_of_place
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.spaces import SpaceStore
+
+_LEAVE = load_script("streamlease.streams.archive", "leave")
 
 
 class LeftArchive(NamedTuple):
@@ -55,7 +58,7 @@ def delete_with_archive(redis: BlockingRedis, space: str) -> None:
                 one = LeftArchive(space, found.born, found.archive)
                 run_blocking(owner_of_place(redis, space, found.born)).is_marked(found.archive.uri)
                 note = json.dumps([one.space, one.born, one.settings.model_dump()])
-                run_blocking(ask(redis, [("HSET", archives_left(), one.name, note)]))
+                run_blocking(_LEAVE.run(redis, [archives_left()], [one.name, note]))
                 left.append(one)
             run_blocking(spaces.delete(space))
         for one in left:

@@ -14,5 +14,8 @@ async def installation(redis: Redis) -> str:
         StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
     """
     key = installation_id()
+    (name,) = await ask(redis, [("GET", key)])
+    if name is not None:  # which also a Redis that is full says
+        return str(name.decode())
     _, name = await ask(redis, [("SET", key, random_token(), "NX"), ("GET", key)])
     return str(name.decode())

@@ -12,6 +12,7 @@ from pyiceberg.catalog import load_catalog
 from streamlease.agent.client import Client
 from streamlease.hosts import archiving
 from streamlease.hosts.archiving import ArchiveUpkeep
+from streamlease.hosts.trimming import Retainer
 from streamlease.protocol.errors import ArchiveUnavailable, SpaceConflict, UnknownSpace
 from streamlease.streams.archive import removal
 from streamlease.streams.archive.files import places
@@ -148,3 +149,29 @@ async def test_a_catalog_has_one_table_for_one_space(
     assert load_catalog("streamlease", uri=catalog).list_tables("streamlease") == [("streamlease", "flights")]
     assert not is_there(f"{uri}-2")
     assert is_there(uri)
+
+
+async def test_a_redis_that_is_full_is_archived_and_an_archive_may_end(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    """What frees memory needs none; see decision 145."""
+    space = await client.create_space("flights", ["flights/#"], archive=ArchiveSettings.of(uri, keep_bytes=1))
+    await publish(client, 0, 100)
+    clock = Clock()
+    host, retainer = ArchiveUpkeep(client.redis, "host-a", clock), Retainer(client.redis, "host-a", clock)
+    await client.redis.config_set("maxmemory", 1)
+    try:
+        await host.round()
+        clock.now += int(archiving.WAIT_SECONDS * 1000)
+        (done,) = await host.round()
+        assert done.messages == 100
+        await retainer.round()
+        (known,) = recorded(blocking, space.streams()).values()
+        assert known.state.memory.first == 100
+        assert (await rows(client, space))[space.streams()[0]].num_rows == 100
+        delete_with_archive(blocking, "flights")
+    finally:
+        await client.redis.config_set("maxmemory", 0)
+    assert not is_there(uri)
+    await host.close()
+    await retainer.close()
