@@ -18,6 +18,7 @@ from tests.archive.conftest import blocking, uri
 from tests.archive.helpers import archive, publish, space_of, trim_all
 from tests.gateway.conftest import Client, running
 from tests.gateway.http_client import HttpClient
+from tests.gateway.members.member_client import Member
 from tests.gateway.test_event_streams import events
 from tests.gateway.test_since import ask
 from tests.gateway.webhooks.conftest import post, subscribe
@@ -106,3 +107,15 @@ async def test_a_key_of_a_channel_fails_with_its_name(gateway: HttpClient, lost:
         channel.subscribe("k", FILTER, since=check(event.error, lost))
         message = await anext(channel)
         assert isinstance(message, ChannelMessage) and message.message["offset"] == 400
+
+
+async def test_a_member_of_a_group_gets_what_stands_before_it_and_then_its_name(
+    gateway: HttpClient, lost: str
+) -> None:
+    member = await Member([gateway], "g").join(FILTER)
+    while len(member.got) < 200:
+        await member.done(await member.fetch())
+    assert [offset for _, offset in member.got] == list(range(200))
+    answer = await gateway.get(f"{member.base}/{member.id}/messages", wait=20)
+    assert (answer.status, answer.json()["type"].rpartition("/")[2]) == (410, "lost"), answer
+    assert answer.json()["file"] == lost and "retry-after" not in answer.headers
