@@ -63,7 +63,11 @@ def test_the_ways_in_the_design_are_those_that_run(embedded_redis_url: str) -> N
     for way in LEAST:
         files = set[str]().union(*(ran[walk] for walk in ran if walk.removeprefix("a ").startswith(way)))
         assert named(way) - TABLES - files == set(), f"these are not on the way of a {way}"
-    longer = {walk: len(files) for walk, files in ran.items() if len(files) > MOST[walk]}
+    if any(len(files) > MOST[walk] for walk, files in ran.items()):
+        # On a machine that stands still for seconds a timer may come in each repetition, but not twice so.
+        again = walks(embedded_redis_url)
+        ran = {walk: files & again[walk] for walk, files in ran.items()}
+    longer = {walk: sorted(files) for walk, files in ran.items() if len(files) > MOST[walk]}
     assert longer == {}, "a newcomer reads more files than before: see MOST"
 
 
