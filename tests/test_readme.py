@@ -137,9 +137,10 @@ def test_its_blocks_run_in_their_order_as_printed(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     script = "set -eu\n" + "".join(
-        f"printf '%s%s\\n' {shlex.quote(MARK)} {number}\n{command}\n"
+        f"printf '%s%s %s\\n' {shlex.quote(MARK)} {number} \"$EPOCHREALTIME\"\n{command}\n"
         for number, (command, _) in enumerate(steps())
     )
+    script += f"printf '%s%s %s\\n' {shlex.quote(MARK)} end \"$EPOCHREALTIME\"\n"
     environment = {
         "HOME": str(home),
         "PATH": str(machine(tmp_path)),
@@ -162,10 +163,15 @@ def test_its_blocks_run_in_their_order_as_printed(tmp_path: Path) -> None:
             subprocess.run(stop, env=environment, capture_output=True, timeout=60, check=False)
     log = home / "streams" / "query.log"
     assert done.returncode == 0, (done.stdout, done.stderr, log.read_text() if log.exists() else "")
-    said = dict(part.split("\n", 1) for part in done.stdout.split(MARK)[1:])
+    parts = [part.split("\n", 1) for part in done.stdout.split(MARK)[1:]]
+    said = {head.split()[0]: text for head, text in parts}
     for number, (command, printed) in enumerate(steps()):
         if printed is not None:
             assert said[str(number)] == printed, command
+    began = [float(head.split()[1]) for head, _ in parts]
+    for (command, _), start, end in zip(steps(), began, began[1:], strict=False):
+        sys.stdout.write(f"{end - start:6.1f} s  {command.splitlines()[0]}\n")
+    sys.stdout.write(f"{began[-1] - began[0]:6.1f} s  all of them, without a download\n")
     (wheel,) = (home / "streams").glob("*.whl")
     check_wheel(wheel)
 
