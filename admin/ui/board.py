@@ -29,6 +29,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.registry import group_needs, leadership
 from streamlease.streams.log.times import waiting
 from streamlease.streams.redis.damaged import attempt, readable, why
+from streamlease.streams.spaces.matching import SpacesByFilter
 from streamlease.streams.spaces.retention import Holdings, Kept
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Board:
         self._never_led: dict[str, dict[str, int]] = {}
         """The groups that no leader has begun yet, and where each of their streams would begin."""
         self._processes: list[ProcessOnPage] = []
+        self._matching = SpacesByFilter([])
         self._slow_looks, self._slow_facts = SlowLooks(client), SlowFacts()
         self._changes = HostChanges()
 
@@ -200,6 +202,8 @@ class Board:
             for stream in some
             if stream in sizes
         }
+        if not self._matching.is_of(spaces):
+            self._matching = SpacesByFilter(spaces)
         followed = self._follower.groups
         began = time.monotonic()
         slowly = began >= self._slow_at
@@ -213,7 +217,7 @@ class Board:
             await self._look_slowly(spaces)
             ended = time.monotonic()
             self._slow_at = ended + max(SLOW_SECONDS, SLOW_REST * (ended - began))
-        self._summarize(spaces, leaders)
+        self._summarize(leaders)
         damaged = {f"space {name}": one.why for name, one in known.damaged.items()}
         damaged |= {f"group {name}": reason for name, reason in all_groups.damaged.items()}
         damaged |= {f"group {one}": unread[one.id] for one in shared if one.id in unread}
@@ -258,7 +262,7 @@ class Board:
                 news[group] = JournalNews(records, before.streams | one.streams, before.anew or one.anew)
         return news
 
-    def _summarize(self, spaces: Sequence[Space], leaders: Mapping[str, leadership.LeaderRecord]) -> None:
+    def _summarize(self, leaders: Mapping[str, leadership.LeaderRecord]) -> None:
         counts = {
             name: sum(row.committed for row in group.rows.values()) for name, group in self.groups.items()
         }
@@ -272,7 +276,7 @@ class Board:
             group.summarize(
                 self._follower.groups[shared.id].state,
                 leaders[shared.id],
-                [space.name for space in spaces if space.intersects(shared.filter)],
+                self._matching.names(shared.filter),
                 rates[name],
                 0.0 if group.lag[-1][1] == 0 else self._ages.get(name),
                 consumers.get(name, 0),
@@ -281,11 +285,11 @@ class Board:
     async def _look_at_never_led(self, spaces: Sequence[Space]) -> None:
         """Where groups would begin whose journals name no stream yet."""
         never: dict[SharedSubscription, list[StreamId]] = {}
-        room = MOST_BEGUN
+        room, by_name = MOST_BEGUN, {space.name: space for space in spaces}
         for group in self.groups.values():
             shared = group.subscription
             if not self._follower.groups[shared.id].state.streams:
-                matched = [space for space in spaces if space.intersects(shared.filter)]
+                matched = [by_name[name] for name in self._matching.names(shared.filter)]
                 room -= sum(len(self._streams_of(space)) for space in matched)
                 if room < 0:
                     break
