@@ -35,6 +35,7 @@ from streamlease.streams.archive.files.file_reading import OpenFile
 from streamlease.streams.archive.files.index import ArchivedFile, covers
 from streamlease.streams.archive.files.places import remove
 from streamlease.streams.archive.iceberg_table import Manifests, SpaceTable, TableFile
+from streamlease.streams.archive.lost_past import let_go, of_a_lost_past
 from streamlease.streams.archive.recording import (
     ArchiveMoved,
     CommitRefused,
@@ -204,6 +205,14 @@ class Archiver:
         if self._own_term is None:
             self.term = max((one.term for one in known.values()), default=0)
         standing = {stream: InTable(one, there.get(str(stream), {})) for stream, one in known.items()}
+        lost = {
+            stream: gone
+            for stream, one in standing.items()
+            if (gone := of_a_lost_past(self.redis, stream, one.known, one.there.values()))
+        }
+        if lost:
+            let_go(table, known, there, lost, self.term)
+            return self.look(done)
         lacking = {stream: files for stream, one in standing.items() if (files := one.lacks())}
         if lacking:
             self._put_back(table, lacking)

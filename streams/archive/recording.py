@@ -16,7 +16,7 @@ from streamlease.protocol.errors import ArchiveUnavailable, Fenced, StoreRefused
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.archive.files.index import ArchivedFile, in_order, parse_file
 from streamlease.streams.log.archived import files_commands, parse_files
-from streamlease.streams.log.keys import stream_files, stream_meta
+from streamlease.streams.log.keys import stream_files, stream_log, stream_meta
 from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import BlockingRedis, Command, Redis, ask, refusal, run_blocking
 from streamlease.streams.redis.scripts import load_script, run_many
@@ -109,13 +109,13 @@ def record(redis: BlockingRedis, term: int, changes: Sequence[FileChange]) -> No
 
     Raises:
         Fenced: an archiver with a higher term records now.
-        ArchiveMoved: another one recorded meanwhile: look again.
+        ArchiveMoved: another one recorded meanwhile, or Redis has lost what is in the files: look again.
         UnknownSpace: a stream is gone.
         StoreUnavailable, StoreRefused, Indefinite: some are recorded, others not.
     """
     calls = [
         _RECORD.call(
-            [stream_meta(one.stream), stream_files(one.stream)],
+            [stream_meta(one.stream), stream_files(one.stream), stream_log(one.stream)],
             [
                 term,
                 one.before,
@@ -124,7 +124,7 @@ def record(redis: BlockingRedis, term: int, changes: Sequence[FileChange]) -> No
                 one.retired,
                 len(one.gone),
                 *(file.line() for file in one.gone),
-                *(value for file in one.new for value in (file.next, file.line())),
+                *(value for file in one.new for value in (file.next, file.until, file.line())),
             ],
         )
         for one in changes
@@ -143,5 +143,10 @@ def record(redis: BlockingRedis, term: int, changes: Sequence[FileChange]) -> No
                     raise Fenced(f"stream {change.stream} is archived by another process: term {reply[1]}")
                 case b"moved":
                     raise ArchiveMoved(f"stream {change.stream} was archived meanwhile by another process")
+                case b"lost":
+                    raise ArchiveMoved(
+                        f"Redis has lost messages of stream {change.stream} below {int(reply[1])} that "
+                        f"were archived, as in a failover: what it has now is archived again"
+                    )
                 case _:
                     raise StoreRefused(f"the script answered {reply!r}: client and script do not fit")

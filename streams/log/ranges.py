@@ -304,9 +304,8 @@ class RangeReader:
 
     @property
     def is_archived(self) -> bool:
-        """Whether what it wants next is in the archive."""
-        exists = None if self.state is None else self.state.exists
-        return exists is not None and self.position >= exists
+        """Whether what is below the memory is in the archive, as far as it exists; the archive says so."""
+        return self.state is not None and self.state.exists is not None
 
     def pass_over(self, batch: pa.RecordBatch, enough: int | None = None) -> None:
         """Go on behind a batch that another segment had; who may stop early does so after `enough` bytes."""

@@ -26,7 +26,7 @@ FATAL = {
         ("streams.epochs", "decide"), ("streams.epochs", "move"), ("streams.epochs", "record"),
         ("streams.epochs", "drop"), ("streams.epochs", "snapshot"), ("streams.epochs", "take_over"),
         ("streams.epochs", "forget"),
-        ("streams.collections", "take_snapshot"),
+        ("streams.collections", "take_snapshot"), ("streams.archive", "record"), ("streams.archive", "point"),
     )
 }  # fmt: skip
 """Scripts before and behind which a process may crash."""

@@ -1,0 +1,67 @@
+"""The rig for archives among the tests: some seeds, what must happen in them, and planted bugs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.archive.bugs import AFTER_A_FAILOVER, PLANTED
+from tests.simulation.archive.world import run
+from tests.simulation.judge import Violation
+
+pytestmark = pytest.mark.thorough
+
+SEEDS = range(1, 19)
+FINDS = range(1, 25)
+"""One of these seeds finds each planted bug."""
+
+LOSES = range(3, 61, 3)
+"""These have failovers: one of them finds what goes wrong after one."""
+
+MUST_HAPPEN = (
+    "a crash behind a commit is healed",
+    "a cut is read again",
+    "a cut on both sides of the seam",
+    "a failover that loses writes",
+    "a listener reads what is in files only",
+    "a pause",
+    "a reader is told HistoryTruncated",
+    "a restart of the store",
+    "a stream is trimmed",
+    "an answer is lost after the command was done",
+    "an answer of the store is lost",
+    "files are committed",
+    "files are joined",
+    "files are swept",
+    "pieces are written",
+    "the store answers an error",
+    "the store is full",
+    "the store lies",
+)
+
+
+@pytest.mark.timeout(300)
+def test_no_offset_is_nowhere_or_twice_whatever_goes_wrong() -> None:
+    sometimes: Counter[str] = Counter()
+    for seed in SEEDS:
+        sometimes += run(seed).sometimes
+    assert [what for what in MUST_HAPPEN if not sometimes[what]] == []
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    assert run(2).kernel.digest() == run(2).kernel.digest()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    with PLANTED[bug]():
+        for seed in LOSES if bug in AFTER_A_FAILOVER else FINDS:
+            try:
+                run(seed)
+            except Violation as found:
+                wrong = [one for one in ("NameError", "AttributeError", "TypeError") if one in str(found)]
+                assert wrong == [], f"the bug itself does not work: {found}"
+                return
+    pytest.fail(f"no seed finds {bug}")
