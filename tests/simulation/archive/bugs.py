@@ -8,15 +8,10 @@ from typing import Any
 from unittest import mock
 
 from streamlease.streams.archive import archiver as archiver_module
-from streamlease.streams.archive import upkeep_steps
-from streamlease.streams.archive.archiver import Archiver
-from streamlease.streams.archive.files import file_writing
-from streamlease.streams.archive.iceberg_table import SpaceTable, table_told
-from streamlease.streams.archive.recording import ArchiveMoved, FileChange
+from streamlease.streams.archive.recording import FileChange
 from streamlease.streams.log.archived import Files
 from streamlease.streams.log.ranges import RangeReader
 
-AFTER_A_FAILOVER = {"what_a_failover_took_stays_in_the_table"}
 PLANTED: dict[str, Callable[[], Any]] = {}
 
 
@@ -28,27 +23,6 @@ def planted(bug: Callable[[], Iterator[None]]) -> Callable[[], Any]:
 
 
 @planted
-def a_file_is_not_read_again() -> Iterator[None]:
-    """The store is believed."""
-    with mock.patch.object(file_writing, "prove", lambda *about: None):
-        yield
-
-
-@planted
-def a_commit_stands_on_whatever_is_there() -> Iterator[None]:
-    """Two archivers write the same messages, and the second one commits behind the first."""
-    commit = SpaceTable.commit
-
-    def again(table: SpaceTable, *about: Any) -> None:
-        with table_told(table.uri):
-            table.iceberg = table.iceberg.refresh()
-        commit(table, *about)
-
-    with mock.patch.object(SpaceTable, "commit", again):
-        yield
-
-
-@planted
 def what_waits_counts_as_archived() -> Iterator[None]:
     """Redis is told of one message more than the files hold."""
     record = archiver_module.record
@@ -57,41 +31,6 @@ def what_waits_counts_as_archived() -> Iterator[None]:
         record(redis, term, [one._replace(upto=one.upto + 1) if one.new else one for one in changes])
 
     with mock.patch.object(archiver_module, "record", generous):
-        yield
-
-
-@planted
-def who_is_late_throws_files_of_the_table_away() -> Iterator[None]:
-    """Another archiver recorded them first."""
-    commit = Archiver.commit
-
-    def committed(self: Archiver, table: Any, standing: Any, begun: Any, written: Any, done: Any) -> None:
-        try:
-            commit(self, table, standing, begun, written, done)
-        except ArchiveMoved:
-            archiver_module._discard(written)
-            raise
-
-    with mock.patch.object(Archiver, "commit", committed):
-        yield
-
-
-@planted
-def a_sweep_takes_what_is_about_to_be_committed() -> Iterator[None]:
-    """How old a file is does not matter."""
-    sweep = upkeep_steps.sweep
-
-    def hasty(archiver: Any, standing: Any, table: Any, now: float, grace: float) -> int:
-        return sweep(archiver, standing, table, now + 1e6, 0)
-
-    with mock.patch.object(upkeep_steps, "sweep", hasty):
-        yield
-
-
-@planted
-def what_a_failover_took_stays_in_the_table() -> Iterator[None]:
-    """Nobody compares the files of the table with what Redis has."""
-    with mock.patch.object(archiver_module, "of_a_lost_past", lambda *about: []):
         yield
 
 

@@ -152,7 +152,5 @@ class ArchiveTruth:
         if found != expected:
             lacks, has = {*expected} - {*found}, {*found} - {*expected}
             raise Violation(f"[16] the table lacks {sorted(lacks)[:3]}, and has {sorted(has)[:3]} too much")
-        if self._world.durability != "memory" and (
-            gone := self.acknowledged - self._world.written.texts.keys()
-        ):
+        if gone := self.acknowledged - self._world.written.texts.keys():
             raise Violation(f"{min(gone)} was acknowledged, and is gone")

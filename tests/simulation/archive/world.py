@@ -64,8 +64,6 @@ class ArchiveWorld(SimulatedWorld):
         """Whether Redis says where the table is, as for a bucket; else a catalog beside it does."""
         self.retention = random.choice((None, None, 40))
         """How many messages of a stream exist at least."""
-        self.durability = "memory" if seed % 6 == 3 else "replicated:1"
-        """With the one, a failover may take what was acknowledged."""
         self.grace = 60.0
         """How old files are that are swept: longer than anything here takes."""
         self.streams = random.randint(1, 3)
@@ -195,7 +193,7 @@ class ArchiveWorld(SimulatedWorld):
             ["s/#"],
             streams=self.streams,
             retention=Retention(messages=self.retention) if self.retention else None,
-            durability=self.durability,
+            durability="replicated:1",
             archive=ArchiveSettings.of(f"{self.folder}/archive", keep_ms=keep[0], keep_bytes=keep[1]),
         )
         await ask(client.redis, [("WAIT", 1, 100)])
