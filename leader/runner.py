@@ -28,6 +28,7 @@ from streamlease.leader.core.events import (
     Send,
     StepDownWanted,
     Stop,
+    StreamsListed,
     Tick,
 )
 from streamlease.leader.core.machine import Leader, LeaderConfig
@@ -236,7 +237,8 @@ class Runner:
             ticked = False
             for left, event in zip(range(len(events) - 1, -1, -1), events, strict=True):
                 ticked |= isinstance(event, Tick)
-                with collector_at_rest(len(machine.durable.streams)):
+                new = len(event.starts) if isinstance(event, StreamsListed) else 0
+                with collector_at_rest(max(new, len(machine.durable.streams))):
                     effects.extend(machine.step(event, now_ms(), more=left > 0))
             reason = await self._carry_out(effects, machine, journal)
             if reason is None and self.over:

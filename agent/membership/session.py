@@ -28,6 +28,7 @@ from streamlease.protocol.messages import (
     SessionToLeader,
 )
 from streamlease.streams import clock as own_clock
+from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.tasks import task_failed
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,8 @@ class Session:
     def _leave(self, event: Unsubscribed | Disconnected) -> None:
         self._closing = True
         for slot in self.slots:
-            slot.step(event)
+            with collector_at_rest(0 if slot.borrower is None else len(slot.borrower.streams)):
+                slot.step(event)
         self._finish_if_empty()
 
     def _defect(self, what: str, error: Exception) -> None:

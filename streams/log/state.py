@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import HistoryTruncated, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.connection import Command
@@ -190,14 +191,15 @@ def parse_metas(
         damaged: gets the errors of streams whose reply cannot be read; None: the first one is raised.
     """
     states = {}
-    for stream, reply in zip(streams, replies, strict=True):
-        try:
-            state = parse_meta(stream, reply)
-        except StreamleaseError as error:
-            if damaged is None:
-                raise
-            damaged[stream] = error
-            continue
-        if state is not None:
-            states[stream] = state
+    with collector_at_rest(len(streams)):
+        for stream, reply in zip(streams, replies, strict=True):
+            try:
+                state = parse_meta(stream, reply)
+            except StreamleaseError as error:
+                if damaged is None:
+                    raise
+                damaged[stream] = error
+                continue
+            if state is not None:
+                states[stream] = state
     return states

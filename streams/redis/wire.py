@@ -28,6 +28,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.redis.exchange_failures import not_answered, not_connected, unavailable
 
 AsyncServer = redis.asyncio.Redis
@@ -139,13 +140,14 @@ def _take_more(connection: Any, replies: list[Any], wanted: int) -> None:
     reader = getattr(connection._parser, "_reader", None)
     if reader is None or connection.protocol != 2:
         return  # another parser, or one that gets more than replies
-    while len(replies) < wanted:
-        reply = reader.gets()
-        if reply is NOT_ENOUGH_DATA:
-            return
-        if isinstance(reply, RedisConnectionError):
-            raise reply
-        replies.append(reply)
+    with collector_at_rest(wanted):
+        while len(replies) < wanted:
+            reply = reader.gets()
+            if reply is NOT_ENOUGH_DATA:
+                return
+            if isinstance(reply, RedisConnectionError):
+                raise reply
+            replies.append(reply)
 
 
 class _Gate:

@@ -9,10 +9,9 @@ not read here: ``decoding`` reads it, or says what is wrong with it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
-from itertools import chain, pairwise, repeat
-from operator import itemgetter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from streamlease.protocol.epochs.order import Epoch
@@ -21,23 +20,29 @@ from streamlease.protocol.offsets import OffsetRange
 from streamlease.streams.entries.decoding import DAMAGE, single_of
 from streamlease.streams.entries.epoch_fields import EPOCH_FIELD, WRITER_FIELD, epoch_of
 from streamlease.streams.entries.expanding import AS_IT_IS
-from streamlease.streams.entries.few import INTEGERS, MOST_BYTES, MOST_ROWS, codec_of, metadata_of
-from streamlease.streams.entries.layout import CODECS, Codec
+from streamlease.streams.entries.few import INTEGERS, MOST_ROWS, codec_of
+from streamlease.streams.entries.layout import Codec
 from streamlease.streams.rows.few_messages import FewMessages
+from streamlease.streams.rows.few_shapes import (
+    LENGTH,
+    MOST_EXPANDED,
+    FewShape,
+    PlainShape,
+    few_shapes_of,
+    plain_shape_of,
+    possible,
+)
 
 MOST_MESSAGES = 16
 """Entries of more messages than that, on the average, are read faster by Arrow."""
 
-_MOST_EXPANDED = 8 * MOST_BYTES
 _MOST_TOPICS = 65_536
 """Bytes of the topics of an entry."""
 
 _FIELDS = frozenset({b"a", b"t", b"p", b"k", b"e", b"c", b"b", EPOCH_FIELD, WRITER_FIELD})
 """Others mean that there is more to an entry; see ``layout``."""
 
-_ORDER = "ikpdD"
 _LEAST, _MOST = -(2**63), 2**63
-_LENGTH = struct.Struct("<q")
 _ALL_THERE = repeat(True)
 
 
@@ -48,7 +53,7 @@ class FewEntry(NamedTuple):
     offsets: OffsetRange
     size: int
     """In bytes, as expanded."""
-    shape: _Shape | None = None
+    shape: FewShape | None = None
     nulls: Sequence[int] = ()
     """Of each column, how many values are missing."""
     extents: Sequence[int] = ()
@@ -65,9 +70,9 @@ def few_entry(flat: Sequence[bytes], offsets: OffsetRange) -> FewEntry | None:
         if stored is None:
             return FewEntry(fields, offsets, sum(map(len, flat)))
         rows = offsets.end - offsets.start
-        if not 0 < rows <= MOST_ROWS or len(fields[b"t"]) > _MOST_TOPICS or len(stored) > _MOST_EXPANDED:
+        if not 0 < rows <= MOST_ROWS or len(fields[b"t"]) > _MOST_TOPICS or len(stored) > MOST_EXPANDED:
             return None
-        for shape in _shapes(fields[b"c"], stored[4:8]):
+        for shape in few_shapes_of(fields[b"c"], stored[4:8]):
             found = shape.taken_apart(stored, rows)
             if found is not None:
                 nulls, extents = found
@@ -113,13 +118,17 @@ def _columns(parts: Sequence[_Some], offsets: range) -> tuple[Sequence[Any], ...
         ((topics, keys, payloads, times, appended, epoch),) = parts
         rows = len(payloads)
         return topics, keys, payloads, offsets, times, (appended,) * rows, (epoch,) * rows
-    each = [
-        [*chain.from_iterable(part[column] for part in parts)]  # type: ignore[misc]  # by its number
-        for column in range(4)
-    ]
-    appended_at = [*chain.from_iterable((part.appended,) * len(part.payloads) for part in parts)]
-    epochs = [*chain.from_iterable((part.epoch,) * len(part.payloads) for part in parts)]
-    return (*each[:3], offsets, each[3], appended_at, epochs)
+    topics, keys, payloads, times = list[str](), list[bytes | None](), list[bytes](), list[int]()
+    appended_at, epochs = list[int](), list[Epoch | None]()
+    for some_topics, some_keys, some_payloads, some_times, appended, epoch in parts:
+        rows = len(some_payloads)
+        topics += some_topics
+        keys += some_keys
+        payloads += some_payloads
+        times += some_times
+        appended_at += (appended,) * rows
+        epochs += (epoch,) * rows
+    return topics, keys, payloads, offsets, times, appended_at, epochs
 
 
 class _Some(NamedTuple):
@@ -145,124 +154,6 @@ def _of_single(entry: FewEntry) -> _Some | None:
     return _Some((one.topic,), (one.key,), (one.payload,), (one.timestamp,), one.appended, one.epoch)
 
 
-class _Shape(NamedTuple):
-    """How `few` writes record batches of some columns: what stands before the columns, and what is in it.
-
-    What is always the same, and the numbers in between, are taken apart in one call.
-    """
-
-    letters: str
-    codec: Codec
-    size: int
-    """Where the columns begin."""
-    metadata: struct.Struct
-    same: Callable[[tuple[Any, ...]], Any]
-    """What is always the same of what was taken apart."""
-    expected: Any
-    """What that is."""
-    length: int
-    nodes: slice
-    buffers: slice
-    body_length: int
-    """Where the numbers stand in what was taken apart."""
-
-    def taken_apart(self, stored: bytes, rows: int) -> tuple[Sequence[int], Sequence[int]] | None:
-        """How many values are missing in each column, and the extents of the buffers.
-
-        None if `few` writes no such thing: other metadata, or buffers that do not stand one behind the other.
-        """
-        if len(stored) < self.size:
-            return None
-        parts = self.metadata.unpack_from(stored)
-        body = len(stored) - self.size
-        if (
-            self.same(parts) != self.expected
-            or parts[self.length] != rows
-            or parts[self.body_length] != body
-            or parts[self.nodes][::2].count(rows) != len(self.letters)
-        ):
-            return None
-        extents = parts[self.buffers]
-        at = 0
-        for begin, length in zip(extents[::2], extents[1::2], strict=True):
-            if begin != at or length < 0:
-                return None
-            at += (length + 7) & -8
-        return (parts[self.nodes][1::2], extents) if at == body else None
-
-    def gain(self, stored: bytes, extents: Sequence[int]) -> int:
-        """How many bytes more than `stored` has its buffers have when they are expanded.
-
-        Raises:
-            ValueError: one of them has a length that cannot be.
-        """
-        if self.codec == "none":
-            return 0
-        whole = 0
-        for begin, length in zip(extents[::2], extents[1::2], strict=True):
-            if length:
-                (expanded,) = _LENGTH.unpack_from(stored, self.size + begin)
-                whole += length - 8 if expanded == AS_IT_IS else _possible(expanded)
-        return max(0, whole - len(stored))
-
-
-def _possible(expanded: int) -> int:
-    """The length of an expanded buffer.
-
-    Raises:
-        ValueError: `few` writes none as long.
-    """
-    if not 0 <= expanded <= _MOST_EXPANDED:
-        raise ValueError("a buffer is too large")
-    return expanded
-
-
-@lru_cache(maxsize=256)
-def _shapes(columns: bytes, length: bytes) -> tuple[_Shape, ...]:
-    """How `few` writes columns with these letters; nothing if it never does.
-
-    Args:
-        length: what an entry says of that of its metadata, which tells those that are compressed from others.
-    """
-    letters = columns.decode("ascii")
-    if "p" not in letters or letters != "".join(one for one in _ORDER if one in letters) or "dD" in letters:
-        return ()
-    shapes = (_shape(letters, codec) for codec in CODECS)
-    return tuple(one for one in shapes if one.size == 8 + int.from_bytes(length, "little"))
-
-
-@cache
-def _shape(letters: str, codec: Codec) -> _Shape:
-    metadata = metadata_of(letters, codec)
-    buffers = sum(3 if letter in "kp" else 2 for letter in letters)
-    places = {"nodes": metadata.nodes, "buffers": metadata.buffers}
-    counts = {"nodes": 2 * len(letters), "buffers": 2 * buffers}
-    places |= {"length": metadata.length, "body_length": metadata.body_length}
-    format, at, number = "<", 0, 0
-    same: list[int] = []
-    where: dict[str, slice] = {}
-    for name in sorted(places, key=places.__getitem__):
-        count = counts.get(name, 1)
-        format += f"{places[name] - at}s{count}q"
-        same.append(number)
-        where[name] = slice(number + 1, number + 1 + count)
-        at, number = places[name] + 8 * count, number + 1 + count
-    whole = struct.Struct(f"{format}{len(metadata.message) - at}s")
-    chosen = itemgetter(*same, number)
-    return _Shape(
-        letters,
-        codec,
-        len(metadata.message),
-        whole,
-        chosen,
-        chosen(whole.unpack(metadata.message)),
-        where["length"].start,
-        where["nodes"],
-        where["buffers"],
-        where["body_length"].start,
-    )
-
-
 @lru_cache(maxsize=512)
 def _numbers(rows: int, code: str) -> struct.Struct:
     return struct.Struct(f"<{rows}{code}")
@@ -280,22 +171,26 @@ def _expanded(stored: bytes, begin: int, length: int, codec: Codec) -> _Buffer:
     """
     if not length:
         return b"", 0, 0
-    (expanded,) = _LENGTH.unpack_from(stored, begin)
+    (expanded,) = LENGTH.unpack_from(stored, begin)
     if expanded == AS_IT_IS:
         return stored, begin + 8, length - 8
     plain: bytes = codec_of(codec).decompress(
-        stored[begin + 8 : begin + length], _possible(expanded), asbytes=True
+        stored[begin + 8 : begin + length], possible(expanded), asbytes=True
     )
     return plain, 0, len(plain)
 
 
-def _of_batch(entry: FewEntry, shape: _Shape) -> _Some | None:
+def _of_batch(entry: FewEntry, shape: FewShape) -> _Some | None:
     """The messages of an entry that holds a record batch; None if its columns are not whole.
 
     Raises:
         struct.error, and all of ``DAMAGE``: the same.
     """
     fields, rows, extents = entry.fields, entry.offsets.end - entry.offsets.start, entry.extents
+    if shape.codec == "none" and not any(entry.nulls):
+        plain = plain_shape_of(shape.letters, rows)
+        if plain is not None and extents[:-1] == plain.extents:
+            return _of_plain(entry, shape, plain)
     appended = least = most = int(fields[b"a"])
     names = fields[b"t"].decode().split("\0")
     topics: Sequence[str] | None = None
@@ -340,6 +235,28 @@ def _of_batch(entry: FewEntry, shape: _Shape) -> _Some | None:
         appended,
         epoch_of(fields),
     )
+
+
+def _of_plain(entry: FewEntry, shape: FewShape, plain: PlainShape) -> _Some | None:
+    """As `_of_batch`, of what is as plain as it nearly always is."""
+    fields, rows, stored = entry.fields, entry.offsets.end - entry.offsets.start, entry.fields[b"b"]
+    appended = int(fields[b"a"])
+    names = fields[b"t"].decode().split("\0")
+    numbers = plain.numbers.unpack_from(stored, shape.size)
+    ends = numbers[-rows - 1 :]
+    if ends[0] or ends[-1] > entry.extents[-1] or [*ends] != sorted(ends):
+        raise ValueError("the values are not in order")
+    begin = shape.size + plain.contents
+    topics = [names[0]] * rows
+    if shape.letters == "ip":
+        places = numbers[:rows]
+        if min(places) < 0:
+            return None
+        topics = [names[place] for place in places]
+    if not _LEAST <= appended < _MOST:
+        return None
+    payloads = [stored[begin + first : begin + last] for first, last in pairwise(ends)]
+    return _Some(topics, (None,) * rows, payloads, (appended,) * rows, appended, epoch_of(fields))
 
 
 def _if_there(value: bytes, there: bool) -> bytes | None:

@@ -17,6 +17,7 @@ from streamlease.streams.entries.encoding import encode_rows
 from streamlease.streams.entries.few import MOST_ROWS
 from streamlease.streams.entries.layout import CODECS
 from streamlease.streams.entries.message_rows import ALL_COLUMNS, Row
+from streamlease.streams.rows import few_reading
 from streamlease.streams.rows.few_messages import FewMessages
 from streamlease.streams.rows.few_reading import MOST_MESSAGES
 from streamlease.streams.rows.shared_rows import Rows
@@ -95,6 +96,47 @@ def test_what_is_damaged_is_left_to_arrow(data: st.DataObject, codec: Any) -> No
         few = read_few(STREAM, damaged, 0, end)
         if few is not None:
             check(few, damaged, 0, end)
+
+
+@pytest.mark.parametrize("topics", [["a", "b/c", "a"], ["a", "a"], ["a/b"]])
+def test_what_is_plain_is_taken_apart_at_once_and_damaged_is_left_to_arrow(
+    topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Payloads and topics without anything else: each byte of such an entry, damaged in some ways."""
+    taken: list[int] = []
+    whole = few_reading._of_plain
+
+    def counted(*about: Any) -> Any:
+        taken.append(1)
+        return whole(*about)
+
+    monkeypatch.setattr(few_reading, "_of_plain", counted)
+    rows = [Row(topic, b"payload %d" % number * number) for number, topic in enumerate(topics)]
+    rows[0] = Row(topics[0], b"")  # an empty one is as good as any
+    rows.append(Row(topics[0], b"x"))
+    (id, fields), end = entries_of([rows], "none")[0], len(rows)
+    fields = [*map(bytes, fields)]
+    few = read_few(STREAM, [(id, fields)], 0, end)
+    assert few is not None
+    assert taken == [1]
+    check(few, [(id, fields)], 0, end)
+    read = 0
+    for place, value in enumerate(fields):
+        for at, byte in enumerate(value):
+            for other in {0, 1, 0x7F, 0x80, 0xFF, byte ^ 1, byte ^ 4} - {byte}:
+                damaged = [(id, [*fields])]
+                damaged[0][1][place] = value[:at] + bytes([other]) + value[at + 1 :]
+                few = read_few(STREAM, damaged, 0, end)
+                if few is not None:
+                    read += 1
+                    check(few, damaged, 0, end)
+        for shorter in range(len(value)):
+            damaged = [(id, [*fields])]
+            damaged[0][1][place] = value[:shorter]
+            few = read_few(STREAM, damaged, 0, end)
+            if few is not None:
+                check(few, damaged, 0, end)
+    assert read, "what a payload is does not matter"
 
 
 def test_what_is_out_of_the_ordinary_is_not_read_here() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from hiredis import HiredisError, pack_command
 
+from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.redis.lines.taken import TakenConnection
 from streamlease.streams.redis.wire import AsyncServer, Command, connected
 
@@ -103,11 +104,12 @@ class DirectLine(TakenConnection):
 
     def _gathered(self, several: list[Any], reply: Any) -> Any:
         """All replies, with this one and those behind it; False while some are to come."""
-        while reply is not False:
-            several.append(reply)
-            if len(several) >= self._wanted:
-                return several
-            reply = self._replies.gets()
+        with collector_at_rest(self._wanted):
+            while reply is not False:
+                several.append(reply)
+                if len(several) >= self._wanted:
+                    return several
+                reply = self._replies.gets()
         self._asked_at = self._loop.time()  # large replies may take long, as long as they come
         return False
 
