@@ -39,8 +39,8 @@ FAULTS = {"crash", "pause", "cut_off", "restart", "fail_over", "kill", "twin"}
 class GroupTruth:
     """Follows what a group is handed out, and what it commits.
 
-    A failover may take away what was handed out, and what was committed: from then on only what stands in the
-    streams says whether a part is right, and that all is committed in the end.
+    A failover may take away what was handed out, and what was committed: of that, and of nothing else, parts
+    may come again.
     """
 
     def __init__(self, world: GroupWorld) -> None:
@@ -52,13 +52,34 @@ class GroupTruth:
         self.committed: Counter[str] = Counter()
         """Up to where it was committed, and that was answered."""
         self.handed_out = 0
-        self._lossy = False
+        self._former_ends: set[tuple[str, int]] = set()
+        """Up to where a consumer had read what a failover took away: it may go on there, in another part."""
+        self._former: set[tuple[str, int]] = set()
+        """Where that stood: nobody is told of what comes there in its place."""
 
     def lost(self) -> None:
-        """A failover took something away."""
-        self._lossy = True
-        self.parts.clear()
-        self.committed.clear()
+        """A failover took something away: what is left is judged as before, the rest may come again.
+
+        Where messages are kept in memory only, others may have come where a consumer had read.
+
+        Raises:
+            Violation: a commit is gone that was as durable as the space.
+        """
+        written, left = self._world.written.now, self._world.progress()
+        for stream, at in self.committed.items():
+            if self._world.durability != "memory" and left[stream] < at:
+                raise Violation(f"[4] {at} of {stream} was committed, and a failover left {left[stream]}")
+            self.committed[stream] = min(at, left[stream])
+        for stream, at in self.reached.items():
+            self.reached[stream] = min(at, written.ends.get(stream, 0))
+        for (stream, start), (epoch, texts, end) in [*self.parts.items()]:
+            log = written.streams.get(stream, {})
+            there = [log[at].text if at in log else None for at in range(start, end)]
+            if there != texts or self._world.part_at(stream, start) != (epoch, end):
+                del self.parts[stream, start]
+                if self._world.durability == "memory":
+                    self._former_ends.add((stream, end))
+                    self._former.update((stream, at) for at in range(start, end))
 
     def part(self, who: str, part: EpochPart) -> None:
         """A consumer is handed out a part."""
@@ -68,15 +89,18 @@ class GroupTruth:
         known = [self._world.truth.sent[text] for text in texts]
         if wrong := [one.text for one in known if not one.tried or epoch not in (one.epoch, None)]:
             raise Violation(f"[13] {who} gets {wrong[0]} in epoch {epoch}, and it was never given up there")
-        if self._lossy:
+        if (stream, part.start) in self._former_ends and not (part.whole and epoch is not None):
+            self._world.sometimes["a part begins where a consumer had read what is lost"] += 1
+            self.parts[stream, part.start] = epoch or (), texts, part.end
+            self.reached[stream] = max(self.reached[stream], part.end)
             return
-        if not part.whole or epoch is None:
+        if epoch is None or part.whole == self._world.lacks(stream, epoch):
             raise Violation(f"[7] {who} gets a part of epoch {epoch} of {stream} at {part.start} only")
         if part.start < self.committed[stream]:
             raise Violation(
                 f"[5] {who} gets {stream} from {part.start}, and {self.committed[stream]} was committed"
             )
-        if part.start > self.reached[stream]:
+        if part.start > self.reached[stream] and (stream, part.start) not in self._former_ends:
             raise Violation(f"[5] {who} gets {stream} from {part.start}, and {self.reached[stream]} was last")
         self.reached[stream] = max(self.reached[stream], part.end)
         if self._world.part_at(stream, part.start) != (epoch, part.end):
@@ -88,7 +112,7 @@ class GroupTruth:
         """A consumer is told the frontier."""
         if before is not None and not goes_on(before, lower):
             raise Violation(f"[13] the frontier of {who} goes back from {before} to {lower}")
-        ends = {} if self._lossy else self._world.ends_at(lower)
+        ends = self._world.ends_at(lower)
         for held in reader._reader.book.owned():
             to = held.delivered
             while to in held.skips:
@@ -100,15 +124,18 @@ class GroupTruth:
 
     def ended(self) -> None:
         """The group has had all."""
-        if self._lossy:
-            return
         if self._world.calm and self.handed_out > len(self.parts):
             raise Violation(f"[5] {self.handed_out - len(self.parts)} parts came again, and all ended well")
         found: dict[Epoch, list[str]] = {}
-        for epoch, texts, _ in self.parts.values():
-            found.setdefault(epoch, []).extend(texts)
+        for text in [text for _, texts, _ in self.parts.values() for text in texts]:
+            if (of := self._world.truth.sent[text].epoch) is not None:
+                found.setdefault(of, []).append(text)
+        streams = self._world.written.now.streams
+        stands = [streams.get(stream, {}).get(at) for stream, at in self._former]
+        unsure = {one.epoch for one in stands if one is not None}
         for epoch, expected in self._world.truth.epochs.items():
-            if sorted(found.get(epoch, [])) != expected:
+            missing = sorted((Counter(expected) - Counter(found.get(epoch, []))).elements())
+            if sorted([*found.get(epoch, []), *missing]) != expected or (missing and epoch not in unsure):
                 raise Violation(f"[7] the group was handed out another epoch {epoch} than stands there")
 
 
@@ -283,6 +310,15 @@ class GroupWorld(EpochWorld):
             if int(committed or 0) < int(end):
                 return f"the group has committed {committed} of {end} of {name}"
         return ""
+
+    def lacks(self, stream: str, epoch: Epoch) -> bool:
+        """Whether it is recorded that Redis lost some of that epoch in that stream."""
+        return any((stream, epoch) in one for one in self.written.now.lacking.values())
+
+    def progress(self) -> Counter[str]:
+        """How far the group has committed each stream, as the store has it."""
+        found = self._asked(b"HGETALL", progress("g/s/#"))
+        return Counter({name.decode(): int(at) for name, at in zip(found[::2], found[1::2], strict=True)})
 
     def ends_at(self, lower: Antichain) -> dict[str, int]:
         """Where the streams ended at the first boundary with that frontier."""

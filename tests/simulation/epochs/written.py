@@ -59,6 +59,8 @@ class History:
     """Of each boundary the lower frontier, and where the streams end that have messages."""
     lost: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Of boundaries: of how many parts something was lost while they were staged, and how many messages."""
+    lacking: dict[int, set[tuple[str, Epoch]]] = field(default_factory=dict)
+    """Of boundaries: in which stream which epoch lacks what was lost."""
 
     @property
     def boundary(self) -> int:
@@ -96,7 +98,8 @@ class History:
     def copy(self) -> History:
         """As it is now, for ever."""
         logs = {stream: dict(log) for stream, log in self.streams.items()}
-        return History(self.dimensions, logs, dict(self.ends), dict(self.bounds), dict(self.lost))
+        more = dict(self.ends), dict(self.bounds), dict(self.lost), dict(self.lacking)
+        return History(self.dimensions, logs, *more)
 
 
 class Written:
@@ -173,6 +176,7 @@ class Written:
         ends = before | {str(stream): end for stream, end in bound.ends.items()}
         self.now.bounds[number] = bound.lower, ends
         self.now.lost[number] = sum(part.lost > 0 for part in bound.moved), bound.lost
+        self.now.lacking[number] = {(str(part.stream), part.epoch) for part in bound.moved if part.lost}
 
     def failed_over(self) -> None:
         """What the server does not have any more is gone."""
@@ -180,7 +184,7 @@ class Written:
         self.now = now = self.now.copy()
         boundary = int(self._asked("HGET", keys.state(self._space), "boundary") or 0)
         for number in [one for one in now.bounds if one > boundary]:
-            del now.bounds[number], now.lost[number]
+            del now.bounds[number], now.lost[number], now.lacking[number]
         self._newest.clear()
         self._orders.clear()
         self.texts.clear()
