@@ -12,10 +12,13 @@ goes when the next executor starts there.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import shutil
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 _RUN = re.compile(r"(?P<run>[0-9a-f]{16}(?:\.[0-9]+)?_[0-9a-f]{8}_[0-9]+)(?:\.lock)?")
 
@@ -57,6 +60,9 @@ def remove_left(folder: Path) -> None:
             lock = _opened(folder / run, wait=False)
         except BlockingIOError:
             continue  # somebody runs it
+        except OSError as error:
+            log.warning("what a dead executor left in %s cannot be removed: %s", folder / run, error)
+            continue
         remove(folder / run, lock)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from streamlease.executor.run_folders import make, remove, remove_left, run_name
 
 QUERY = "0123456789abcdef"
@@ -27,6 +29,17 @@ def test_what_is_left_of_the_dead_goes_and_what_somebody_runs_stays(tmp_path: Pa
     assert (living / "job.py").exists()
     remove(living, lock)
     assert {*tmp_path.iterdir()} == {*of_others}
+
+
+def test_what_cannot_be_removed_is_said_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    strange, dead = (tmp_path / run_name(QUERY, life * 24, 0) for life in "ab")
+    Path(f"{strange}.lock").mkdir()
+    dead.mkdir()
+    remove_left(tmp_path)
+    assert [*tmp_path.iterdir()] == [Path(f"{strange}.lock")]
+    assert f"what a dead executor left in {strange} cannot be removed" in caplog.text
 
 
 def test_a_lock_is_held_as_long_as_one_of_those_lives_who_have_it(tmp_path: Path) -> None:
