@@ -213,14 +213,15 @@ def test_the_first_command_without_a_network_and_with_ctrl_c(tmp_path: Path) -> 
         port = silent.getsockname()[1]
         environment = {
             "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PIP_RETRIES": "1", "PIP_NO_CACHE_DIR": "1",
-            "PIP_CONFIG_FILE": os.devnull,
         }  # fmt: skip
         command = [str(Path(sys.base_prefix) / "bin" / "python3"), "run.py", "setup"]
 
         def begun(index: str) -> subprocess.Popen[str]:
+            settings = tmp_path / "pip.conf"
+            settings.write_text(f"[global]\nindex-url = {index}\n")
             return subprocess.Popen(
-                command, cwd=tmp_path, env=environment | {"PIP_INDEX_URL": index}, start_new_session=True,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                command, cwd=tmp_path, env=environment | {"PIP_CONFIG_FILE": str(settings)},
+                start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )  # fmt: skip
 
         refused = begun("http://127.0.0.1:9/simple")
