@@ -1,0 +1,66 @@
+"""``archive run --spark``, by real workers of Spark; and Spark's own reader on the files of the table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from streamlease.agent.client import Client
+from streamlease.streams.archive.iceberg_table import SpaceTable
+from streamlease.streams.redis.connection import BlockingRedis
+from tests.archive.helpers import all_of, archive, in_table, publish, rows, same, space_of, trim_all
+
+PROGRAM = """
+import json, sys
+from streamlease.spark.environment import configure_environment
+configure_environment()
+from pyspark.sql import SparkSession
+from streamlease.spark.archiving_job import archive_with_spark
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.sql.session.timeZone", "UTC").getOrCreate()
+)
+spark.sparkContext.setLogLevel("ERROR")
+done = archive_with_spark(spark, sys.argv[1], "flights")
+frame = spark.read.parquet(*[file.path for file in done.files], *sys.argv[2:])
+read = sorted([row.stream, row.offset] for row in frame.select("stream", "offset").collect())
+types = {field.name: field.dataType.simpleString() for field in frame.schema}
+spark.stop()
+print(json.dumps({"messages": done.messages, "troubles": done.troubles, "read": read, "types": types}))
+"""
+
+
+@pytest.mark.timeout(300)
+async def test_workers_of_spark_write_the_files_and_spark_reads_them(
+    client: Client, blocking: BlockingRedis, uri: str, embedded_redis_url: str
+) -> None:
+    space = await space_of(client, uri)
+    await publish(client, 0, 200)
+    await asyncio.to_thread(archive, blocking, space)
+    assert space.archive is not None
+    table = SpaceTable.open(blocking, space, space.archive).iceberg
+    listed = [task.file.file_path for task in table.scan().plan_files()]
+    await publish(client, 200, 400)
+    whole = await rows(client, space)
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", PROGRAM, embedded_redis_url, *listed],
+        env=os.environ | {"PYTHONWARNINGS": "default"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["messages"], told["troubles"]) == (400, {})
+    assert [tuple(one) for one in told["read"]] == all_of(whole), "no row twice, none missing"
+    assert told["types"]["payload"] == "binary"
+    assert told["types"]["append_timestamp"] == "timestamp"
+    assert in_table(blocking, space) == all_of(whole)
+    await trim_all(client, space)
+    assert same(whole, await rows(client, space))
