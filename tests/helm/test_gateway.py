@@ -179,6 +179,13 @@ def test_where_callbacks_may_be() -> None:
     assert itself["to"] == [{"podSelector": policy(rendered, "gateway")["podSelector"]}]
 
 
+@pytest.mark.parametrize("part", ["leader-host", "gateway", "ui"])
+def test_all_who_read_archives_reach_their_store(part: str) -> None:
+    limits = {"restrictEgress": True, "callbackPorts": [], "archivePorts": [443, 8181]}
+    rendered = render(with_redis(gateway=GATEWAY, ui={"enabled": True}, networkPolicy=limits))
+    assert [port["port"] for port in policy(rendered, part)["egress"][1]["ports"]] == [6379, 443, 8181]
+
+
 @pytest.mark.parametrize(
     ("url", "port"),
     [("mqtt://b", 1883), ("mqtts://b/", 8883), ("mqtt://b:1884/", 1884), ("mqtts://b.example:443", 443)],
