@@ -181,6 +181,7 @@ def test_messages_are_found_shown_whole_published_and_linked_to(
         sees(browser, "#message", "two", "flights/JFK", "← before")
         browser.refresh()
         sees(browser, "#message", "two")
+        sees(browser, "#found", "1 found of 3 looked at")
         assert count(browser, "#messages tbody tr") == 1, "the question stands in the address"
         element(browser, "#message").send_keys(Keys.ESCAPE)
         until(lambda: count(browser, "#message") == 0, PATIENCE)
