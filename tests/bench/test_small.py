@@ -40,9 +40,9 @@ def test_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(consuming) == ["redis-py", "Streamlease, messages", "Streamlease, Arrow"]
     assert consuming.columns.count("ratio") == 2
     for rate, whole, first in figures(consuming, ["messages/s", "with the start, /s", "first batch ms"]):
-        # 20,000 messages and what the start takes: the rate that leaves it out is the higher one.
-        assert 0 < whole < rate
-        assert whole <= 20_000 / (first / 1000)
+        # The rate behind the first batch may be lower: redis-py's first one has most of so few messages.
+        assert rate > 0
+        assert 0 < whole <= 20_000 / (first / 1000)
     assert names(single)[0] == "redis-py, asyncio"
     assert names(paced) == ["redis-py", "Streamlease"]
     for table in (single, paced):
