@@ -73,8 +73,10 @@ export function ActDialog() {
   const dialog = useRef(null);
   useEffect(() => { if (now !== null) dialog.current?.showModal(); }, [now]);
   if (now === null) return null;
-  return html`<dialog id="act" ref=${dialog} aria-labelledby="act-title" onClose=${() => set(null)}>
-    <${Asking} key=${now.number} asked=${now} close=${() => dialog.current.close()} /></dialog>`;
+  // Its event "close" comes later, when another act may have been asked for already.
+  const close = () => { dialog.current.close(); set(null); };
+  return html`<dialog id="act" ref=${dialog} aria-labelledby="act-title" onCancel=${(event) => { event.preventDefault(); close(); }}>
+    <${Asking} key=${now.number} asked=${now} close=${close} /></dialog>`;
 }
 
 function Asking({ asked: { name, about, fixed, start, borrowers }, close }) {
