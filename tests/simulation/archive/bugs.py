@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from streamlease.streams.archive import archiver as archiver_module
+from streamlease.streams.archive.iceberg_table import SpaceTable, table_told
 from streamlease.streams.archive.recording import FileChange
 from streamlease.streams.log.archived import Files
 from streamlease.streams.log.ranges import RangeReader
@@ -20,6 +21,20 @@ def planted(bug: Callable[[], Iterator[None]]) -> Callable[[], Any]:
     made = contextmanager(bug)
     PLANTED[bug.__name__] = made
     return made
+
+
+@planted
+def a_commit_stands_on_whatever_is_there() -> Iterator[None]:
+    """Two archivers write the same messages, and the second one commits behind the first."""
+    commit = SpaceTable.commit
+
+    def again(table: SpaceTable, *about: Any) -> None:
+        with table_told(table.uri):
+            table.iceberg = table.iceberg.refresh()
+        commit(table, *about)
+
+    with mock.patch.object(SpaceTable, "commit", again):
+        yield
 
 
 @planted
