@@ -83,6 +83,7 @@ async def run(
             result.wrong.append(f"did not settle: {amiss}")
         await stage.read_log()
     result.verdict = judge(stage.facts)
+    stage.epochs.facts.restarts = result.faults["restart redis"]
     result.epochs = judge_epochs(stage.epochs.facts)
     result.wrong += [*stage.defects, *stage.tracebacks(), *result.verdict.wrong, *result.epochs.wrong]
     result.seconds = time.monotonic() - began

@@ -6,7 +6,8 @@ The truth is what an atomic reader gets in the end, from the earliest on. Then:
   message stands there once, in the epoch at which it was sent;
 * an atomic reader gets the epochs of the truth in their order, each with all its messages, without a hole;
   one that begins where the last one ended misses nothing in between;
-* what an eager reader was handed, and not told to be dropped, is at each frontier what the truth has below.
+* what an eager reader was handed, and not told to be dropped, is at each frontier what the truth has below;
+  it begins anew once after a restart of Redis at most, when what it was handed may be lost.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class EpochFacts:
     """Epoch -> its messages."""
     rows: int = 0
     """Messages of one attempt in one epoch."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Eager reader -> how often it was told that what was open may be lost."""
+    restarts: int = 0
+    """Of Redis."""
 
 
 @dataclass(slots=True)
@@ -60,6 +65,9 @@ def judge_epochs(facts: EpochFacts) -> EpochVerdict:
         aborted=len(facts.giving_up - parts),
     )
     _judge_truth(facts, verdict)
+    for reader, times in facts.lost.items():
+        if times > facts.restarts:
+            verdict.wrong.append(f"{reader} was told {times} times of a loss; restarts: {facts.restarts}")
     for reader, readings in facts.readings.items():
         handed: set[int] = set()
         for number, events in enumerate(readings, 1):

@@ -57,6 +57,8 @@ class EpochStage:
                 self._newest[name] = event["epoch"]
             case "reading":
                 facts.readings.setdefault(name, []).append([])
+            case "lost":
+                facts.lost[name] += 1
             case "snapshot" | "epoch" | "aborted":
                 facts.readings[name][-1].append(event)
             case "frontier":

@@ -18,6 +18,7 @@ import streamlease
 from streamlease import errors
 from streamlease.agent.epochs.epoch_items import Aborted, EpochBatch, EpochItem, Frontier, Snapshot
 from streamlease.agent.epochs.epoch_reading import EpochMode
+from streamlease.streams.epochs.boundary_reading import EpochsLost
 from tests.chaos.saying import RETRY_SECONDS, say
 
 
@@ -50,6 +51,11 @@ async def main(url: str, mode: EpochMode, start: Any) -> None:
                     tell(item, items.positions)
                     if isinstance(item, Frontier):
                         start = items.positions if mode == "atomic" else "latest"
+        except EpochsLost as error:
+            if mode != "eager":
+                raise
+            say(event="lost", error=str(error))  # what was open may be: begin again, as it says
+            start = "latest"
         except (errors.StoreUnavailable, errors.Indefinite) as error:
             say(event="retried", error=str(error))
             await asyncio.sleep(RETRY_SECONDS)

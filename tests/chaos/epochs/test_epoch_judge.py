@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -125,3 +126,10 @@ def test_an_eager_reader_that_begins_late_gets_nothing_of_what_was_active() -> N
     assert eager(snapshot(2, 3), epoch(4, of="b"), frontier(5)) == []
     found, *_ = eager(snapshot(2, 3), epoch(2, of="b"), frontier(3))
     assert found == "r 1 was handed something of epoch 2, too late"
+
+
+def test_an_eager_reader_begins_anew_only_if_redis_was_restarted() -> None:
+    facts = EpochFacts(lost=Counter({"r": 1}), restarts=1)
+    assert judge_epochs(facts).wrong == []
+    facts.restarts = 0
+    assert judge_epochs(facts).wrong == ["r was told 1 times of a loss; restarts: 0"]
