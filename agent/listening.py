@@ -164,14 +164,14 @@ class PlainSubscription:
         """Find the streams and where each begins.
 
         Raises:
-            UnknownSpace: there is no space to read.
-            HistoryTruncated: retention removed what was to come first.
-            InvalidInput: a stream never had the offset at which it is to begin.
-            StoreUnavailable, StoreRefused.
+            UnknownSpace: there is no space to read. StoreUnavailable, StoreRefused.
+            HistoryTruncated: what was to come first is gone. InvalidInput: a stream never had that offset.
         """
         await self._look(await self._spaces.look(), self._start)
         if self._follow:
             self._tails.set_streams(self._places)
+            for stream, place in self._places.items():
+                self._tails.learn(stream, place.position)  # so that an end that is lost right now is missed
             self._remove = self._shown.subscription(self._selection.name)
         self._batches = self._read()
         return self

@@ -92,6 +92,8 @@ class Recent(Generic[D]):
         """Whether all that comes after `cursor` in that space is here, or still to come."""
         if any(cursor.next_of(stream) < floor for stream, floor in self._floors.items()):
             return False
+        if any(cursor.next_of(stream) > end for stream, end in self._ends.items()):
+            return False  # more has come than is here, or Redis has lost what came: the log knows
         return all(
             ended or stream in self._floors or stream.generation > self._newest
             for stream, (_, ended) in cursor.places.items()

@@ -9,9 +9,11 @@ import asyncio
 import logging
 
 import pytest
+import redis
 
 from streamlease.admin.facts.group import describe
 from streamlease.agent.client import Client
+from streamlease.agent.plain_ways import follow_space
 from streamlease.protocol.acts import parse
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -127,3 +129,17 @@ async def test_what_stands_before_a_hole_comes_before_it_is_told(client: Client,
             async for batch in reading:
                 offsets += [message.offset for message in batch.messages]
     assert (offsets, told.value.asked, told.value.oldest) == ([0, 1], 2, 4)
+
+
+async def test_who_follows_a_space_learns_that_its_end_was_lost_before_anybody_had_looked(
+    client: Client, real_redis_url: str
+) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(6), topics=1)
+    following = follow_space(client.redis, client.tails, client.spaces, client.agent, "s")
+    async with following, asyncio.timeout(SECONDS):
+        with redis.Redis.from_url(real_redis_url) as blocking:  # the event loop has no turn meanwhile
+            blocking.xtrim(stream_log(STREAM), maxlen=0)
+            blocking.hset(stream_meta(STREAM), "next", 4)
+        with pytest.raises(MissingOffsets):
+            await anext(following)

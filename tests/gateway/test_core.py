@@ -201,6 +201,7 @@ def test_recent_messages_cover_a_cursor_only_if_nothing_behind_it_is_missing() -
     assert recent.covers(at, "s")
     assert not recent.covers(Cursor({a: (4, False), b: (7, False)}), "s")
     assert not recent.covers(Cursor({a: (5, False)}), "s")
+    assert not recent.covers(Cursor({a: (6, False), b: (7, False)}), "s"), "more has come, or was lost"
     assert recent.covers(Cursor({a: (5, False), b: (7, False), new: (0, False)}), "s")
     recent.put(a, 5, 8, "a", 10)
     recent.put(new, 0, 2, "n", 10)

@@ -114,7 +114,7 @@ async def test_a_member_of_a_group_gets_what_stands_before_it_and_then_its_name(
 ) -> None:
     member = await Member([gateway], "g").join(FILTER)
     while len(member.got) < 200:
-        await member.done(await member.fetch())
+        await member.fetch()  # who reads ahead may have met the lost file: commits are refused then
     assert [offset for _, offset in member.got] == list(range(200))
     answer = await gateway.get(f"{member.base}/{member.id}/messages", wait=20)
     assert (answer.status, answer.json()["type"].rpartition("/")[2]) == (410, "lost"), answer

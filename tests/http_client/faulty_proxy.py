@@ -117,11 +117,12 @@ class FaultyProxy:
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
-            for one in (writer, back):
-                if one is not None:
-                    one.close()
-                    with contextlib.suppress(OSError):
-                        await one.wait_closed()
+            ends = [one for one in (writer, back) if one is not None]
+            for one in ends:
+                one.close()  # all of them before the first wait, which may be cancelled
+            for one in ends:
+                with contextlib.suppress(OSError):
+                    await one.wait_closed()
 
     async def _lied(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
         """Whether the callback is acknowledged, and not handed on, or later."""
