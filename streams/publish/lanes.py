@@ -46,6 +46,7 @@ class Lane:
         "open",
         "queue",
         "refusal",
+        "repeated",
         "sequence",
         "stencil",
         "stream",
@@ -68,6 +69,8 @@ class Lane:
         self.used = 0.0
         self.refusal: StreamleaseError | None = None
         """Why the stream took the first part of the queue not; the lane holds still then."""
+        self.repeated = False
+        """Whether something was sent again: a copy of it may still come."""
 
     def put(self, part: Part, *, open: bool) -> None:
         """Add a part at the end."""
@@ -100,6 +103,7 @@ class Lane:
         """
         if self.used and now - self.used > SILENCE_SECONDS and not repeats:
             self.renew()
+        self.repeated |= repeats
         self.used = now
 
     def append_of(self, part: Part, publisher: str, now: float) -> Append:
@@ -155,7 +159,7 @@ class Lanes:
         self._stamp: Stamp | None = None
         self.max_bytes = max_bytes
         self.by_stream: dict[StreamId, Lane] = {}
-        self.left: set[StreamId] = set()
+        self._left: dict[StreamId, bool] = {}
         """Streams of former generations that may remember this publisher."""
 
     def get(self, space: Space, stream: StreamId) -> Lane:
@@ -182,7 +186,12 @@ class Lanes:
     def leave(self, lane: Lane) -> None:
         """`lane` is of a former generation, and empty."""
         del self.by_stream[lane.stream]
-        self.left.add(lane.stream)
+        self._left[lane.stream] = lane.repeated or self._left.get(lane.stream, False)
+
+    def settled(self) -> list[StreamId]:
+        """The streams of all lanes, former ones too, in which nothing was sent twice."""
+        now = {stream: lane.repeated or self._left.get(stream) for stream, lane in self.by_stream.items()}
+        return [stream for stream, repeated in {**self._left, **now}.items() if not repeated]
 
     def has_room(self, lane: Lane, size: int, schema: Schema | None) -> bool:
         """Whether the last part of `lane` takes a message of `size` bytes under `schema`."""

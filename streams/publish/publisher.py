@@ -395,5 +395,6 @@ class Publisher:
             await self._sender.close()
             await self.singles.close()
         if self.forgotten:  # a name would be taken for a new one, and its fence with it
-            with contextlib.suppress(StreamleaseError):  # the server forgets by itself, only later
-                await self._log.forget(self.id, self._lanes.left.union(self._lanes.by_stream))
+            # Where a copy of a message may still come, the server is to know it; it forgets by itself later.
+            with contextlib.suppress(StreamleaseError):
+                await self._log.forget(self.id, self._lanes.settled())

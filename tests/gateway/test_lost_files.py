@@ -18,7 +18,7 @@ from tests.archive.conftest import blocking, uri
 from tests.archive.helpers import archive, publish, space_of, trim_all
 from tests.gateway.conftest import Client, running
 from tests.gateway.http_client import HttpClient
-from tests.gateway.members.member_client import Member
+from tests.gateway.members.member_client import Member, ends
 from tests.gateway.test_event_streams import events
 from tests.gateway.test_since import ask
 from tests.gateway.webhooks.conftest import post, subscribe
@@ -112,10 +112,17 @@ async def test_a_key_of_a_channel_fails_with_its_name(gateway: HttpClient, lost:
 async def test_a_member_of_a_group_gets_what_stands_before_it_and_then_its_name(
     gateway: HttpClient, lost: str
 ) -> None:
+    """Nothing is left out; who reads ahead may meet the file before all of that is fetched and committed."""
     member = await Member([gateway], "g").join(FILTER)
-    while len(member.got) < 200:
-        await member.fetch()  # who reads ahead may have met the lost file: commits are refused then
-    assert [offset for _, offset in member.got] == list(range(200))
     answer = await gateway.get(f"{member.base}/{member.id}/messages", wait=20)
+    found: list[int] = []
+    while answer.status == 200:
+        page = answer.json()
+        found += offsets(page)
+        if page["messages"]:
+            answer = await member.commit(ends(page))
+        if answer.status == 200:  # else the request is the one that is told
+            answer = await gateway.get(f"{member.base}/{member.id}/messages", wait=20)
+    assert found and found == list(range(len(found))) and len(found) <= 200
     assert (answer.status, answer.json()["type"].rpartition("/")[2]) == (410, "lost"), answer
     assert answer.json()["file"] == lost and "retry-after" not in answer.headers

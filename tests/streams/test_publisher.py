@@ -31,7 +31,7 @@ from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.conftest import MakeServer
-from tests.streams.helpers import Proxy, let_the_loop_see_it, offsets, payloads, until
+from tests.streams.helpers import Proxy, append, let_the_loop_see_it, offsets, payloads, rows, until
 
 
 async def create(redis: AsyncRedis, streams: int = 4, **options: object) -> Space:
@@ -180,6 +180,23 @@ async def test_a_lost_answer_adds_nothing_twice(redis_url: str) -> None:
             (match,) = [one for one in found[f"s/{n % 6}"] if one.offset == offset]
             assert (match.stream, match.payload) == (str(stream), b"%d" % n)
         assert sum(map(len, found.values())) == 1 + 60 + 50
+        await client.aclose()
+
+
+async def test_a_copy_that_comes_once_its_publisher_has_closed_adds_nothing(redis_url: str) -> None:
+    """What was repeated may still be on its way; of what was not, nothing is remembered."""
+    async with Proxy(port_of(redis_url)) as proxy:
+        client = connect(proxy.url)
+        space = await create(client)
+        async with Publisher(client) as publisher:
+            await publisher.send("s/other", b"")
+            proxy.lose(b"EVALSHA", times=1)
+            repeated, _ = await publisher.send("s/x", b"once")
+            assert proxy.lost == 1
+        remember = [stream for stream in space.streams() if await client.hlen(stream_publishers(stream)) > 0]
+        assert remember == [repeated]
+        copy = append(repeated, 0, rows(0, 1), publisher=publisher.id)
+        assert (await AsyncLog(client).append(copy)).duplicate
         await client.aclose()
 
 
