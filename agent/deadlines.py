@@ -1,4 +1,5 @@
-"""Ends waits that take too long, with one timer for all: a timer for each costs more than most waits."""
+"""Waits that end in time: many with one timer, for a timer for each costs more than most waits; and one that is
+waited again and again."""
 
 from __future__ import annotations
 
@@ -39,3 +40,30 @@ class Deadlines:
                 wait.set_exception(TimeoutError())
         if waits:
             self._alarm = loop.call_at(waits[0][0], self._look)
+
+
+class Alarm:
+    """Waits for one event, but not too long; the timer of an earlier wait is kept, and may come first."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, seconds: float) -> None:
+        """Return when the event is set, or after so long at most."""
+        loop = asyncio.get_running_loop()
+        when = loop.time() + seconds
+        if self._timer is None or self._timer.when() > when:
+            self.close()
+            self._timer = loop.call_at(when, self._rang)
+        await self._event.wait()
+
+    def close(self) -> None:
+        """Set the event no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _rang(self) -> None:
+        self._timer = None
+        self._event.set()

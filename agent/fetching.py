@@ -57,7 +57,6 @@ from streamlease.streams.rows.few_messages import StreamRows
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
-
 RETRY_SECONDS = 0.2
 PACE_SECONDS = 0.001
 REST_SECONDS = 0.004
@@ -77,6 +76,10 @@ MOST_BATCHES = 1024
 
 TURN_BYTES = 1024 * 1024
 """After so much was decoded, others have a turn on the loop."""
+
+
+UNREADABLE = (HistoryTruncated, SchemaMismatch, Lost)
+"""What stands next in a stream cannot be had, now or later."""
 
 
 @lru_cache(maxsize=65_536)
@@ -246,7 +249,7 @@ class Fetching:
                         self._found_damage(one, outcome)
                     elif isinstance(outcome, MissingOffsets):
                         self._missing(one, outcome)
-                    elif isinstance(outcome, HistoryTruncated | SchemaMismatch | Lost):
+                    elif isinstance(outcome, UNREADABLE):
                         raise outcome
                     else:
                         failed = True

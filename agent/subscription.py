@@ -17,16 +17,18 @@ from itertools import islice
 from typing import TypeVar
 
 from streamlease.agent.batch import Batch
+from streamlease.agent.deadlines import Alarm
 from streamlease.agent.dividing import AsItCame, ConsumerSide, Divide
-from streamlease.agent.fetching import Fetching, stream_of
+from streamlease.agent.fetching import UNREADABLE, Fetching, stream_of
 from streamlease.agent.membership import metrics
+from streamlease.agent.membership.limbo import Limbo
 from streamlease.agent.membership.session import Session
 from streamlease.agent.settling import Settling, left
 from streamlease.agent.yielding import Yielding
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.borrower.events import FailureAnswered, StreamGone, StreamGranted, StreamRevoking
 from streamlease.protocol import log_lines as logs
-from streamlease.protocol.errors import HistoryTruncated, SchemaMismatch, StreamleaseError
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead, LeaderToSession
 from streamlease.protocol.topics import SharedSubscription
@@ -44,17 +46,8 @@ __all__ = ["Batch", "SharedReader"]
 
 T = TypeVar("T")
 _NOTHING: Batch | None = None
-LIMBO_SECONDS = 3.0
-"""How long after the session is connected again a stream may still come back to it. The leader grants at once
-what is to go on, and repeats that every second."""
-
 CLOSE_SECONDS = 5.0
 """How long the end of a subscription waits until what was entered is durable, as for the leader then."""
-
-LOOK_SECONDS = 1.0
-"""So often it is looked what came back. A longer time between two looks counts as so much: a process that
-stood still did not hear what came for it meanwhile."""
-
 
 class SharedReader:
     """Handler of a session with one slot, and the async iterator over its batches.
@@ -88,7 +81,7 @@ class SharedReader:
         """There may be something to fetch, or room for it."""
         self._arrived = asyncio.Event()
         """There may be something to hand out, or the end."""
-        self._tasks = Supervisor(f"subscription {shared}", lambda _, error: self._give_up(error))
+        self._tasks = Supervisor(f"subscription {shared}", lambda _, error: self._ended_by(error))
         commits = GroupCommits(redis, shared.id, lines)
         self._settling = Settling(self.book, self.subscription, commits, self._tasks)
         self.acknowledged = self._settling.acknowledged
@@ -108,9 +101,13 @@ class SharedReader:
         """With `auto_commit`: what the program works on."""
         self._yielding = Yielding(clock)
         self._ended = asyncio.Event()
-        self._alarm: asyncio.TimerHandle | None = None
-        """When the streams are to be looked at though nothing changes."""
-        self._looked_at: float | None = None
+        self._alarm = Alarm(self._changed)
+        """The streams are to be looked at though nothing changes."""
+        self._limbo = Limbo(self.book, self._settling, self._restart, self._dividing.gone, clock)
+        self._unreadable: StreamleaseError | None = None
+        """Why nothing more is read."""
+        self._told = False
+        """Whether the program was told that."""
 
     def start(self, session: Session) -> None:
         """Begin to borrow and to fetch."""
@@ -164,6 +161,8 @@ class SharedReader:
                 raise self._settling.error
             if self._settling.leaving:
                 raise StopAsyncIteration
+            if self._unreadable is not None:
+                raise self._telling(self._unreadable)
             self._arrived.clear()
             await self._arrived.wait()
             self._yielding.had_turn()
@@ -240,7 +239,7 @@ class SharedReader:
             session.unsubscribe()
             await self._ended.wait()
         await self._tasks.close()
-        self._silence()
+        self._alarm.close()
         for held in [*self.book.streams.values()]:
             self._settling.lose(held, left(held.stream))
             self.book.give_up(held)
@@ -330,38 +329,39 @@ class SharedReader:
             logs.begin(group=session.config.subscription.id, borrower=session.config.names[0])
         while not self._settling.leaving:
             self._changed.clear()
-            now = self._clock()
-            if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
-                self._give_up_lost(now)
-            if not await self._fetch_round():
-                until_look = LOOK_SECONDS - max(0.0, self._clock() - (self._looked_at or now))
-                await self._change(self._fetching.pause(until_look))
-
-    async def _change(self, seconds: float) -> None:
-        """Wait until something changes, but so long at most; the alarm of an earlier wait may come first."""
-        loop = asyncio.get_running_loop()
-        when = loop.time() + seconds
-        if self._alarm is None or self._alarm.when() > when:
-            self._silence()
-            self._alarm = loop.call_at(when, self._rang)
-        await self._changed.wait()
-
-    def _rang(self) -> None:
-        self._alarm = None
-        self._changed.set()
-
-    def _silence(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+            self._limbo.look(self._clock())
+            if self._unreadable is not None:
+                self._let_go(self._unreadable)
+                await self._alarm.wait(self._limbo.until_look)
+            elif not await self._fetch_round():
+                await self._alarm.wait(self._fetching.pause(self._limbo.until_look))
 
     async def _fetch_round(self) -> bool:
         """Read of each stream that has news; whether there was any."""
         try:
             return await self._fetching.round()
-        except (HistoryTruncated, SchemaMismatch) as error:
-            self._give_up(error)
+        except UNREADABLE as error:
+            self._ended_by(error)
             return False
+
+    def _ended_by(self, error: StreamleaseError) -> None:
+        """What reads has failed: what it read before is not lost with it, if that is known to be right."""
+        if not isinstance(error, UNREADABLE):
+            self._give_up(error)
+            return
+        self._unreadable = self._unreadable or error
+        self._wake()
+
+    def _telling(self, error: StreamleaseError) -> StreamleaseError:
+        self._told = True
+        self._let_go(error)
+        return error
+
+    def _let_go(self, error: StreamleaseError) -> None:
+        """Give the streams to others, once the program was told, and has committed what it was handed."""
+        if self._told and self.error is None:
+            if all(held.acknowledged >= held.delivered for held in self.book.owned()):
+                self._give_up(error)
 
     def refuse(self, error: StreamleaseError) -> None:
         """Nothing may be read any more, for a reason that the reader does not know by itself."""
@@ -373,28 +373,3 @@ class SharedReader:
         session = self._settling.session
         if session is not None and not session.over:
             session.disconnect()
-
-    def _give_up_lost(self, now: float) -> None:
-        """Streams that did not come back may be somebody else's: who waits for a commit learns it.
-
-        One that nobody waits for hands out no more, but is kept: if letters of the leader were lost, and it
-        is granted after all, it goes on where it was. After an error it must not: the program may have taken
-        its work back.
-        """
-        passed = 0.0 if self._looked_at is None else min(now - self._looked_at, LOOK_SECONDS)
-        self._looked_at = now
-        session = self._settling.session
-        if session is None:
-            return
-        for held in self.book.in_limbo():
-            if not session.connected:
-                held.waited = 0.0
-                continue
-            before, held.waited = held.waited, held.waited + passed
-            if held.waited >= LIMBO_SECONDS and self._settling.is_waited_for(held):
-                self._settling.lose(held)
-                self.book.give_up(held)
-                self._dividing.gone(held)
-            elif before < LIMBO_SECONDS <= held.waited:
-                held.rewind()
-                self._fetching.void(held)

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from streamlease.agent.batch import Batch
+from streamlease.agent.membership.limbo import LIMBO_SECONDS
 from streamlease.agent.settling import Settling
-from streamlease.agent.subscription import LIMBO_SECONDS, SharedReader
+from streamlease.agent.subscription import SharedReader
 from streamlease.agent.yielding import TURN_BATCHES
 from streamlease.borrower.book import Held
 from streamlease.borrower.events import (
@@ -282,7 +283,7 @@ async def test_nobody_asks_and_the_stream_does_not_come_back(program: Program) -
     await program.written(1)
     program.gone(0, StreamGone(name(0), 1))
     for second in range(int(LIMBO_SECONDS) + 1):
-        program._give_up_lost(float(second))
+        program._limbo.look(float(second))
     assert name(0) not in program.book.streams
     with pytest.raises(Fenced, match="taken away"):
         await program.flush()

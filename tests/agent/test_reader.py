@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -12,12 +13,13 @@ import pytest
 from streamlease.agent.subscription import Batch, SharedReader
 from streamlease.borrower.events import (
     FailureAnswered,
+    ProgressAcknowledged,
     Progressed,
     StreamGone,
     StreamGranted,
     StreamRevoking,
 )
-from streamlease.protocol.errors import Fenced, Indefinite, InvalidInput
+from streamlease.protocol.errors import Fenced, HistoryTruncated, Indefinite, InvalidInput
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.rows.shared_rows import Rows
@@ -108,8 +110,32 @@ async def test_a_stream_whose_work_is_done_is_forgotten_when_it_is_revoked(reade
     assert reader.book.streams == {}
 
 
+async def test_what_was_read_before_what_cannot_be_read_is_handed_out_and_committed(reader: Reader) -> None:
+    reader.grant(1)
+    reader.fetched(2, 4)
+    ended: list[bool] = []
+    reader._settling.session = Connected(lambda: ended.append(True))  # type: ignore[assignment]
+    reader._ended_by(HistoryTruncated(S0, 4, 9))
+    last = [await anext(reader), await anext(reader)][-1]
+    for _ in range(2):
+        with pytest.raises(HistoryTruncated):
+            await anext(reader)
+    assert reader.error is None and not ended, "what it was handed may be committed"
+    reader._limbo.look(0.0)
+    last.held.advance(4)
+    reader.acknowledged(0, ProgressAcknowledged(S0, 1, 4))
+    with pytest.raises(HistoryTruncated):
+        await anext(reader)
+    assert isinstance(reader.error, HistoryTruncated) and ended == [True], "others may read on"
+
+
 class Connected:
     """A session that is connected."""
+
+    over = False
+
+    def __init__(self, disconnect: Callable[[], None] = lambda: None) -> None:
+        self.disconnect = disconnect
 
     connected = True
 
@@ -129,7 +155,7 @@ async def test_a_stream_that_did_not_come_back_in_time_goes_on_where_it_was_if_i
     reader._settling.session = Connected()  # type: ignore[assignment]
     reader.gone(0, StreamGone(S0, 1))
     for second in range(10):
-        reader._give_up_lost(float(second))
+        reader._limbo.look(float(second))
     assert reader._take(None) is None  # it may be somebody else's by now
     reader.grant(2, 0, resumes=1)
     assert reader.book.streams[S0] is held
@@ -147,9 +173,9 @@ async def test_a_commit_of_a_stream_that_does_not_come_back_is_answered_and_the_
     commit = asyncio.create_task(batch.commit())
     await asyncio.sleep(0)
     for second in range(3):
-        reader._give_up_lost(float(second))
+        reader._limbo.look(float(second))
     assert S0 in reader.book.streams
-    reader._give_up_lost(3.0)
+    reader._limbo.look(3.0)
     with pytest.raises(Fenced, match="taken away"):
         await commit
     reader.grant(2, 0, resumes=1)
@@ -165,8 +191,8 @@ async def test_time_in_which_the_process_stood_still_does_not_count_against_a_st
     commit = asyncio.create_task(batch.commit())
     await asyncio.sleep(0)
     held = reader.book.streams[S0]
-    reader._give_up_lost(0.0)
-    reader._give_up_lost(12.0)
+    reader._limbo.look(0.0)
+    reader._limbo.look(12.0)
     await asyncio.sleep(0)
     assert reader.book.streams[S0] is held
     assert not commit.done(), "it is refused when the stream is given up"

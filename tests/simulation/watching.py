@@ -13,6 +13,7 @@ from unittest import mock
 
 from streamlease.agent.dividing import News
 from streamlease.agent.fetching import Fetching
+from streamlease.agent.membership.limbo import Limbo
 from streamlease.agent.settling import Settling
 from streamlease.agent.subscription import SharedReader
 from streamlease.borrower import leases
@@ -138,7 +139,7 @@ def _session(reader: SharedReader) -> str:
 def _watch_readers(world: World, enter: Any) -> None:
     judge, sometimes = world.judge, world.sometimes
     granted, acknowledged = SharedReader.granted, Settling.acknowledged
-    skip, missing, give_up_lost = Held.skip, Fetching._missing, SharedReader._give_up_lost
+    skip, missing, look = Held.skip, Fetching._missing, Limbo.look
 
     def on_grant(reader: SharedReader, slot: int, grant: Any) -> None:
         session = _session(reader)
@@ -165,19 +166,16 @@ def _watch_readers(world: World, enter: Any) -> None:
         judge.missing(str(one.stream), one.start, hole.oldest)
         missing(fetching, one, hole)
 
-    def on_look(reader: SharedReader, now: float) -> None:
-        before = dict(reader.book.streams)
-        give_up_lost(reader, now)
+    def on_look(limbo: Limbo, now: float) -> None:
+        before = dict(limbo._book.streams)
+        look(limbo, now)
         for stream, held in before.items():
-            if stream not in reader.book.streams:
+            if stream not in limbo._book.streams:
                 sometimes["a commit is given up: its stream did not come back"] += 1
                 judge.broken.setdefault(stream, set()).add(held.lease_epoch)
 
-    for name, act in (
-        ("granted", on_grant),
-        ("_give_up_lost", on_look),
-    ):
-        enter(mock.patch.object(SharedReader, name, act))
+    enter(mock.patch.object(SharedReader, "granted", on_grant))
+    enter(mock.patch.object(Limbo, "look", on_look))
     enter(mock.patch.object(Settling, "acknowledged", on_acknowledged))
     enter(mock.patch.object(Held, "skip", on_skip))
     enter(mock.patch.object(Fetching, "_missing", on_missing))
