@@ -1,5 +1,5 @@
-"""Waits that end in time: many with one timer, for a timer for each costs more than most waits; and one that is
-waited again and again."""
+"""Waits that end in time: many with one timer, for a timer for each costs more than most waits; and one that
+is waited again and again."""
 
 from __future__ import annotations
 

@@ -49,6 +49,7 @@ _NOTHING: Batch | None = None
 CLOSE_SECONDS = 5.0
 """How long the end of a subscription waits until what was entered is durable, as for the leader then."""
 
+
 class SharedReader:
     """Handler of a session with one slot, and the async iterator over its batches.
 
@@ -359,9 +360,9 @@ class SharedReader:
 
     def _let_go(self, error: StreamleaseError) -> None:
         """Give the streams to others, once the program was told, and has committed what it was handed."""
-        if self._told and self.error is None:
-            if all(held.acknowledged >= held.delivered for held in self.book.owned()):
-                self._give_up(error)
+        done = all(held.acknowledged >= held.delivered for held in self.book.owned())
+        if self._told and done and self.error is None:
+            self._give_up(error)
 
     def refuse(self, error: StreamleaseError) -> None:
         """Nothing may be read any more, for a reason that the reader does not know by itself."""
