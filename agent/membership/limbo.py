@@ -8,8 +8,9 @@ on where it was. After an error it must not: the program may have taken its work
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from streamlease.agent.settling import Settling
+from streamlease.agent.membership.session import Session
 from streamlease.borrower.book import ConsumerBook, Held
 
 LIMBO_SECONDS = 3.0
@@ -19,6 +20,20 @@ what is to go on, and repeats that every second."""
 LOOK_SECONDS = 1.0
 """So often it is looked what came back. A longer time between two looks counts as so much: a process that
 stood still did not hear what came for it meanwhile."""
+
+
+class Waits(Protocol):
+    """Knows who waits for commits."""
+
+    session: Session | None
+
+    def is_waited_for(self, held: Held) -> bool:
+        """Whether somebody waits for an answer about this stream."""
+        ...
+
+    def lose(self, held: Held) -> None:
+        """Nobody may wait for it any more."""
+        ...
 
 
 class Limbo:
@@ -33,13 +48,13 @@ class Limbo:
     def __init__(
         self,
         book: ConsumerBook,
-        settling: Settling,
+        waits: Waits,
         restart: Callable[[Held], None],
         gone: Callable[[Held], None],
         clock: Callable[[], float],
     ) -> None:
         self._book = book
-        self._settling = settling
+        self._waits = waits
         self._restart = restart
         self._gone = gone
         self._clock = clock
@@ -56,7 +71,7 @@ class Limbo:
             return
         passed = 0.0 if self._looked_at is None else min(now - self._looked_at, LOOK_SECONDS)
         self._looked_at = now
-        session = self._settling.session
+        session = self._waits.session
         if session is None:
             return
         for held in self._book.in_limbo():
@@ -64,8 +79,8 @@ class Limbo:
                 held.waited = 0.0
                 continue
             before, held.waited = held.waited, held.waited + passed
-            if held.waited >= LIMBO_SECONDS and self._settling.is_waited_for(held):
-                self._settling.lose(held)
+            if held.waited >= LIMBO_SECONDS and self._waits.is_waited_for(held):
+                self._waits.lose(held)
                 self._book.give_up(held)
                 self._gone(held)
             elif before < LIMBO_SECONDS <= held.waited:
