@@ -22,7 +22,7 @@ LOOK_SECONDS = 1.0
 stood still did not hear what came for it meanwhile."""
 
 
-class Waits(Protocol):
+class CommitWaits(Protocol):
     """Knows who waits for commits."""
 
     session: Session | None
@@ -48,7 +48,7 @@ class Limbo:
     def __init__(
         self,
         book: ConsumerBook,
-        waits: Waits,
+        waits: CommitWaits,
         restart: Callable[[Held], None],
         gone: Callable[[Held], None],
         clock: Callable[[], float],
