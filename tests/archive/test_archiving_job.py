@@ -1,4 +1,4 @@
-"""``archive run --spark``, by real workers of Spark; and Spark's own reader on the files of the table."""
+"""Real Spark: its workers archive, its reader reads the table's files, a stream goes over the seam."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +65,49 @@ async def test_workers_of_spark_write_the_files_and_spark_reads_them(
     assert in_table(blocking, space) == all_of(whole)
     await trim_all(client, space)
     assert same(whole, await rows(client, space))
+
+
+@pytest.mark.timeout(300)
+async def test_a_micro_batch_over_the_seam_comes_again_as_it_was_when_the_seam_has_moved(
+    client: Client, blocking: BlockingRedis, uri: str, embedded_redis_url: str, tmp_path: Path
+) -> None:
+    """It begins in files and ends in memory; when it is read again, all of it is in files."""
+    space = await space_of(client, uri)
+    await publish(client, 0, 200)
+    await asyncio.to_thread(archive, blocking, space)
+    await trim_all(client, space)
+    await publish(client, 200, 200)
+    whole = await rows(client, space)
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [
+            sys.executable,
+            "-m",
+            "tests.archive.seam_program",
+            embedded_redis_url,
+            str(tmp_path / "checkpoint"),
+        ],
+        env=os.environ | {"PYTHONWARNINGS": "default"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert "this sink fails once" in told["errors"][0]
+    assert told["errors"][1] == ""
+    (number, first), again, replayed, *later = told["handed"]
+    before, after = told["seams"]
+    for stream in map(str, space.streams()):
+        offsets = [row[1] for row in first if row[0] == stream]
+        assert offsets[0] < before[stream] <= offsets[-1], "the cut lies on both sides"
+        assert offsets[-1] < after[stream], "and then on one"
+    assert again == [number, first], "read twice by one query"
+    assert replayed == [number, first], "read again by the next one"
+    found = sorted((row[0], row[1]) for _, part in ([number, first], *later) for row in part)
+    assert found == all_of(whole), "no row twice, none missing"
+    assert later
+    payloads = {(row[0], row[1]): bytes.fromhex(row[4]) for _, part in told["handed"] for row in part}
+    for stream, table in whole.items():
+        for offset, payload in zip(table["offset"].to_pylist(), table["payload"].to_pylist(), strict=True):
+            assert payloads[str(stream), offset] == payload
