@@ -2,7 +2,7 @@
 
 The argument is ``{"redis": URL, "folder": DIR, "partitions": N, "once": BOOL, "epochs": BOOL}``. With epochs,
 each micro-batch of the first is an epoch, and the second reads whole epochs of space ``out``. Both run in one
-program, so that one signal kills both, each wherever it is just then.
+program, so that one signal kills both, each wherever it is just then; or, with ``"jobs": [NAME]``, only one.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ def main() -> None:
 
     queries = []
     for name, subscribe in (("first", "$shared/a/in/#"), ("second", "$shared/b/out/#")):
+        if name not in wanted.get("jobs", ("first", "second")):
+            continue
         queries.append(start(name, subscribe))
         say({"started": name})
         if wanted["once"]:
