@@ -5,6 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+
+from streamlease.borrower.book import Held
+from streamlease.streams.log.many import RETRY_SECONDS
+
+MOST_PAUSE_SECONDS = 10.0
+"""How long an archive that cannot be read is left alone at most; other streams are read meanwhile."""
 
 
 class Deadlines:
@@ -40,6 +47,49 @@ class Deadlines:
                 wait.set_exception(TimeoutError())
         if waits:
             self._alarm = loop.call_at(waits[0][0], self._look)
+
+
+class Delays:
+    """Streams that are not read before their `Held.retry_at`, in the order in which that was found.
+
+    Args:
+        clock: seconds; that of `Held.retry_at`.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._delayed: dict[Held, None] = {}
+        self._failures: dict[Held, int] = {}
+        """How often a stream could not be read, one time after the other."""
+
+    def add(self, held: Held) -> None:
+        """Wait for its time."""
+        self._delayed[held] = None
+
+    def put_off(self, held: Held) -> None:
+        """It could not be read: it waits twice as long as the last time."""
+        failures = self._failures[held] = self._failures.get(held, -1) + 1
+        held.retry_at = self._clock() + min(MOST_PAUSE_SECONDS, RETRY_SECONDS * 2**failures)
+        self.add(held)
+
+    def was_read(self, held: Held) -> None:
+        """It could be read."""
+        if self._failures:
+            self._failures.pop(held, None)
+
+    def over(self) -> list[Held]:
+        """Those that may be read again; they are forgotten."""
+        now = self._clock()
+        found = [held for held in self._delayed if held.retry_at is None or now >= held.retry_at]
+        for held in found:
+            held.retry_at = None
+            del self._delayed[held]
+        return found
+
+    def pauses(self) -> list[float]:
+        """How long (s) each still has to wait."""
+        now = self._clock()
+        return [held.retry_at - now for held in self._delayed if held.retry_at is not None]
 
 
 class Alarm:

@@ -29,11 +29,13 @@ from contextlib import aclosing
 from functools import lru_cache
 
 from streamlease.agent.batch import Batch, ReadAhead
+from streamlease.agent.deadlines import Delays
 from streamlease.agent.dividing import Divided, Dividing, News
 from streamlease.agent.membership import metrics
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.protocol.errors import (
+    ArchiveUnavailable,
     HistoryTruncated,
     Lost,
     SchemaMismatch,
@@ -48,7 +50,7 @@ from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.joining import BATCH_ROWS
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.many import READ_BYTES, Found, read_each
+from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Found, read_each
 from streamlease.streams.log.ranges import CHUNK_BYTES, MissingOffsets, RangeReader
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.direct_lines import DirectLines
@@ -57,7 +59,7 @@ from streamlease.streams.rows.few_messages import StreamRows
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
-RETRY_SECONDS = 0.2
+
 PACE_SECONDS = 0.001
 REST_SECONDS = 0.004
 
@@ -139,13 +141,11 @@ class Fetching:
         self._max_batch = max_batch or BATCH_ROWS
         self._max_bytes = CHUNK_BYTES if max_batch is None else READ_BYTES
         self._schema = schema
-        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self.waiting = ReadAhead(most_waiting * self._max_batch, most_waiting * CHUNK_BYTES, MOST_BATCHES)
         self._news: OrderedDict[Held, None] = OrderedDict()
         """Streams that may have something to read, in the order in which they are looked at."""
-        self._delayed: dict[Held, None] = {}
-        """Streams that are not read before their `retry_at`, in the order in which that was found."""
+        self._delays = Delays(clock)
         self._at_a_time = FEWEST_STREAMS
         """How many streams the next round reads."""
         self._not_before = 0.0
@@ -193,8 +193,7 @@ class Fetching:
 
     def pause(self, most: float) -> float:
         """How long (s), at most, there is nothing to read unless something changes."""
-        now = self._clock()
-        due = [held.retry_at - now for held in self._delayed if held.retry_at is not None]
+        due = self._delays.pauses()
         if self._news and self.waiting.has_room and (rest := self._rest):
             due.append(rest)
         return max(0.0, min((most, *due)))
@@ -245,12 +244,16 @@ class Fetching:
                         self._took(one, outcome, size)
                         brought += size
                         decoded += size
+                        self._delays.was_read(one.held)
                     elif isinstance(outcome, DamagedEntry):
                         self._found_damage(one, outcome)
                     elif isinstance(outcome, MissingOffsets):
                         self._missing(one, outcome)
                     elif isinstance(outcome, UNREADABLE):
                         raise outcome
+                    elif isinstance(outcome, ArchiveUnavailable):
+                        self._delays.put_off(one.held)
+                        self._warn(one, outcome)
                     else:
                         failed = True
                         self._warn(one, outcome)
@@ -284,19 +287,15 @@ class Fetching:
 
     def _end_delays(self) -> None:
         """Look at streams whose wait is over, also without room; `pause` counts on that."""
-        now = self._clock()
-        for held in [*self._delayed]:
-            if held.retry_at is None or now >= held.retry_at:
-                held.retry_at = None
-                del self._delayed[held]
-                self.look_at(held)
+        for held in self._delays.over():
+            self.look_at(held)
 
     def _news_of(self, held: Held, began: int) -> News | None:
         """What there is to read in a stream; nothing if it is not the time for it."""
         if not self._book.holds(held):
             return None
         if held.retry_at is not None:
-            self._delayed[held] = None
+            self._delays.add(held)
         if not held.is_read or self.waiting.rests(held):
             return None  # until it is granted, answered, or handed out
         stream = stream_of(held.stream)

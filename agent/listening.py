@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from streamlease.agent.deadlines import MOST_PAUSE_SECONDS
 from streamlease.agent.selecting import PlainBatch, Selection
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
@@ -63,9 +64,6 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """How often new spaces and generations are looked for; what another reader of the client saw since serves."""
-
-MOST_PAUSE_SECONDS = 10.0
-"""How long an archive that cannot be read is left alone at most; other streams are read meanwhile."""
 
 AT_ONCE = 64
 """So many streams are read at once, and of each no more than its share of what is read of one alone."""

@@ -18,7 +18,13 @@ from streamlease.agent.fetching import FEWEST_STREAMS, MOST_STREAMS, ROUND_BYTES
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
 from streamlease.borrower.lease import StreamEvent
-from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable, StreamleaseError, UnknownSpace
+from streamlease.protocol.errors import (
+    ArchiveUnavailable,
+    HistoryTruncated,
+    StoreUnavailable,
+    StreamleaseError,
+    UnknownSpace,
+)
 from streamlease.protocol.ids import StreamId
 from streamlease.registry.commits import GroupCommits
 from streamlease.streams.log import many as reading
@@ -45,6 +51,7 @@ class Rig:
         self, *, most_waiting: int = 3, max_batch: int = 10, redis: Any = None, rest: float = 0.0
     ) -> None:
         self.ends = {str(stream): 5 for stream in STREAMS}
+        self.now = 0.0
         self.bytes = 100
         """What a read of a stream brings."""
         book = ConsumerBook()
@@ -58,7 +65,7 @@ class Rig:
         settling = Settling(book, SUB, GroupCommits(redis, "g/a/#"), self.tasks)
         self.fetching = Fetching(
             redis, AsItCame(tails, "a/#", max_batch), book, settling, SUB, lambda: None, self.tasks,
-            max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: 0.0,
+            max_batch=max_batch, most_waiting=most_waiting, schema=None, clock=lambda: self.now,
             rest=rest,
         )  # fmt: skip
         self.waiting = self.fetching.waiting
@@ -262,6 +269,37 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
     assert rig.held[str(STREAMS[0])].position == 5, "it was asked once"
     assert not rig.told
     await rig.tasks.close()
+
+
+async def test_an_archive_that_is_silent_is_asked_less_and_less_often_and_delays_only_its_streams() -> None:
+    rig = Rig(most_waiting=100)
+    silent = str(STREAMS[0])
+
+    async def reads(news: Sequence[News]) -> AsyncGenerator[list[tuple[News, Found, int]]]:
+        rig.read += [(one.stream.shard, one.start) for one in news if str(one.stream) == silent]
+        for one in news:
+            if str(one.stream) == silent and rig.now < 40:
+                yield [(one, ArchiveUnavailable("it does not answer"), 0)]
+            else:
+                async for found in rig.reads([one]):
+                    yield found
+
+    rig.fetching._read = reads  # type: ignore[method-assign]
+    asked = []
+    await rig.fetching.round()
+    assert [shard for shard, _, _ in rig.hand_out()] == [1, 2, 3, 4]
+    while not rig.held[silent].position:
+        asked.append(rig.fetching.pause(60.0))
+        assert not await rig.fetching.round()
+        rig.now += asked[-1]
+        await rig.fetching.round()
+    assert asked == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0])
+    rig.hand_out()
+    rig.now = 0.0
+    rig.ends[silent] += 1
+    rig.hear(silent)
+    await rig.fetching.round()
+    assert rig.fetching.pause(60.0) == pytest.approx(0.2), "it begins anew once it was read"
 
 
 async def test_a_stream_of_a_cluster_that_cannot_be_read_on_is_told_to_the_owner() -> None:
