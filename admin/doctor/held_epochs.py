@@ -66,8 +66,7 @@ async def epochs(client: Client, stuck_after: float) -> Finding:
         return Finding(
             "epochs",
             Level.OK,
-            f"in none of {counted(len(spaces), 'space')} somebody waits for longer than {stuck_after:g} s "
-            "for another",
+            f"nobody in {counted(len(spaces), 'space')} waits for longer than {stuck_after:g} s for another",
         )
     texts, remedies = zip(*found, strict=True)
     return Finding("epochs", Level.WARN, some(texts, "; "), some(dict.fromkeys(remedies), "; "))

@@ -320,7 +320,7 @@ class Board:
         now = time.time_ns() // 1000
         self._ages = {
             name: longest(
-                None if place not in seen else seconds_waiting(1, seen[place].since, now) for place in some
+                None if place not in seen else seconds_waiting(1, seen[place].by, now) for place in some
             )
             for name, some in behind.items()
         }

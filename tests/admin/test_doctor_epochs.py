@@ -115,7 +115,7 @@ async def _publish(url: str) -> None:
 def test_the_doctor_names_who_holds_the_frontier_back(command: Command) -> None:
     assert _line(command) == "ok   epochs: no space has any"
     command.ok("space", "create", "s", "--topics", "s/#", "--epochs", "1")
-    well = "ok   epochs: in none of 1 space somebody waits for longer than 60 s for another"
+    well = "ok   epochs: nobody in 1 space waits for longer than 60 s for another"
     assert _line(command) == well
     asyncio.run(_publish(command.url))
     assert _line(command) == well, "not yet for a minute"
@@ -142,5 +142,5 @@ def test_the_doctor_names_a_space_whose_streams_are_open_to_all(command: Command
     )
     assert line.endswith("streamlease epochs close s")
     assert command.ok("epochs", "close", "s", "--json").document == {"space": "s", "closed": 1}
-    assert _line(command).startswith("ok   epochs: in none of 1 space")
+    assert _line(command).startswith("ok   epochs: nobody in 1 space waits")
     assert "0 streams were open" in command.ok("epochs", "close", "s").out

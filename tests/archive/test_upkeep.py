@@ -10,9 +10,12 @@ import time
 
 import pytest
 
+from streamlease.admin.facts.groups import summaries
+from streamlease.admin.ui.board import Board
 from streamlease.agent.client import Client
 from streamlease.hosts import archiving
 from streamlease.hosts.archiving import ArchiveUpkeep
+from streamlease.hosts.signals.group_signals import read_signals
 from streamlease.hosts.trimming import Retainer, in_memory
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -21,15 +24,17 @@ from streamlease.streams.archive.checking import verify
 from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.collections.snapshots import make_snapshot, newest_snapshots
+from streamlease.streams.log.archived import files_commands, parse_files
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.state import Extent, LogState
-from streamlease.streams.redis.connection import BlockingRedis, connect_blocking, run_blocking
+from streamlease.streams.log.times import server_time, waiting
+from streamlease.streams.redis.connection import BlockingRedis, ask, connect_blocking, run_blocking
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Generation, Space
 from streamlease.streams.spaces.retention import NOTHING_NEWER, Newer, Retention
 from streamlease.streams.spaces.retirement import retirable
 from streamlease.streams.spaces.spaces import SpaceStore
-from tests.archive.helpers import all_of, in_table, publish, rows, same, trim_all
+from tests.archive.helpers import all_of, archive, in_table, publish, rows, same, space_of, trim_all
 
 
 class Clock:
@@ -332,3 +337,48 @@ async def test_archivers_that_are_killed_leave_no_gap_and_no_double(
             await asyncio.sleep(0.01)
     listening.cancel()
     assert sorted(heard) == all_of(whole)
+
+
+def waits(seconds: float | None) -> float:
+    assert seconds, "it is not known for how long it waits"
+    return seconds
+
+
+async def test_what_left_memory_for_the_archive_is_as_old_as_its_file_says(
+    client: Client, blocking: BlockingRedis, uri: str
+) -> None:
+    """Nobody consumes it: it is told how long it waits, at least; also when nothing is left in memory."""
+    space = await space_of(client, uri, streams=1)
+    group = SharedSubscription.parse("$shared/dead/flights/#")
+    half = SharedSubscription.parse("$shared/half/flights/#")
+    await client.groups.declare(group, "earliest")
+    await client.groups.declare(half, "earliest", positions={"flights.0.0": 30})
+    await publish(client, 0, 100)
+    archive(blocking, space)
+    for keep, first in ((1, 50), (0, 100)):
+        await trim_all(client, space, keep=keep)
+        (stream,) = space.streams()
+        (state,) = (await AsyncLog(client.redis).states([stream])).values()
+        assert (state.floor, state.memory.first) == (0, first)
+        seen = await read_signals(client.redis, client.groups, client.spaces)
+        files = parse_files(stream, await ask(client.redis, files_commands(stream, 0))).some
+        now = await server_time(client.redis)
+        assert [one.lag for one in seen] == [100, 70]
+        exact, bound = (now / 1e6 - waits(one.lag_seconds) for one in seen)
+        assert exact == pytest.approx(files[0].since / 1e6, abs=2.0)
+        assert bound == pytest.approx(files[0].until / 1e6, abs=2.0)
+        (listed, _), _ = await summaries(client, [group, half])
+        assert listed.lag_seconds is not None
+    there = await waiting(client.redis, [(stream, 0), (stream, 30), (stream, 100)])
+    assert [(one.since, one.by) for one in there.values()] == [
+        (files[0].since, files[0].since),
+        (None, files[0].until),
+        (None, None),
+    ]
+    board = Board(client)
+    await board._look()
+    shown = [board.groups[str(one)].summary for one in (group, half)]
+    now = await server_time(client.redis)
+    exact, bound = (now / 1e6 - waits(one.lag_seconds) for one in shown if one is not None)
+    assert exact == pytest.approx(files[0].since / 1e6, abs=2.0)
+    assert bound == pytest.approx(files[0].until / 1e6, abs=2.0), "the console says it, too"
