@@ -2,7 +2,8 @@
 
 What each turn does for the groups of one server, if there are more than ``FEW``::
 
-    resign what is led no more --> pulse --+-- unbroken: renew what it does not keep yet, and a few in turn
+    resign what is led no more --> pulse --+-- unbroken: renew what it does not keep yet; look at a few in
+                                           |             turn, and renew what somebody has changed
                                            +-- broken:   renew all, one by one
 
 `registry/pulses.py` says why this is as good as renewing each of them.
@@ -27,7 +28,8 @@ from streamlease.streams.tasks import Supervisor
 log = logging.getLogger(__name__)
 
 ONE_BY_ONE = 2
-"""So many groups of a server are renewed by themselves each time, in turn if there is a pulse."""
+"""So many groups of a server are renewed by themselves each time; if there is a pulse, their records are
+looked at instead, in turn."""
 
 FEW = ONE_BY_ONE
 """With more groups of a server than these, there is a pulse."""
@@ -92,14 +94,28 @@ class Renewing:
                 self._not_renewed(led, error)
                 return
         in_turn = -(-len(led) // ONE_BY_ONE)
-        due = {}
+        due, looked_at = {}, {}
         for place, (group, runner) in enumerate(led.items()):
             kept = tag and self._kept.get(group) == (runner.term, tag) and runner.lineage in ("", lineage)
-            if kept and (place + self._turns) % in_turn:
-                runner.renewed_at = began
-            else:
+            if not kept:
                 due[group] = runner
+                continue
+            runner.renewed_at = began
+            if (place + self._turns) % in_turn == 0:
+                looked_at[group] = runner.term
+        due |= await self._changed(looked_at, tag)
         await self._renew_each(due, tag)
+
+    async def _changed(self, terms: Mapping[str, int], tag: str) -> dict[str, Runner]:
+        """Those of these groups, which a pulse keeps, whose records are not as they were renewed."""
+        if not terms:
+            return {}
+        try:
+            changed = await leadership.changed(self._redis, terms, Pulse(tag, self._host))
+        except StreamleaseError as error:
+            log.warning("the records of %d groups cannot be looked at: %s", len(terms), error)
+            changed = list(terms)  # renewing them says which of them cannot be
+        return {group: runner for group in changed if (runner := self._runners.get(group)) is not None}
 
     async def _pulse(self, tag: str, led: Collection[str]) -> str:
         """Give a pulse; the lineage of the data. If it was broken, it keeps none of `led` any more."""

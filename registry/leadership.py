@@ -146,18 +146,22 @@ async def read_all(redis: AsyncRedis, groups: Sequence[str]) -> dict[str, Leader
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    fields = ("term", "host", "mailbox", "renewed_at", "ttl", "pulse")
-    commands: list[Command] = [("HMGET", keys.leader(group), *fields) for group in groups]
-    *found, time = await ask(redis, [*commands, ("TIME",)])
+    *found, time = await ask(redis, [*map(record_command, groups), ("TIME",)])
     read_at = int(time[0]) * 1000 + int(time[1]) // 1000
-    records = {group: _record(group, reply, read_at) for group, reply in zip(groups, found, strict=True)}
+    records = {group: parse_record(group, reply, read_at) for group, reply in zip(groups, found, strict=True)}
     given = await pulses.read(
         redis, [record.pulse for record in records.values() if record.pulse is not None]
     )
     return {group: record.kept_by(given) for group, record in records.items()}
 
 
-def _record(group: str, fields: Sequence[bytes | None], read_at: int) -> LeaderRecord:
+def record_command(group: str) -> Command:
+    """The command whose reply `parse_record` takes."""
+    return ("HMGET", keys.leader(group), "term", "host", "mailbox", "renewed_at", "ttl", "pulse")
+
+
+def parse_record(group: str, fields: Sequence[bytes | None], read_at: int) -> LeaderRecord:
+    """A record as it is written, without what its pulse says; a damaged one says so. Pure."""
     if fields[0] is None:
         return NOBODY
     try:
@@ -329,6 +333,26 @@ async def renew_all(
         elif done == 2:
             lost[group] = None
     return lost
+
+
+async def changed(redis: AsyncRedis, terms: Mapping[str, int], pulse: Pulse) -> list[str]:
+    """The groups whose records a pulse no longer keeps as they were renewed: to be renewed by themselves.
+
+    Args:
+        terms: group -> term in which the host of the pulse leads it.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    asked: list[Command] = [
+        ("HMGET", keys.leader(group), "term", "host", "pulse", "renewed_at") for group in terms
+    ]
+    host, tag = pulse.host.encode(), pulse.tag.encode()
+    return [
+        group
+        for (group, term), (*held, renewed_at) in zip(terms.items(), await ask(redis, asked), strict=True)
+        if held != [b"%d" % term, host, tag] or not (renewed_at or b"").isdigit()
+    ]
 
 
 async def resign(redis: AsyncRedis, group: str, host: str, term: int) -> bool:

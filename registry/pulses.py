@@ -17,7 +17,8 @@ grow with them. These rules make a pulse as good as a renewal:
   over, so of it and the host exactly one is first.
 * A pulse keeps no leadership of which the host knows nothing: what it leads no more, and could not resign, it
   resigns before its next pulse.
-* Records may be lost or changed by hand: the host renews some of them by themselves each time, all in turn.
+* Records may be lost or changed by hand: the host looks at some of them each time, all in turn, and renews by
+  themselves those that are not as it left them.
 
 In a cluster a record and its pulse lie on one server, so one that is down hurts its own groups only.
 The tag is a number: the lowest whose slot belongs to the server. Other hosts need not know that: they read
@@ -98,24 +99,22 @@ async def read(redis: AsyncRedis, wanted: Iterable[Pulse]) -> dict[Pulse, int]:
     return {pulse: at for pulse, at in times.items() if at is not None}
 
 
-async def read_all(redis: AsyncRedis, tags: Iterable[str]) -> tuple[dict[Pulse, int], int]:
-    """When the newest pulse of each host with these tags was, and the time of Redis.
+def all_with(tag: str) -> Command:
+    """The command whose reply `times_of` reads."""
+    return ("HGETALL", keys.pulses(tag))
+
+
+def times_of(tag: str, reply: Any) -> dict[Pulse, int]:
+    """When the newest pulse of each host with this tag was.
 
     Raises:
-        StoreUnavailable, StoreRefused.
+        StoreUnavailable: that is the reply.
     """
-    asked = list(dict.fromkeys(tags))
-    commands: list[Command] = [("HGETALL", keys.pulses(tag)) for tag in asked]
-    *found, time = await ask_each(redis, [*commands, ("TIME",)])
-    if isinstance(time, StreamleaseError):
-        raise time
-    pulses = {
+    return {
         Pulse(tag, host.decode("utf-8", "replace")): at
-        for tag, flat in zip(asked, found, strict=True)
-        for host, text in _pairs(flat)
+        for host, text in _pairs(reply)
         if (at := _number(text)) is not None
     }
-    return pulses, int(time[0]) * 1000 + int(time[1]) // 1000
 
 
 def _pairs(reply: Any) -> Iterator[tuple[bytes, bytes]]:

@@ -9,7 +9,7 @@ from typing import Any
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import decode_records
 from streamlease.protocol.ids import StreamId
-from streamlease.registry import keys
+from streamlease.registry import keys, leadership, pulses
 from streamlease.registry.dead_letters import SPACE as DEAD_LETTERS
 from streamlease.registry.leadership import LeaderRecord
 from streamlease.streams.log.keys import stream_meta
@@ -111,15 +111,12 @@ class Observed:
     @property
     def record(self) -> LeaderRecord:
         """Who leads."""
-        names = ("term", "host", "mailbox", "renewed_at", "ttl")
-        term, host, mailbox, renewed_at, ttl = self._ask("HMGET", keys.leader(self.group), *names)
-        return LeaderRecord(
-            term=int(term or 0),
-            host=(host or b"").decode(),
-            mailbox=(mailbox or b"").decode(),
-            renewed_at=int(renewed_at or 0),
-            ttl=int(ttl or 0),
-            read_at=self.server.now(),
+        fields = self._ask(*map(str, leadership.record_command(self.group)))
+        record = leadership.parse_record(self.group, fields, self.server.now())
+        if record.pulse is None:
+            return record
+        return record.kept_by(
+            pulses.times_of(record.pulse.tag, self._ask(*map(str, pulses.all_with(record.pulse.tag))))
         )
 
     @property
