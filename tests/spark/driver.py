@@ -33,7 +33,13 @@ SETTINGS = {
 
 
 def load(spark: SparkSession, options: dict[str, str]) -> DataFrame:
-    return spark.readStream.format("streamlease").options(**options).load()
+    """What the options name; with option ``gate``, through a source that can be held."""
+    if "gate" in options:
+        from tests.spark.gates import GatedSource
+
+        spark.dataSource.register(GatedSource)
+    source = "gated" if "gate" in options else "streamlease"
+    return spark.readStream.format(source).options(**options).load()
 
 
 def where(spark: SparkSession, step: dict[str, Any]) -> Any:

@@ -10,7 +10,8 @@ he is there (``at-PLACE``) and waits. The places are
 * ``sunk``: behind the sink's commit, before the function returns, and so before the commit log; with a file
   ``break-sunk`` it fails there.
 
-`GatedSource` is the source, with a gate at the first two.
+`GatedSource` is the source, with a gate at the first two; where it reads the changes of a collection, at
+``reading`` only, for what is there at first as well as for the changes behind.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from streamlease.spark.collections.change_stream import ChangeStream
+from streamlease.spark.collections.collection_options import CHANGES, CollectionFrame
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import stream_columns
 from streamlease.spark.source import StreamleaseSource, StreamReader
@@ -95,9 +98,13 @@ class GatedSource(StreamleaseSource):
     def name(cls) -> str:
         return "gated"
 
-    def streamReader(self, schema: StructType) -> StreamReader:
-        options = SourceOptions.parse(self.options)
-        reader = GatedReader(options, stream_columns(options, schema))
+    def streamReader(self, schema: StructType) -> StreamReader | ChangeStream:
+        reader: GatedReader | GatedChanges
+        if "collection" in self.options:
+            reader = GatedChanges(CollectionFrame.of(self.options, schema, CHANGES))
+        else:
+            options = SourceOptions.parse(self.options)
+            reader = GatedReader(options, stream_columns(options, schema))
         reader.gate = self.gate
         return reader
 
@@ -129,3 +136,19 @@ class GatedReader(StreamReader):
                 if attempt == 0 and number:
                     raise RuntimeError("this task fails at its first attempt, in the middle")
             yield batch
+
+
+class GatedChanges(ChangeStream):
+    """The reader of `GatedSource` where it is a collection: a task is held behind half of its rows."""
+
+    gate: Gate
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "gate": self.gate}
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(partition):
+            half = batch.num_rows // 2
+            yield batch.slice(0, half)
+            self.gate.come_to("reading")
+            yield batch.slice(half)

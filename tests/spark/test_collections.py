@@ -51,22 +51,26 @@ class Shop:
         )
         self.sums: Items = Counter()
         """What is there."""
+        self.changes: dict[tuple[str, int], tuple[tuple[Any, ...], int]] = {}
+        """Every change, by stream and offset: its item and its diff."""
         self.random = random.Random(272)
 
     async def _connect(self) -> Client:
         return await Client(self.url, embedded=False).__aenter__()
 
-    def change(self, count: int = 10) -> None:
+    def change(self, count: int = 10, items: int = 5) -> None:
         """Some changes of few items."""
-        self.thread.call(self._change(count))
+        self.thread.call(self._change(count, items))
 
-    async def _change(self, count: int) -> None:
+    async def _change(self, count: int, items: int) -> None:
         async with self.client.publisher() as pub:
             for _ in range(count):
-                one = self.random.randrange(5)
+                one = self.random.randrange(items)
                 diff = self.random.choice([1, 2, -1])
-                await pub.send(f"prices/{one}", b"%d" % (one // 2), key=b"k", diff=diff)
-                self.sums[f"prices/{one}", b"k", b"%d" % (one // 2)] += diff
+                item = (f"prices/{one}", b"k", b"%d" % (one // 2))
+                stream, offset = await pub.send(item[0], item[2], key=item[1], diff=diff)
+                self.sums[item] += diff
+                self.changes[str(stream), offset] = item, diff
 
     def snapshot(self, *, keep: int = 1) -> None:
         """Make snapshots of all streams, and have retention remove what is in them, but so many changes."""
