@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamlease.streams.archive.files import places
 from streamlease.streams.archive.files.places import endpoint, is_local, region
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
@@ -53,5 +54,7 @@ def _store_properties(uri: str) -> dict[str, str]:
         "s3.access-key-id": os.environ.get("AWS_ACCESS_KEY_ID"),
         "s3.secret-access-key": os.environ.get("AWS_SECRET_ACCESS_KEY"),
         "s3.session-token": os.environ.get("AWS_SESSION_TOKEN"),
+        "s3.connect-timeout": str(places.CONNECT_SECONDS),
+        "s3.request-timeout": str(places.ANSWER_SECONDS),
     }
     return {name: value for name, value in named.items() if value}

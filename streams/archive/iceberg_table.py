@@ -31,6 +31,7 @@ from streamlease.streams.archive.files.index import ArchivedFile, check_apart
 from streamlease.streams.archive.files.places import is_local, keep, summed, told, write_small
 from streamlease.streams.archive.own_place import check_place
 from streamlease.streams.archive.recording import ArchiveMoved
+from streamlease.streams.archive.snapshot_proof import prove_snapshot
 from streamlease.streams.redis.connection import BlockingRedis
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Space
@@ -228,6 +229,8 @@ class SpaceTable:
     ) -> None:
         """Add files and take others out, in one snapshot.
 
+        What says so is read again before the table points there.
+
         Raises:
             ArchiveMoved: somebody committed meanwhile; nothing was done.
             ArchiveUnavailable: it was done, or not.
@@ -251,6 +254,9 @@ class SpaceTable:
                         snapshot.append_data_file(data)
                 for one in gone:
                     snapshot.delete_data_file(one.data())
+            prove_snapshot(
+                change.table_metadata, table.io, [one.path for part in new.values() for one in part]
+            )
             self.iceberg = change.commit_transaction()
             self._keep()
             self._hint()

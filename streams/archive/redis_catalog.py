@@ -22,6 +22,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
+from streamlease.streams.archive.snapshot_proof import not_as_written
 from streamlease.streams.log.keys import archive_table
 from streamlease.streams.redis.connection import BlockingRedis, ask, run_blocking
 from streamlease.streams.redis.scripts import load_script
@@ -44,6 +45,20 @@ class RedisCatalog(NoopCatalog, MetastoreCatalog):
     def _point(self, before: str, after: str) -> bool:
         reply = run_blocking(_POINT.run(self._redis, [self._key], [before, after]))
         return bool(reply[0] == b"pointed")
+
+    def _write(self, metadata: Any, io: Any, path: str) -> None:
+        """Write metadata, and read it again before anything points there.
+
+        Raises:
+            ArchiveUnavailable: the store has something else.
+        """
+        self._write_metadata(metadata, io, path)
+        try:
+            there = FromInputFile.table_metadata(io.new_input(path))
+        except (ValueError, EOFError) as error:
+            raise not_as_written(path) from error
+        if there != metadata:
+            raise not_as_written(path)
 
     def _table_at(self, identifier: Any, location: str) -> Table:
         io = load_file_io(properties=self.properties, location=location)
@@ -86,7 +101,7 @@ class RedisCatalog(NoopCatalog, MetastoreCatalog):
             sort_order=sort_order,
             properties=properties,
         )
-        self._write_metadata(metadata, load_file_io(self.properties, path), path)
+        self._write(metadata, load_file_io(self.properties, path), path)
         if not self._point("", path):
             raise TableAlreadyExistsError(f"Table {identifier} was created meanwhile")
         return self._table_at(identifier, path)
@@ -98,7 +113,7 @@ class RedisCatalog(NoopCatalog, MetastoreCatalog):
         if staged.metadata == current.metadata:
             return _answer(current)
         path = staged.metadata_location
-        self._write_metadata(staged.metadata, staged.io, path)
+        self._write(staged.metadata, staged.io, path)
         if not self._point(current.metadata_location, path):
             raise CommitFailedException(f"Table {table.name()} was changed by another process")
         return _answer(staged)
