@@ -103,27 +103,43 @@ class ArchiveChange:
         return archive_settings(self.uri, self.keep, self.catalog, space.archive)
 
     async def check(self, client: Client, space: Space) -> None:
-        """Whether it may have that; a place that is new is tried and taken.
+        """Whether it may have that; of a place that is new, `take` finds out more.
 
         Raises:
-            SpaceConflict: it has files elsewhere, or the place belongs to another space.
-            InvalidOption, ArchiveUnavailable.
+            SpaceConflict: it has files elsewhere.
+            InvalidOption.
         """
         from streamlease.streams.log.log import AsyncLog
-        from streamlease.streams.spaces.archive_place import take_place
         from streamlease.streams.spaces.archive_settings import check_moves
 
-        wanted, before = self.of(space), space.archive
-        if wanted is None or (
-            before is not None and (wanted.uri, wanted.catalog) == (before.uri, before.catalog)
-        ):
+        wanted, before = self._elsewhere(space), space.archive
+        if wanted is None:
             return
         states = await AsyncLog(client.redis).states(space.streams())
         check_moves(
             space.name, before, wanted, has_files=any(one.exists is not None for one in states.values())
         )
-        known = await client.spaces.look()
-        await take_place(client.redis, wanted.uri, space.name, space.born, known)
+
+    async def take(self, client: Client, space: Space) -> None:
+        """Try and take the place, if it is new.
+
+        Raises:
+            SpaceConflict: the place belongs to another space.
+            InvalidOption, ArchiveUnavailable.
+        """
+        from streamlease.streams.spaces.archive_place import take_place
+
+        wanted = self._elsewhere(space)
+        if wanted is not None:
+            known = await client.spaces.look()
+            await take_place(client.redis, wanted.uri, space.name, space.born, known)
+
+    def _elsewhere(self, space: Space) -> ArchiveSettings | None:
+        """The archive that the space is to have, if it lies elsewhere than that which it has."""
+        wanted, before = self.of(space), space.archive
+        if wanted is None or before is None:
+            return wanted
+        return None if (wanted.uri, wanted.catalog) == (before.uri, before.catalog) else wanted
 
     async def leave(self, client: Client, before: Space, after: Space) -> None:
         """Let others have the place that the space had before.

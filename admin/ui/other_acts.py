@@ -1,4 +1,4 @@
-"""Acts from the console that are not on a group's leader: publish, replay, drain a host, give a publisher up.
+"""Acts from the console that are not on a group's leader: publish, replay, alter a space, drain a host.
 
 Here is also the one entrance for all acts: who may ask for which, and what becomes of a request.
 """
@@ -55,12 +55,36 @@ class _AbortPublisher(OfAdmins):
     """The name of the publisher once more, as somebody typed it."""
 
 
+class _AlterSpace(OfAdmins):
+    """The settings of a space, as text of the command's options; those that are none stay as they are."""
+
+    act: Literal["alter_space"]
+    space: Name
+    from_generation: int | None = None
+    """The newest one that was seen: other streams follow it, once."""
+    streams: int | None = None
+    rotate: bool = False
+    retention: Name | None = None
+    retention_bytes: Name | None = None
+    retention_messages: Name | None = None
+    retention_force: Literal["yes", "no"] | None = None
+    group_expiry: Name | None = None
+    compact_after: Name | None = None
+    keep_in_memory: Name | None = None
+    archive: Name | None = None
+    archive_catalog: Name | None = None
+    columns: Text | None = None
+    """All of them, as JSON: ``{"columns": [{"name", "type", "nullable"}]}``."""
+    confirm: Annotated[str, Field(max_length=1000)] | None = None
+    """The name of the space once more: to remove what groups have not consumed."""
+
+
 class _Terminate(OfOperators):
     act: Literal["terminate"]
     query: Name
 
 
-AnyAct = GroupAct | _Publish | _Replay | _DrainHost | _AbortPublisher | _Terminate
+AnyAct = GroupAct | _Publish | _Replay | _DrainHost | _AbortPublisher | _AlterSpace | _Terminate
 _ASKED: TypeAdapter[AnyAct] = TypeAdapter(Annotated[AnyAct, Field(discriminator="act")])
 
 
@@ -106,7 +130,8 @@ async def do(client: Client, wanted: AnyAct, who: str) -> list[str]:
     Raises:
         InvalidTopic, InvalidOption, InvalidInput: a field is not acceptable.
         UnknownGroup, ActRefused, NotLeader, Indefinite: as `Client.act`.
-        UnknownSpace, SchemaMismatch, StreamSealed, NotDurable: of a message.
+        UnknownSpace, SchemaMismatch, StreamSealed, NotDurable: of a message, or of other settings of a space.
+        SpaceConflict, ArchiveUnavailable: of other settings of a space.
     """
     match wanted:
         case _Publish():
@@ -117,6 +142,8 @@ async def do(client: Client, wanted: AnyAct, who: str) -> list[str]:
             return await _drain(client, wanted, who)
         case _AbortPublisher():
             return await _abort(client, wanted)
+        case _AlterSpace():
+            return await _alter_space(client, wanted)
         case _Terminate():
             return await _terminate(client, wanted, who)
         case OnGroup():
@@ -200,6 +227,37 @@ async def _abort(client: Client, wanted: _AbortPublisher) -> list[str]:
         raise InvalidOption(f"type {wanted.publisher} to confirm that it is given up")
     await give_up(client, wanted.space, wanted.publisher)
     return [f"{wanted.publisher} of space {wanted.space} is given up"]
+
+
+async def _alter_space(client: Client, wanted: _AlterSpace) -> list[str]:
+    from streamlease.admin.archives.archive_options import ArchiveChange
+    from streamlease.admin.spaces.retention_options import RetentionOptions
+    from streamlease.admin.spaces.space_changes import NewStreams, SpaceChanges, differences
+    from streamlease.streams.entries.schemas import Schema
+
+    force = None if wanted.retention_force is None else wanted.retention_force == "yes"
+    others = wanted.streams is not None or wanted.rotate
+    changes = SpaceChanges(
+        NewStreams(wanted.streams, wanted.rotate, wanted.from_generation if others else None),
+        RetentionOptions(
+            wanted.retention, wanted.retention_bytes, wanted.retention_messages, force, wanted.group_expiry
+        ),
+        None if wanted.columns is None else Schema.parse(wanted.columns.encode()),
+        wanted.compact_after,
+        ArchiveChange(wanted.archive, wanted.keep_in_memory, wanted.archive_catalog),
+    )
+    if not changes.anything:
+        raise InvalidOption("nothing is to be altered: fill in a field at least")
+    before, after = await changes.look(
+        client, wanted.space
+    )  # so that nothing is done where something is refused
+    if not wanted.dry_run:
+        if force and wanted.confirm != wanted.space:
+            raise InvalidOption(
+                f"type {wanted.space} to confirm that it may lose what groups have not consumed"
+            )
+        after = await changes.make(client, wanted.space)
+    return differences(before, after) or ["nothing: it is so already"]
 
 
 async def _terminate(client: Client, wanted: _Terminate, who: str) -> list[str]:

@@ -89,8 +89,7 @@ class Generations:
         for _ in range(ATTEMPTS):
             seen, used = await self._table.read(name)
             space = seen.known.get(name)
-            if space.ended:
-                raise StreamSealed(f"space {name} is sealed and takes no more messages: create another space")
+            check_goes_on(space)
             if not at_rest:
                 check_keeps_streams(space)
             newest, wanted = space.newest, streams or space.newest.streams
@@ -99,10 +98,7 @@ class Generations:
                 await self.unmake(set(made) - set(space.streams()))
                 if follows(space, expected, wanted):
                     return await self.settle(name)
-                raise SpaceConflict(
-                    f"space {name} was altered meanwhile: generation {newest.number} has {newest.streams} "
-                    f"streams; look at it with 'streamlease space show {name}', and repeat if still wanted"
-                )
+                raise altered_meanwhile(space)
             if wanted == newest.streams and not rotate:
                 return await self.settle(name, again=True)
             if not space.settled:
@@ -260,3 +256,22 @@ class Generations:
 def _literally(name: str) -> str:
     """`name` in a pattern of Redis."""
     return re.sub(r"([\\*?\[\]^-])", r"\\\1", name)
+
+
+def check_goes_on(space: Space) -> None:
+    """Whether a space still takes messages.
+
+    Raises:
+        StreamSealed: it was sealed for good.
+    """
+    if space.ended:
+        raise StreamSealed(f"space {space.name} is sealed and takes no more messages: create another space")
+
+
+def altered_meanwhile(space: Space) -> SpaceConflict:
+    """What is said where other streams follow a generation that is the newest no more."""
+    newest = space.newest
+    return SpaceConflict(
+        f"space {space.name} was altered meanwhile: generation {newest.number} has {newest.streams} "
+        f"streams; look at it with 'streamlease space show {space.name}', and repeat if still wanted"
+    )

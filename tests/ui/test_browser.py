@@ -94,6 +94,31 @@ def test_an_act_asks_for_the_token_and_shows_in_the_list(
         sees(browser, "#events", "act: rebalance by ui@127.0.0.1")
 
 
+def test_the_settings_of_a_space_are_shown_first_and_new_streams_are_made_once(
+    command: Command, browser: webdriver.Chrome, token_file: Path
+) -> None:
+    with serving(command, "--token-file", str(token_file)) as site:
+        browser.get(f"{site.url}/#/space/flights")
+        click(browser, "[data-act=alter_space]")
+        fill(browser, "#act [name=token]", TOKEN)
+        for field, value in (("retention", "3d"), ("retention_force", "yes"), ("streams", "6")):
+            fill(browser, f"#act [name={field}]", value)
+        click(browser, "[data-do=show]")
+        says = ("retention none becomes 3d", "retention-force no becomes yes", "streams 4 becomes 6")
+        sees(browser, "#act .says", *says)
+        sees(browser, "#act .answer", "nothing was changed")
+        click(browser, "[data-do=execute]")
+        sees(browser, "#act .answer", "type flights to confirm")
+        fill(browser, "#act [name=confirm]", "flights")
+        click(browser, "[data-do=execute]")
+        sees(browser, "#act .answer", "done:")
+        sees(browser, "#act .says", *says)
+        click(browser, "[data-do=execute]")
+        sees(browser, "#act .says", "nothing: it is so already")
+        click(browser, "[data-do=close]")
+        sees(browser, "#space .facts-list", ", whatever groups need", "1: 6 streams")
+
+
 def test_a_reset_is_shown_first_and_a_deletion_must_be_typed(
     command: Command, browser: webdriver.Chrome, token_file: Path
 ) -> None:

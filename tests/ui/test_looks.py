@@ -223,7 +223,7 @@ def test_each_act_has_a_form_and_the_role_of_its_kind() -> None:
     assert sorted(forms) == sorted(roles())
     assert "role" not in script
     admins = {name for name, role in roles().items() if role == "admin"}
-    assert admins == {"delete", "expire", "abort_publisher"}
+    assert admins == {"delete", "expire", "abort_publisher", "alter_space"}
     for kind in get_args(AnyAct):
         for name in get_args(kind.model_fields["act"].annotation):
             assert demanded(kind.model_construct(act=name)).name.lower() == roles()[name]

@@ -35,7 +35,7 @@ export function Space({ arg, query }) {
   const tabs = [["whole", "Overview"], ["messages", "Messages"], ["topics", "Topics"], ["streams", "Streams", number(row.streams)]];
   if (row.epochs > 0) tabs.push(["epochs", "Epochs"]);
   if (row.archive) tabs.push(["archive", "Archive"]);
-  return html`<div class="head"><h1>${arg} ${row.ended ? html`<${State} word="ended" />` : ""}</h1><${ActButton} name="publish" about=${`into space ${arg}`} start=${{ topic: query.topic ?? row.topics[0].replace(/[/]?#$/, "") }} label="Publish" /></div>
+  return html`<div class="head"><h1>${arg} ${row.ended ? html`<${State} word="ended" />` : ""}</h1><${ActButton} name="publish" about=${`into space ${arg}`} start=${{ topic: query.topic ?? row.topics[0].replace(/[/]?#$/, "") }} label="Publish" /><${ActButton} name="alter_space" about=${`space ${arg}`} fixed=${{ space: arg, from_generation: row.generations.at(-1).number }} /></div>
     <p class="facts">${row.topics.join(" ")}</p>
     <${Tabs} now=${tab} link=${(name) => to("space", arg, { tab: name === "whole" ? "" : name })} tabs=${tabs} />
     ${tab === "messages" ? html`<${Messages} space=${row} query=${query} />` : tab === "topics" ? html`<${Topics} name=${arg} query=${query} />` : tab === "archive" ? html`<${Archive} name=${arg} />` : html`<${Details} row=${row} tab=${tab} />`}`;
