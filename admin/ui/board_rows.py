@@ -78,6 +78,8 @@ class ProcessOnPage(FactRow):
     host: str
     pid: int
     query: str | None
+    query_names: list[str]
+    """What the authors of its Spark queries call them."""
     publishes: dict[str, Count]
     """How many topics of each space."""
     consumes: dict[str, Count]

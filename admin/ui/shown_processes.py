@@ -55,7 +55,7 @@ def by_process(made: list[CatalogItem]) -> list[ProcessOnPage]:
         process = seen.setdefault(
             one.process,
             {
-                "host": one.host, "pid": one.pid, "query": None,
+                "host": one.host, "pid": one.pid, "query": None, "query_names": set(),
                 "publishes": defaultdict(int), "consumes": defaultdict(int), "reads": set(), "serves": set(),
             },
         )  # fmt: skip
@@ -67,6 +67,7 @@ def by_process(made: list[CatalogItem]) -> list[ProcessOnPage]:
                     process["reads"].add(one.filter)
             case BorrowerItem():
                 process["consumes"][one.subscription] += 1
+                process["query_names"] |= {one.query_name} if one.query_name else set()
             case ServiceItem():
                 process["serves"].add(one.service)
             case _:
@@ -78,6 +79,7 @@ def by_process(made: list[CatalogItem]) -> list[ProcessOnPage]:
             host=one["host"],
             pid=one["pid"],
             query=one["query"],
+            query_names=sorted(one["query_names"]),
             publishes=dict(one["publishes"]),
             consumes=dict(one["consumes"]),
             reads=sorted(one["reads"]),

@@ -19,7 +19,9 @@ from streamlease.admin.ui import looks, query_looks
 from streamlease.admin.ui.app import STATIC
 from streamlease.admin.ui.board import Board
 from streamlease.admin.ui.other_acts import AnyAct, asked, demanded, do, roles
+from streamlease.admin.ui.shown_processes import by_process
 from streamlease.agent.client import Client, connect
+from streamlease.catalog.items import BorrowerItem, CatalogItem, PublicationItem
 from streamlease.leader.core.state.records import Committed, StreamsAdded
 from streamlease.leader.journals import PAGE
 from streamlease.protocol.errors import (
@@ -240,6 +242,18 @@ async def test_publishers_of_epochs_are_given_up_by_name(client: Client) -> None
             await act(client, **fields)
     with pytest.raises(InvalidInput, match="has epochs"):
         await act(client, act="publish", topic="clicks/a", payload="x")
+
+
+def test_a_process_tells_what_its_spark_queries_are_called() -> None:
+    made = {"process": "p", "host": "box", "pid": 7}
+    named: list[CatalogItem] = [
+        BorrowerItem(**made, subscription=str(SHARED), borrower=name or "b", query_name=name)
+        for name in ("totals", None, "alerts", "totals")
+    ]
+    other = PublicationItem(**made | {"process": "q"}, topic="calls/a", space="calls")
+    first, second = by_process([*named, other])
+    assert (first.query, first.query_names, first.consumes) == (None, ["alerts", "totals"], {str(SHARED): 4})
+    assert (second.query_names, second.publishes) == ([], {"calls": 1})
 
 
 async def test_queries_are_listed_shown_and_terminated(client: Client) -> None:

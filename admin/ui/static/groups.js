@@ -103,6 +103,7 @@ function Why({ subscription }) {
   ];
   const people = [
     { title: "Consumer", value: (row) => row.name, show: (row) => row.name, grow: true },
+    { title: "Query", value: (row) => row.query, show: (row) => row.query ?? "–" },
     { title: "Host", value: (row) => row.host, show: (row) => row.host ?? "–" },
     { title: "Streams", n: true, value: (row) => row.streams, show: (row) => number(row.streams) },
     { title: "Silent for", n: true, value: (row) => row.silent_seconds, show: (row) => age(row.silent_seconds) },

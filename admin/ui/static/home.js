@@ -63,7 +63,7 @@ function columnsOf(seen, groups, spaces) {
   return [publishers, spaces, groups, consumers];
 }
 
-const nameOf = (process) => process.query ? `query ${process.query}` : process.host;
+const nameOf = (process) => process.query ? `query ${process.query}` : process.query_names.join(", ") || process.host;
 
 function Flow({ seen, groups, spaces }) {
   const [publishers, sortedSpaces, sortedGroups, consumers] = columnsOf(seen, groups, spaces);
