@@ -55,13 +55,16 @@ class Rendered:
 
     def pods(self) -> dict[str, Document]:
         """Every pod: by the kind of the object that holds it, or, beyond `PARTS`, by component."""
-        return {
-            document["kind"] if component_of(document) in PARTS else component_of(document): (
-                document["spec"]["template"] if document["kind"] != "Pod" else document
-            )
-            for document in self.documents
-            if "template" in document.get("spec", {}) or document["kind"] == "Pod"
-        }
+        found = {}
+        for document in self.documents:
+            name = document["kind"] if component_of(document) in PARTS else component_of(document)
+            spec = document.get("spec", {})
+            job = spec.get("jobTemplate", {}).get("spec", {})
+            if document["kind"] == "Pod":
+                found[name] = document
+            elif "template" in spec or "template" in job:
+                found[name] = spec.get("template") or job["template"]
+        return found
 
 
 def read_values(path: Path) -> Values:

@@ -101,6 +101,7 @@ KINDS = {
         "Pod",
     ],
     "tls": [*ALWAYS, *SPARK, "Deployment", "NetworkPolicy", "Service"],
+    "archive": [*ALWAYS, *["CronJob"] * 2],
     "trial": [
         *ALWAYS,
         "NetworkPolicy",

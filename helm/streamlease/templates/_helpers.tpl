@@ -50,6 +50,18 @@
 {{- include "streamlease.imageReference" (dict "repository" $repository "tag" $tag "digest" $digest "pinned" .Values.requireDigests) -}}
 {{- end -}}
 
+{{/* Full name of a CronJob that archives; room is left for what tells one space from another, and for the number of a run. */}}
+{{- define "streamlease.archiveName" -}}
+{{- printf "%s-archive" (include "streamlease.fullname" . | trunc 34 | trimSuffix "-") -}}
+{{- end -}}
+
+{{- define "streamlease.archiveImage" -}}
+{{- $own := .Values.archiveJob -}}
+{{- $usual := printf "%s%s" (default .Chart.AppVersion .Values.image.tag) (ternary "-spark" "" (not (empty $own.spark))) -}}
+{{- $hosts := ternary .Values.image.digest "" (and (empty $own.spark) (empty $own.image.tag) (empty $own.image.repository)) -}}
+{{- include "streamlease.imageReference" (dict "repository" (default .Values.image.repository $own.image.repository) "tag" (default $usual $own.image.tag) "digest" (default $hosts $own.image.digest) "pinned" .Values.requireDigests) -}}
+{{- end -}}
+
 {{/* The port of the broker in mqttBridge.url. */}}
 {{- define "streamlease.brokerPort" -}}
 {{- $url := .Values.mqttBridge.url | trimSuffix "/" -}}
