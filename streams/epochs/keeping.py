@@ -33,7 +33,7 @@ from streamlease.streams.epochs.stored import (
     read_writers,
     state_command,
 )
-from streamlease.streams.epochs.tidying import STREAMS_AT_ONCE, forgettable, is_dropped, orphans
+from streamlease.streams.epochs.tidying import STREAMS_AT_ONCE, forgettable, orphans, to_drop
 from streamlease.streams.epochs.writing import lose
 from streamlease.streams.log.appends import refused_append
 from streamlease.streams.log.keys import append_keys, stream_news
@@ -312,16 +312,14 @@ class Keeper:
         raise StoreRefused(f"nothing can be moved into stream {stream}: {reply!r}")
 
     async def _drop(self, dropped: Sequence[Dropped]) -> None:
-        """Fence incarnations in all staged logs, and remove what they had not given up."""
+        """Fence incarnations in all staged logs, and then remove what they had not given up."""
         waiting = {(one.staged.epoch, one.name, one.inc) for one in self._fold.waiting} if dropped else set()
         for gone, begin in product(dropped, range(0, len(self._streams), STREAMS_AT_ONCE)):
             streams = self._streams[begin : begin + STREAMS_AT_ONCE]
-            fields = await ask(self._redis, [("HKEYS", keys.staged_epochs(stream)) for stream in streams])
-            wanted = {
-                stream: [one for one in found if is_dropped(one, gone, waiting)]
-                for stream, found in zip(streams, fields, strict=True)
-            }
-            await self._remove(wanted, gone.name, (gone.inc + 1) * INCARNATIONS - 1)
+            fence = (gone.inc + 1) * INCARNATIONS - 1
+            # First: who does not know that it was given up stages on, at epochs that were not there.
+            await self._remove(dict.fromkeys(streams, ()), gone.name, fence)
+            await self._remove(await to_drop(self._redis, streams, gone, waiting), gone.name, fence)
 
     async def _remove(self, wanted: Mapping[StreamId, Sequence[bytes]], name: str, fence: int) -> None:
         """Remove these fields of `keys.staged_epochs` with their messages; fence lower incarnations."""

@@ -111,7 +111,25 @@ class _Judge:
         return there is not None and there.inc == inc and not is_open(self._fold.frontier_of(name), epoch)
 
 
-def is_dropped(staged: bytes, gone: Dropped, waiting: Container[tuple[Epoch, str, int]]) -> bool:
-    """Whether what is staged under a field is of an incarnation that was given up."""
+async def to_drop(
+    redis: AsyncRedis, streams: Sequence[StreamId], gone: Dropped, waiting: Container[tuple[Epoch, str, int]]
+) -> dict[StreamId, list[bytes]]:
+    """What was staged of an incarnation that was given up: fields of `keys.staged_epochs`, by stream.
+
+    Args:
+        waiting: what it had given up itself: epoch, name and incarnation.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    fields = await ask(redis, [("HKEYS", keys.staged_epochs(stream)) for stream in streams])
+    return {
+        stream: [one for one in found if _is_dropped(one, gone, waiting)]
+        for stream, found in zip(streams, fields, strict=True)
+    }
+
+
+def _is_dropped(staged: bytes, gone: Dropped, waiting: Container[tuple[Epoch, str, int]]) -> bool:
+    """Whether what is staged under a field is of that incarnation."""
     epoch, name, inc = keys.parse_staged_field(staged)
     return name == gone.name and inc <= gone.inc and (epoch, name, inc) not in waiting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -163,6 +163,34 @@ async def test_aborts_are_told(client: Client) -> None:
         ["kept"],
         ["b1"],
     ]
+
+
+async def test_nothing_of_what_was_aborted_comes_behind_the_abort(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publisher that does not know that it was given up stages on, until the keeper fences it."""
+    a, b, keeper = await hand(client.redis, "a"), await hand(client.redis, "b"), await kept(client)
+    removed, sent = Keeper._remove, asyncio.Event()
+
+    async def remove(self: Keeper, wanted: Mapping[StreamId, Sequence[bytes]], name: str, fence: int) -> None:
+        if not sent.is_set():
+            sent.set()
+            await a.send(2, "late")
+        await removed(self, wanted, name, fence)
+
+    monkeypatch.setattr(Keeper, "_remove", remove)
+    async with client.listen(ALL, epochs="eager") as eager:
+        await some(eager, 1)
+        await a.send(1, "dropped")
+        assert await some(eager, 1) == [((1,), "a", ["dropped"])]
+        await lose(client.redis, "space", "a", 1, "operator")
+        await b.advance(1)
+        await settled(keeper)
+        assert sent.is_set()
+        found = await until_frontier(eager, 1)
+        assert found[-2] == ("aborted", "a", 1, [(0,)])
+        await b.send(2, "b2")
+        assert await some(eager, 1) == [((2,), "b", ["b2"])]
 
 
 async def test_who_comes_back_sends_again_under_another_incarnation(client: Client) -> None:
