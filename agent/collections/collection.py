@@ -40,6 +40,7 @@ from streamlease.streams.collections.core.tables import changes_of
 from streamlease.streams.collections.points import Point, check_boundary, lower_at, newest_point
 from streamlease.streams.collections.snapshots import SnapshotGone, newest_snapshots, snapshot_tables
 from streamlease.streams.entries.schemas import Schema, Versions
+from streamlease.streams.epochs.boundary_reading import EpochsLost
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.log.log import AsyncLog
@@ -60,7 +61,7 @@ LOOK_SECONDS = 1.0
 """How often new points, spaces and generations are looked for, whatever is pushed."""
 
 ATTEMPTS = 5
-"""So often the point is looked for anew because retention removed what lay before it."""
+"""So often the point is looked for anew because retention removed what lay before it, or Redis lost it."""
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +128,7 @@ class Collection:
             UnknownSpace: no space has topics that the filter matches.
             InvalidOption: one of them is no collection.
             HistoryTruncated: retention removed what was to come first.
+            EpochsLost: Redis lost each boundary at which it began, as in a failover.
             InvalidInput: a stream never had the offset at which it is to begin.
             SchemaMismatch: an entry is damaged.
             StoreUnavailable, StoreRefused.
@@ -136,7 +138,7 @@ class Collection:
             try:
                 await (self._begin() if self._start is None else self._go_on(self._start))
                 break
-            except (HistoryTruncated, SnapshotGone):
+            except (HistoryTruncated, SnapshotGone, EpochsLost):
                 if self._start is not None or attempt == ATTEMPTS:
                     raise
         if any(space.epochs for space in self._found.values()):
@@ -235,6 +237,9 @@ class Collection:
                     self._losses.append(read)
                 else:
                     await gathering.add(space.name, read.table)
+            if point.bound is not None:
+                # Else others may have come meanwhile where changes up to it stood.
+                await check_boundary(self._redis, space, point.bound, await newest_point(self._redis, space))
             self._reached(space, point)
         self.items = await gathering.items()
 

@@ -6,23 +6,30 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable
+from itertools import count
 from typing import TypeVar
 
 import pytest
 
 from streamlease.agent.blocking import connect as connect_blocking
 from streamlease.agent.client import Client
+from streamlease.agent.collections import collection
 from streamlease.agent.collections.collection import Collection
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, InvalidOption, UnknownSpace
 from streamlease.streams.collections.core.multiset import Change, Item
+from streamlease.streams.collections.points import Point
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.boundary_reading import EpochsLost
 from streamlease.streams.epochs.keeping import Keeper
+from streamlease.streams.epochs.writing import lose
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.redis.connection import ask
+from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
-from tests.epochs.playing import kept
+from streamlease.streams.spaces.spaces import Space
+from streamlease.testing.memory_connection import connect as connect_in_memory
+from streamlease.testing.memory_server import MemoryServer
+from tests.epochs.playing import hand, kept
 
 T = TypeVar("T")
 SECONDS = 20.0
@@ -253,6 +260,42 @@ async def test_who_was_handed_out_what_redis_lost_is_told(client: Client) -> Non
         await ask(client.redis, [("DEL", keys.bounds("space")), again])
         with pytest.raises(EpochsLost, match="is not there as it was read"):
             await soon(anext(space))
+
+
+async def test_who_begins_while_redis_loses_the_boundary_begins_at_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would begin with what others wrote where the lost changes stood: here half of an epoch."""
+    ticks = count(1_000_000_000)
+    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    client = connect_in_memory(server, embedded=False)
+    await client.create_space("space", ["space/#"], epochs=1, streams=1, collection=True)
+    one, keeper = await hand(client.redis, "one"), await kept(client)
+    await one.send(1, "kept")
+    await one.advance(2)
+    await settled(keeper)
+    await ask(client.redis, [("WAIT", 1, 100)])
+    await one.send(2, "lost")
+    await one.advance(3)
+    await settled(keeper)
+    points = collection.newest_point
+
+    async def lost(redis: AsyncRedis, space: Space) -> Point:
+        found = await points(redis, space)
+        monkeypatch.setattr(collection, "newest_point", points)
+        assert server.fail_over(10_000) > 0
+        other = await hand(client.redis, "other")
+        await other.send(2, "came", "instead")
+        await other.advance(3)
+        await lose(client.redis, "space", "one", 1, "operator")
+        await settled(await kept(client, term=2))
+        return found
+
+    monkeypatch.setattr(collection, "newest_point", lost)
+    async with client.collection("space/#") as space:
+        assert {payload for _, _, payload in space.items} == {b"kept", b"came", b"instead"}
+        assert space.positions == {"space.0.0": 3}
+    await client.close()
 
 
 async def test_what_is_there_and_what_follows_are_all_changes_at_every_point(client: Client) -> None:
