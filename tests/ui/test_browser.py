@@ -107,6 +107,8 @@ def test_the_settings_of_a_space_are_shown_first_and_new_streams_are_made_once(
         says = ("retention none becomes 3d", "retention-force no becomes yes", "streams 4 becomes 6")
         sees(browser, "#act .says", *says)
         sees(browser, "#act .answer", "nothing was changed")
+        where = "return document.querySelector('#act .says').getBoundingClientRect().bottom <= innerHeight"
+        until(lambda: browser.execute_script(where), PATIENCE)
         click(browser, "[data-do=execute]")
         sees(browser, "#act .answer", "type flights to confirm")
         fill(browser, "#act [name=confirm]", "flights")

@@ -96,7 +96,9 @@ export function ActDialog() {
 function Asking({ asked: { name, about, fixed, start, borrowers }, close }) {
   const { title, long, fields, means } = ACTS[name], role = store.session?.roles[name] ?? "admin";
   const [answer, setAnswer] = useState({ text: "", lines: null, busy: false });
-  const form = useRef(null);
+  const form = useRef(null), last = useRef(null);
+  // Of a form that is longer than the screen, the answer would stand below it.
+  useEffect(() => { if (answer.text !== "") last.current?.scrollIntoView({ block: "nearest" }); }, [answer]);
   const ask = async (dry) => {
     const wanted = { act: name, ...fixed, dry_run: dry };
     for (const input of form.current.querySelectorAll(".fields [name]")) {
@@ -128,6 +130,7 @@ function Asking({ asked: { name, about, fixed, start, borrowers }, close }) {
     </div>
     <p class="answer" role="status">${answer.text}</p>
     ${answer.lines === null ? "" : html`<pre class="says" tabindex="0">${answer.lines.join("\n")}</pre>`}
+    <div ref=${last}></div>
   </form>`;
 }
 
