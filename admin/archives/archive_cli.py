@@ -52,16 +52,19 @@ def run(
 ) -> None:
     """Archive now all that is in memory only, and let go of what need not stay there. Safe to repeat.
 
-    Leader hosts do this by themselves, a little later. Both may run at once.
+    Leader hosts do this by themselves, a little later. Whoever comes while another is at it waits.
     """
+    from streamlease.streams.archive.archive_turns import turn
     from streamlease.streams.archive.archiver import Archiver
 
     url = chosen_url(redis)
 
     def work(redis: BlockingRedis, space: Space, settings: ArchiveSettings) -> ArchiveRun:
-        done = (
-            Archiver(redis, space, settings).run() if spark is None else _with_spark(spark, url, space.name)
-        )
+        if spark is None:
+            with turn(redis, space.name):
+                done = Archiver(redis, space, settings).run()
+        else:
+            done = _with_spark(spark, url, space.name)
         return ArchiveRun(
             space=space.name,
             messages=done.messages,

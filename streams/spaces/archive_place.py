@@ -5,8 +5,9 @@ earlier space of that name. A place is taken by whom that file names, whether th
 not; only the mark of a space of this Redis that is not there any more, and left no files, may be overwritten.
 A place without a mark may be taken if it has no table.
 
-Nothing in a bucket can be done by only one of two. So the mark is read again whenever the table is opened
-(``streams/archive/iceberg_table.py``): of two spaces that took a place in the same moment, one archives.
+Of two that take a folder in the same moment, one is refused. Nothing in a bucket can be done by only one of
+two. So the mark is read again whenever the table is opened (``streams/archive/iceberg_table.py``): of two
+spaces that took a place in the same moment, one archives.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from streamlease.streams.archive.files.places import (
     remove,
     remove_folders,
     tried,
+    write_new,
     write_small,
 )
 from streamlease.streams.redis.connection import Redis, beside
@@ -56,7 +58,20 @@ class PlaceOwner(NamedTuple):
         Raises:
             ArchiveUnavailable: it cannot be written.
         """
-        write_small(f"{uri}/{OWNER_FILE}", json.dumps(self._asdict()).encode())
+        write_small(f"{uri}/{OWNER_FILE}", self._mark())
+
+    def mark_first(self, uri: str) -> None:
+        """Mark a place that has no mark.
+
+        Raises:
+            SpaceConflict: somebody else was faster.
+            ArchiveUnavailable: it cannot be written.
+        """
+        if not write_new(f"{uri}/{OWNER_FILE}", self._mark()) and not self.is_marked(uri):
+            raise ArchiveUnavailable(f"{uri} was given up in the moment in which it was taken: repeat this")
+
+    def _mark(self) -> bytes:
+        return json.dumps(self._asdict()).encode()
 
 
 async def owner_of_place(redis: Redis, space: str, born: int) -> PlaceOwner:
@@ -134,7 +149,10 @@ def _take(uri: str, owner: PlaceOwner, living: Mapping[str, int | None]) -> None
         return
     if has_files(uri) or (theirs is not None and not _is_spent(theirs, owner, living)):
         raise SpaceConflict(_whose(uri, theirs, owner))
-    owner.mark(uri)
+    if mark is None:
+        owner.mark_first(uri)
+    else:
+        owner.mark(uri)
 
 
 def _is_spent(theirs: dict[str, object], owner: PlaceOwner, living: Mapping[str, int | None]) -> bool:

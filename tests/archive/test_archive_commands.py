@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from tests.admin.command import Command
+from streamlease.streams.archive.archiver import Archived, Archiver
+from streamlease.streams.log.keys import archive_turn
+from streamlease.streams.redis.connection import BlockingRedis, ask, connect_blocking, run_blocking
+from tests.admin.command import Command, InProcess
 
 
 @pytest.fixture
@@ -138,3 +142,28 @@ def test_what_cannot_be_an_archive_is_refused_in_one_line(
         none = command("archive", words, "plain")
         assert (none.code, len(none.err.splitlines())) == (2, 1)
         assert "has no archive" in none.err
+
+
+def test_a_run_has_its_turn(
+    tmp_path: Path, command: Command, embedded_redis_url: str, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So two of them, and hosts, do not do the same work."""
+    here = InProcess(tmp_path, embedded_redis_url)
+    made(command, uri)
+    publish(command, 0, 100)
+    run, seen = Archiver.run, []
+
+    def whose(redis: BlockingRedis) -> int:
+        (found,) = run_blocking(ask(redis, [("EXISTS", archive_turn("flights"))]))
+        return int(found)
+
+    def watched(archiver: Archiver) -> Archived:
+        seen.append(whose(archiver.redis))
+        return run(archiver)
+
+    monkeypatch.setattr(Archiver, "run", watched)
+    for count in (100, 0):
+        assert here.ok("archive", "run", "flights", "--json").document["messages"] == count
+    assert seen == [1, 1]
+    with closing(connect_blocking(embedded_redis_url)) as redis:
+        assert whose(redis) == 0

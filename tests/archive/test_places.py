@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +50,29 @@ async def test_a_place_is_taken_from_when_its_space_is_made(client: Client, uri:
         await other(client, uri)
     put(Path(uri, OWNER_FILE), b'{"installa')
     await other(client, uri)
+
+
+async def test_of_two_that_take_a_folder_in_one_moment_one_is_refused(
+    client: Client, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found no mark before either wrote its own."""
+    meet = threading.Barrier(2, timeout=60)
+    read = archive_place.read_small
+
+    def both(address: str) -> bytes | None:
+        found = read(address)
+        if found is None:
+            meet.wait()
+        return found
+
+    monkeypatch.setattr(archive_place, "read_small", both)
+    one, two = await asyncio.gather(space_of(client, uri), other(client, uri), return_exceptions=True)
+    (made,) = [found for found in (one, two) if isinstance(found, Space)]
+    (refused,) = [found for found in (one, two) if isinstance(found, BaseException)]
+    assert isinstance(refused, SpaceConflict)
+    assert f"is the archive of another space, {made.name!a}" in str(refused)
+    assert [one.name for one in (await client.spaces.look()).listed] == [made.name]
+    assert [*places.listed(uri)] == [f"{uri}/{OWNER_FILE}"]
 
 
 async def test_of_two_spaces_with_one_place_only_its_owner_archives(
