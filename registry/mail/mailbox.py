@@ -34,6 +34,9 @@ MAX_ENTRIES = 20_000
 BLOCK_MS = 2000
 """How long one blocking read waits, if its owner does not say otherwise."""
 
+MOST_READ = 64
+"""So many entries that were read are removed with the next read; fewer when a read has found nothing."""
+
 
 _NOTHING = b"0-0"
 _MOST = 2**64 - 1
@@ -58,7 +61,9 @@ class Mailbox:
         self._key = keys.mailbox(owner)
         self._last = _NOTHING
         self._read = 0
-        """How many entries of the last reply are to be removed."""
+        """How many entries that were read are to be removed."""
+        self._rested = False
+        """Whether the last read found nothing."""
         self.dropped = 0
         """Messages that did not parse."""
 
@@ -90,7 +95,7 @@ class Mailbox:
         commands: list[Command] = [
             ("XREAD", "COUNT", 500, "BLOCK", self._block, "STREAMS", self._key, self._last)
         ]
-        if self._last != _NOTHING:
+        if self._last != _NOTHING and (self._rested or self._read >= MOST_READ):
             commands.insert(0, ("XTRIM", self._key, "MINID", _after(self._last)))
         *trimmed, reply = await ask(self._redis, commands)
         letters: list[Letter] = []
@@ -100,7 +105,8 @@ class Mailbox:
         if not reply and trimmed and trimmed[0] > self._read:
             # More was below the last id than had been read: the ids began anew, below it.
             self._last = _NOTHING
-        self._read = len(reply[0][1]) if reply else 0
+        self._read = (0 if trimmed else self._read) + (len(reply[0][1]) if reply else 0)
+        self._rested = not reply
         return letters
 
     def _open_entry(self, fields: list[bytes]) -> Iterable[Letter]:

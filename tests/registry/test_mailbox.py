@@ -83,14 +83,28 @@ async def test_what_does_not_parse_is_dropped_and_counted(redis: AsyncRedis) -> 
     assert box.dropped == 4
 
 
-async def test_what_was_read_is_removed(redis: AsyncRedis) -> None:
-    box = await opened(redis)
+async def test_what_was_read_is_removed_when_nothing_more_comes(redis: AsyncRedis) -> None:
+    box = Mailbox(redis, "me", block_ms=1)
+    await box.open()
     for n in range(1, 6):
         await mailbox.send(redis, "you", [("me", ping(n))])
     await received(box, 5)
     await mailbox.send(redis, "you", [("me", ping(6))])
     assert [letter.message for letter in await received(box, 1)] == [ping(6)]
-    assert await ask(redis, [("XLEN", keys.mailbox("me"))]) == [1]  # the last ones go with the next read
+    assert await box.receive() == await box.receive() == []
+    assert await ask(redis, [("XLEN", keys.mailbox("me"))]) == [0]
+
+
+async def test_what_was_read_is_removed_though_more_comes_all_the_time(redis: AsyncRedis) -> None:
+    box = await opened(redis)
+    longest = 0
+    for n in range(3 * mailbox.MOST_READ):
+        await mailbox.send(redis, "you", [("me", ping(n + 1))])
+        assert [letter.message for letter in await received(box, 1)] == [ping(n + 1)]
+        (length,) = await ask(redis, [("XLEN", keys.mailbox("me"))])
+        longest = max(longest, length)
+    assert longest <= mailbox.MOST_READ + 1
+    assert length < mailbox.MOST_READ
 
 
 async def test_a_mailbox_outlives_its_owner_only_for_a_while(redis: AsyncRedis) -> None:
