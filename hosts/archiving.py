@@ -72,12 +72,16 @@ class ArchiveUpkeep:
 
     Args:
         clock: this process' own clock in milliseconds.
+        spaces: those of the whole host, if it hears of each definition that changes; None: its own, which it
+            reads in each round.
     """
 
-    def __init__(self, redis: AsyncRedis, host: str, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, redis: AsyncRedis, host: str, clock: Callable[[], int], spaces: SpaceStore | None = None
+    ) -> None:
         self._redis = redis
         self._clock = clock
-        self._spaces = SpaceStore(redis)
+        self._look = SpaceStore(redis).look if spaces is None else spaces.recent
         self._groups = Groups(redis)
         self._claim = Claim(redis, CLAIM, host, clock, INTERVAL_SECONDS)
         self._waiting: dict[StreamId, tuple[int, int]] = {}
@@ -97,7 +101,7 @@ class ArchiveUpkeep:
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: try again.
         """
-        spaces = [one for one in (await self._spaces.look()).listed if one.archive is not None]
+        spaces = [one for one in (await self._look()).listed if one.archive is not None]
         if spaces and find_spec("pyiceberg") is None:
             self._tell(spaces[0].name, "this host has no pyiceberg: pip install 'streamlease[archive]'")
             return []

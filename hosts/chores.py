@@ -23,6 +23,7 @@ from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.spaces import SpaceStore
 
 log = logging.getLogger(__name__)
 
@@ -35,16 +36,19 @@ class Chores:
 
     Args:
         retention_interval: seconds between two looks at what retention has to remove.
+        spaces: those of the whole host, if it hears of each definition that changes.
     """
 
-    def __init__(self, redis: AsyncRedis, host: str, retention_interval: float) -> None:
+    def __init__(
+        self, redis: AsyncRedis, host: str, retention_interval: float, spaces: SpaceStore | None = None
+    ) -> None:
         self._retention_interval = retention_interval
-        self._inboxes = InboxMover(redis, host)
+        self._inboxes = InboxMover(redis, host, spaces)
         self._retainer = Retainer(redis, host, now_ms, interval=retention_interval)
-        self._compactor = Compactor(redis, host, now_ms)
-        self._snapshots = SnapshotMaker(redis, host, now_ms)
-        self._archives = ArchiveUpkeep(redis, host, now_ms)
-        self.keepers = Keepers(redis, host, now_ms)
+        self._compactor = Compactor(redis, host, now_ms, spaces=spaces)
+        self._snapshots = SnapshotMaker(redis, host, now_ms, spaces=spaces)
+        self._archives = ArchiveUpkeep(redis, host, now_ms, spaces)
+        self.keepers = Keepers(redis, host, now_ms, spaces)
 
     @property
     def works(self) -> dict[str, Callable[[], Awaitable[None]]]:

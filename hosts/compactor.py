@@ -47,6 +47,8 @@ class Compactor:
     Args:
         clock: this process' own clock in milliseconds.
         rest: waits for so many seconds.
+        spaces: those of the whole host, if it hears of each definition that changes; None: its own, which it
+            reads in each round.
     """
 
     def __init__(
@@ -55,11 +57,12 @@ class Compactor:
         host: str,
         clock: Callable[[], int],
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        spaces: SpaceStore | None = None,
     ) -> None:
         self._redis = redis
         self._clock = clock
         self._rest = rest
-        self._spaces = SpaceStore(redis)
+        self._look = SpaceStore(redis).look if spaces is None else spaces.recent
         self._claim = Claim(redis, CLAIM, host, clock, INTERVAL_SECONDS)
         self._awaited: dict[StreamId, int] = {}
         """Where the log of a stream must end before it has another run."""
@@ -72,7 +75,7 @@ class Compactor:
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: try again.
         """
-        spaces = [one for one in (await self._spaces.look()).listed if one.compact_after_ms is not None]
+        spaces = [one for one in (await self._look()).listed if one.compact_after_ms is not None]
         if not spaces or not await self._claim.get():
             self._awaited.clear()
             return []

@@ -44,6 +44,7 @@ from streamlease.registry.mail.postbox import Postbox
 from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.spaces import SpaceStore
 from streamlease.streams.tasks import Supervisor
 
 log = logging.getLogger(__name__)
@@ -102,8 +103,12 @@ class LeaderHost:
         self._neighbours = neighbours or Neighbours()
         self._postbox = Postbox(redis, self.id, self._loops, neighbours=self._neighbours)
         self._hand_out = HandOut(redis, self.id, self._runners, self._postbox, self._beat_once)
-        self._upkeep = Upkeep(redis, self._runners, lambda: self._reception.heard, self._loops)
+        # One that is registered hears of each definition that changes, so its loops may share what they read.
+        spaces = SpaceStore(redis) if config.registered else None
         self._renewing = Renewing(redis, self.id, config.leadership, self._runners, self._loops)
+        self._upkeep = Upkeep(
+            redis, self._runners, lambda: self._reception.heard, self._loops, spaces, self._renewing.ahead
+        )
         others = OtherLeaders(redis, self.id, config.leadership, self._runners, self._loops)
         self._candidates = Candidates(
             redis,
@@ -136,7 +141,7 @@ class LeaderHost:
             place,
             self._single,
         )
-        self._chores = Chores(redis, self.id, config.retention_interval)
+        self._chores = Chores(redis, self.id, config.retention_interval, spaces)
         self._exporter = Exporter(redis, self.id, now_ms)
         self._since = 0
         """When it began, in milliseconds of the clock of Redis."""

@@ -77,13 +77,16 @@ class Keepers:
 
     Args:
         clock: this process' own clock, in milliseconds.
+        spaces: those of the whole host, which reads them anew when a definition is pushed; None: its own.
     """
 
-    def __init__(self, redis: AsyncRedis, host: str, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, redis: AsyncRedis, host: str, clock: Callable[[], int], spaces: SpaceStore | None = None
+    ) -> None:
         self._redis = redis
         self._host = host
         self._clock = clock
-        self._spaces = SpaceStore(redis)
+        self._spaces = spaces or SpaceStore(redis)
         self._tasks = Supervisor(f"host {host}, keepers", _told)
         self._news = EpochNews(redis, self._tasks)
         self._kept: dict[str, _Kept] = {}

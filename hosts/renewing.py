@@ -69,6 +69,14 @@ class Renewing:
         self._kept: dict[str, tuple[int, str]] = {}
         """Group -> the term and tag that its record had when it was renewed, if no pulse was broken since."""
         self._turns = 0
+        self._told: tuple[int, int] | None = None
+        """The time of Redis that the newest pulse brought, and when that was, by the host's own clock."""
+
+    def ahead(self) -> int | None:
+        """By how many milliseconds the clock of Redis is ahead of the host's, if a pulse said it lately."""
+        if self._told is None or now_ms() - self._told[1] >= self._config.ttl:
+            return None
+        return self._told[0] - self._told[1]
 
     async def turn(self) -> None:
         """Renew all terms that are held, after a while; to be called again and again."""
@@ -132,6 +140,7 @@ class Renewing:
             for group in led:
                 self._kept.pop(group, None)
         self._begun[tag] = began
+        self._told = given.at, now_ms()
         return given.lineage
 
     async def _renew_each(self, due: Mapping[str, Runner], tag: str) -> None:

@@ -45,6 +45,8 @@ class SnapshotMaker:
     Args:
         clock: this process' own clock in milliseconds.
         rest: waits for so many seconds.
+        spaces: those of the whole host, if it hears of each definition that changes; None: its own, which it
+            reads in each round.
     """
 
     def __init__(
@@ -53,11 +55,12 @@ class SnapshotMaker:
         host: str,
         clock: Callable[[], int],
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        spaces: SpaceStore | None = None,
     ) -> None:
         self._redis = redis
         self._clock = clock
         self._rest = rest
-        self._spaces = SpaceStore(redis)
+        self._look = SpaceStore(redis).look if spaces is None else spaces.recent
         self._claim = Claim(redis, CLAIM, host, clock, INTERVAL_SECONDS)
 
     async def round(self) -> list[StreamId]:
@@ -66,7 +69,7 @@ class SnapshotMaker:
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: try again.
         """
-        spaces = [one for one in (await self._spaces.look()).listed if one.collection]
+        spaces = [one for one in (await self._look()).listed if one.collection]
         if not spaces or not await self._claim.get():
             return []
         made: list[StreamId] = []

@@ -96,11 +96,15 @@ class KnownGroups(NamedTuple):
 
 
 class Groups:
-    """Declares and lists shared subscriptions."""
+    """Declares and lists shared subscriptions.
 
-    def __init__(self, redis: AsyncRedis) -> None:
+    Args:
+        spaces: those of whoever reads them for other ends, too; None: its own.
+    """
+
+    def __init__(self, redis: AsyncRedis, spaces: SpaceStore | None = None) -> None:
         self._redis = redis
-        self._spaces = SpaceStore(redis)
+        self._spaces = spaces or SpaceStore(redis)
         self._log = AsyncLog(redis)
         self._apart = is_cluster(redis)
         """Whether the set of all groups lies on another server than a group, so that no script sees both."""

@@ -51,12 +51,15 @@ class InboxMover:
 
     Args:
         who: name of this mover, such as that of its host.
+        spaces: those of whoever hears of each definition that changes, and has it read anew; None: its own,
+            which it reads before each wait.
     """
 
-    def __init__(self, redis: AsyncRedis, who: str) -> None:
+    def __init__(self, redis: AsyncRedis, who: str, spaces: SpaceStore | None = None) -> None:
         self._redis = redis
         self._who = who
-        self._spaces = SpaceStore(redis)
+        self._spaces = spaces or SpaceStore(redis)
+        self._look = self._spaces.look if spaces is None else spaces.recent
         self._transfers: dict[str, Transfer] = {}
         self._apart = is_cluster(redis)
 
@@ -76,7 +79,7 @@ class InboxMover:
         return bool(found)  # an error too: one of them is no stream, and each is looked at by itself
 
     async def _open_spaces(self) -> list[Space]:
-        return [space for space in (await self._spaces.look()).listed if not space.ended]
+        return [space for space in (await self._look()).listed if not space.ended]
 
     async def round(self) -> int:
         """Move what is there now, of those spaces that no other mover works at; how many entries.

@@ -82,6 +82,24 @@ async def test_a_mover_waits_for_entries(embedded_redis_url: str, monkeypatch: p
     await redis.aclose()
 
 
+async def test_a_mover_for_whom_definitions_are_read_moves_what_comes_for_a_new_space(
+    embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody hears of each change, and has them read anew; not the mover by itself."""
+    monkeypatch.setattr(inbox, "WAIT_MS", 50)
+    redis = connect(embedded_redis_url)
+    spaces = SpaceStore(redis)
+    mover = InboxMover(redis, "host", spaces)
+    await SpaceStore(redis).create("old", ["old/#"])
+    assert not await mover.wait()
+    await SpaceStore(redis).create("new", ["new/#"])
+    await redis.execute_command("XADD", space_inbox("new"), "*", "topic", "new/a", "payload", "x")
+    spaces.forget()
+    assert await mover.wait()
+    assert await mover.round() == 1
+    await redis.aclose()
+
+
 async def test_the_documented_append_works_and_is_idempotent(redis: AsyncRedis) -> None:
     space = await SpaceStore(redis).create("flights", ["flights/#"])
     (stream,) = space.streams()
