@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 AGAIN_SECONDS = 1.0
 """How long after the end of a worker the next one begins."""
 
+SHOWN_SECONDS = 10.0
+"""How often a worker that waits shows that it is alive, which counts for 76 s."""
+
 LONGEST_DATA = 256 * 1024
 """Bytes of the data of a job, unpacked. A group and its filter are shorter."""
 
@@ -188,6 +191,7 @@ class HostWorker(SimpleWorker):
         self._of = of
         super().__init__([queue], connection=redis, name=name, worker_ttl=16, serializer=JSONSerializer)
         self._run_job = run_job
+        self._shown_at: float | None = None
 
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
@@ -248,8 +252,13 @@ class HostWorker(SimpleWorker):
         """RQ asks nobody while it waits for jobs, but it shows here, between two waits, that it is alive."""
         if self._stop_requested:
             raise StopRequested
+        now = time.monotonic()
+        waits = timeout is None and pipeline is None
+        if waits and self._shown_at is not None and now - self._shown_at < SHOWN_SECONDS:
+            return
         with self._refusals():
             super().heartbeat(timeout, pipeline)
+        self._shown_at = now
 
 
 class SpawnJobs:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from streamlease.registry import keys
 from streamlease.streams.catalog.keys import HOSTS
-from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 
 BEAT_MS = 2000
@@ -66,7 +67,20 @@ async def _shown(redis: AsyncRedis, host: str, description: str) -> int:
 
 async def alive(redis: AsyncRedis) -> list[HostInfo]:
     """The hosts that are alive."""
-    reply = await _HOSTS.run(redis, [keys.HOSTS_ALIVE, keys.HOSTS_INFO], [SILENCE_MS])
+    return _described(await _HOSTS.run(redis, [keys.HOSTS_ALIVE, keys.HOSTS_INFO], [SILENCE_MS]))
+
+
+async def known(redis: AsyncRedis) -> list[HostInfo]:
+    """The hosts that are alive, and perhaps some that are silent and not forgotten yet: in one command.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    (reply,) = await ask(redis, [("HGETALL", keys.HOSTS_INFO)])
+    return _described(reply)
+
+
+def _described(reply: Sequence[bytes]) -> list[HostInfo]:
     hosts: list[HostInfo] = []
     for host, description in zip(reply[::2], reply[1::2], strict=True):
         try:

@@ -96,6 +96,11 @@ class Sharing:
         if self._draining() or self._hand_out.drained:
             self._uneven = None
             return
+        # Where these lead evenly, so do those of them that live: that is the rule, and one command says it.
+        known = [host for host in await hosts.known(self._redis) if not host.drained]
+        if _even(known) and not self._clients_lead({host.host for host in known}):
+            self._uneven, self._pause = None, LOOK_SECONDS
+            return
         alive = [host for host in await hosts.alive(self._redis) if not host.drained]
         names = {host.host for host in alive}
         settled = self._settled(alive)
@@ -113,9 +118,8 @@ class Sharing:
 
     def _settled(self, alive: Sequence[hosts.HostInfo]) -> bool:
         """Whether these hosts have led unevenly for long enough."""
-        counts = [host.leaders for host in alive]
         now, those = self._clock(), frozenset(host.host for host in alive)
-        if not counts or max(counts) - min(counts) < 2:
+        if _even(alive):
             self._uneven = None
         elif self._uneven is None or self._uneven[0] != those:
             self._uneven = those, now
@@ -163,3 +167,9 @@ class Sharing:
             extra={"group": group},
         )
         return False
+
+
+def _even(known: Sequence[hosts.HostInfo]) -> bool:
+    """Whether none of these leads two groups more than another."""
+    counts = [host.leaders for host in known]
+    return not counts or max(counts) - min(counts) < 2

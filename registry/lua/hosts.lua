@@ -9,8 +9,12 @@ local limit = tonumber(ARGV[1])
 local alive = redis.call('ZRANGEBYSCORE', KEYS[1],
   string.format('%.0f', now - limit), string.format('%.0f', now + limit))
 local reply = {}
-for _, host in ipairs(alive) do
-  reply[#reply + 1] = host
-  reply[#reply + 1] = redis.call('HGET', KEYS[2], host) or '{}'
+for first = 1, #alive, 1000 do
+  local last = math.min(first + 999, #alive)
+  local said = redis.call('HMGET', KEYS[2], unpack(alive, first, last))
+  for place = first, last do
+    reply[#reply + 1] = alive[place]
+    reply[#reply + 1] = said[place - first + 1] or '{}'
+  end
 end
 return reply

@@ -17,10 +17,20 @@ MINUTE = 60.0
 GROUPS = 100
 MOST = 200
 """So many commands a second at most they may cost, all hosts and processes together."""
-MORE = 28
+MORE = 16
 """So many commands a second more, by each host and process, are about some groups in turn, not about each:
-hosts share the groups, and each renews some of its own in turn, and reads some of the others'."""
-LAYOUTS = {"embedded": (0, 1), "shared": (0, 2), "host": (1, 1), "hosts": (3, 1), "processes": (1, 4)}
+hosts share the groups, and each looks at some of its own in turn, and at some of the others'."""
+QUEUE = 1.5
+"""So many commands a second of each host are not counted here: in a thread its worker waits for spawn jobs,
+one second after another, and shows every ten that it is alive."""
+LAYOUTS = {
+    "embedded": (0, 1),
+    "shared": (0, 2),
+    "host": (1, 1),
+    "hosts": (3, 1),
+    "processes": (1, 4),
+    "many": (3, 4),
+}
 """Leader hosts, and processes of consumers that share the groups; without hosts each consumes all of them."""
 
 
@@ -74,4 +84,4 @@ def test_what_a_hundred_groups_cost_at_rest_is_little_more_than_what_one_costs(l
     hosts, processes = LAYOUTS[layout]
     few, many = commands(processes, layout), commands(GROUPS, layout)
     assert many - few <= MORE * (hosts + processes) * MINUTE
-    assert many <= MOST * MINUTE
+    assert many <= (MOST - QUEUE * hosts) * MINUTE

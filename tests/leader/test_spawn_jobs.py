@@ -318,3 +318,21 @@ def test_a_worker_that_loses_redis_is_followed_by_another(
     finally:
         end(jobs)
     assert began[:2] == ["streamlease-h.1", "streamlease-h.2"]
+
+
+def test_a_worker_that_waits_shows_now_and_then_that_it_is_alive(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RQ shows it between any two waits, which are a second each."""
+    now = 0.0
+    monkeypatch.setattr(jobs_room.time, "monotonic", lambda: now)
+    worker = HostWorker(client, "w", lambda job: None)
+    shown: list[float] = []
+    for _ in range(60):
+        client.hdel(worker.key, "last_heartbeat")
+        worker.heartbeat()
+        if client.hexists(worker.key, "last_heartbeat"):
+            shown.append(now)
+            assert client.ttl(worker.key) > 2 * jobs_room.SHOWN_SECONDS
+        now += 1.0
+    assert shown == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]

@@ -39,6 +39,21 @@ async def test_a_host_is_alive_as_long_as_it_beats(redis: AsyncRedis) -> None:
     assert await hosts.beat(redis, one) == 2
 
 
+async def test_whoever_lives_is_known_and_so_are_silent_ones_until_they_are_forgotten(
+    redis: AsyncRedis,
+) -> None:
+    assert await hosts.known(redis) == []
+    one, two = HostInfo(host="h1", leaders=3), HostInfo(host="h2")
+    await hosts.beat(redis, one)
+    await silence(redis, "h1", SILENCE_MS - 1000)
+    await hosts.beat(redis, two)
+    await silence(redis, "h1", 2000)
+    assert sorted(await hosts.known(redis), key=lambda info: info.host) == [one, two]
+    assert await hosts.alive(redis) == [two]
+    await hosts.beat(redis, two)
+    assert await hosts.known(redis) == [two]
+
+
 async def test_a_beat_forgets_the_silent_ones_for_good(redis: AsyncRedis) -> None:
     await hosts.beat(redis, HostInfo(host="h1"))
     await silence(redis, "h1", SILENCE_MS + 1000)
