@@ -50,6 +50,7 @@ class EagerReader:
         self._merged = opened.merged
         self._core = EarlyEpochs(opened.merged)
         self._spaces = [FollowedSpace(name, one) for name, one in opened.began.items()]
+        self._by_name = {one.space: one for one in self._spaces}
         self._staged = StagedLogs(redis, self._came, schema)
         self._streams = [stream for space in opened.spaces for stream in space.streams()]
         self._due: set[StreamId] = set()
@@ -107,7 +108,7 @@ class EagerReader:
     async def _what_is_staged(self, streams: Sequence[StreamId]) -> AsyncGenerator[Told]:
         self._due.difference_update(streams)
         try:
-            found, more = await self._staged.read(streams)
+            found, more = await self._staged.read(streams, self._by_name)
         except BaseException:
             self._due.update(streams)
             raise

@@ -88,6 +88,11 @@ class FollowedSpace:
             self._last, self.number = found[-1], found[-1].number
         return found
 
+    def is_current(self, reply: Any) -> bool:
+        """Whether Redis still has what was taken, by a later reply to `newest_command`."""
+        newest, lineage = parse_newest(reply)
+        return newest >= self.number and (not lineage or self._lineage in ("", lineage))
+
     def losses(self, bound: Boundary) -> list[MissingOffsets]:
         """What Redis lost of the messages of a boundary, which is the next one; to be told ahead of it.
 

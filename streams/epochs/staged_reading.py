@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -17,8 +17,9 @@ from streamlease.streams.entries.entries import Entry
 from streamlease.streams.entries.epoch_fields import EPOCH_FIELD, WRITER_FIELD, epoch_of
 from streamlease.streams.entries.schemas import Schema, load_versions
 from streamlease.streams.epochs import keys
-from streamlease.streams.epochs.boundary_reading import EpochsLost
+from streamlease.streams.epochs.boundary_reading import EpochsLost, FollowedSpace
 from streamlease.streams.epochs.core.early import StagedEntry
+from streamlease.streams.epochs.stored import newest_command
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask
 
@@ -98,8 +99,16 @@ class StagedLogs:
                 f"Redis lost writes, as in a failover, or the space was deleted; begin again"
             )
 
-    async def read(self, streams: Sequence[StreamId]) -> tuple[list[EarlyBatch], set[StreamId]]:
+    async def read(
+        self, streams: Sequence[StreamId], spaces: Mapping[str, FollowedSpace]
+    ) -> tuple[list[EarlyBatch], set[StreamId]]:
         """What is new in some of the streams, at most `AT_ONCE`; and those that may have more.
+
+        Nothing is taken, and all of them may have more, if Redis goes on with other data than those of which
+        the boundaries are: an abort that was among these may not be there any more.
+
+        Args:
+            spaces: up to where the boundaries of each were read.
 
         Raises:
             EpochsLost: Redis lost what was read before.
@@ -113,7 +122,11 @@ class StagedLogs:
                 ("HGET", keys.staged_meta(stream), "next"),
                 ("HGET", stream_meta(stream), "schemas"),
             ]
-        replies = await ask(self._redis, asked)
+        of = list(dict.fromkeys(stream.space for stream in streams))
+        replies = await ask(self._redis, [*asked, *map(newest_command, of)])
+        newest, replies = replies[len(asked) :], replies[: len(asked)]
+        if not all(spaces[space].is_current(reply) for space, reply in zip(of, newest, strict=True)):
+            return [], {*streams}
         read = {
             stream: [(parse_staged(stream, (one[0], one[1])), (one[0], one[1])) for one in entries]
             for stream, entries in zip(streams, replies[::3], strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from streamlease.streams.epochs import keys, staged_reading
 from streamlease.streams.epochs.beginning import Before
 from streamlease.streams.epochs.boundary_reading import EpochsLost, FollowedSpace, PartsLost
 from streamlease.streams.epochs.keeping import Keeper
+from streamlease.streams.epochs.staged_reading import StagedLogs
 from streamlease.streams.epochs.writing import lose
 from streamlease.streams.redis.connection import ask
+from streamlease.testing.memory_connection import connect as connect_in_memory
+from streamlease.testing.memory_server import MemoryServer
 from tests.epochs.playing import SECONDS, everything, hand, kept, shown, some
 
 ALL = "space/#"
@@ -350,3 +354,36 @@ async def test_what_is_staged_by_somebody_of_whom_redis_lost_that_he_entered_is_
         await b.send(0, "b1", shard=2)
         found = sorted(await some(eager, 2))
         assert found == [((0,), "a", ["a0"]), ((0,), "b", ["b1"])]
+
+
+async def test_what_is_staged_is_not_taken_where_a_failover_undid_its_abort(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it came behind its abort: the boundary was read before the failover, what is staged after it."""
+    ticks = count(1_000_000_000)
+    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    read, aborted = StagedLogs.read, asyncio.Event()
+
+    async def late(logs: StagedLogs, streams: Sequence[StreamId], spaces: Any) -> Any:
+        if not aborted.is_set():
+            return [], {*streams}
+        monkeypatch.setattr(StagedLogs, "read", read)
+        assert server.fail_over(10_000) > 0
+        return await read(logs, streams, spaces)
+
+    monkeypatch.setattr(StagedLogs, "read", late)
+    async with connect_in_memory(server, embedded=False) as client:
+        await client.create_space("space", ["space/#"], streams=1, epochs=1)
+        one, keeper = await hand(client.redis, "one"), await kept(client)
+        await settled(keeper)
+        async with client.listen(ALL, epochs="eager") as eager:
+            assert (await some(eager, 1))[0][0] == "snapshot"
+            await one.send(1, "early")
+            await ask(client.redis, [("WAIT", 1, 100)])
+            await lose(client.redis, "space", "one", 1, "operator")
+            await settled(keeper)
+            assert (await some(eager, 1))[0][0] == "aborted"
+            aborted.set()
+            with pytest.raises(EpochsLost):
+                while True:
+                    assert (await some(eager, 1))[0][0] == "frontier"
