@@ -40,6 +40,8 @@ class QueriesOfOthers:
         """The newest that was told."""
         self._waiting: set[str] = set()
         """Queries for which there is no room, which was said."""
+        self._damaged: set[str] = set()
+        """Queries whose records are damaged, which was said."""
 
     def begin_anew(self) -> None:
         """Redis was not reached, or this executor stood still."""
@@ -54,6 +56,9 @@ class QueriesOfOthers:
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
         """
+        for query in {*seen.damaged} - self._damaged:
+            log.error("the record of query %s is damaged: it is left alone", ascii(query)[1:-1][:80])
+        self._damaged = {*seen.damaged}
         patient = clock() - self._constant_since > self._lease
         changed = await submitting.see_to_lost(self._redis, seen, lambda life: patient and life != own)
         for query, found in seen.queries.items():
@@ -102,6 +107,8 @@ class QueriesOfOthers:
         (found,) = await ask(self._redis, [("XRANGE", keys.REFUSED, f"({self._refusals}", "+", "COUNT", 100)])
         for id, fields in found:
             self._refusals = id.decode()
+            if len(fields) < 4:
+                continue  # whoever may write here may write anything
             query, who = fields[1].decode("utf-8", "replace"), fields[3].decode("utf-8", "replace")
             log.error(
                 "a token that is not that of query %s was used by %s: refused",

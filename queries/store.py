@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from streamlease.protocol.errors import Indefinite, QueryRefused, UnknownQuery, Unsupported
+from streamlease.protocol.errors import Indefinite, InvalidInput, QueryRefused, UnknownQuery, Unsupported
 from streamlease.queries.core.machine import Event, step
 from streamlease.queries.core.record import QueryRecord, QueryStage, parse_record
 from streamlease.queries.core.signed_orders import check_query
@@ -149,8 +149,8 @@ async def look(redis: Redis) -> SeenQueries:
     for id, value in _pairs(records):
         query = id.decode("utf-8", "replace")
         try:
-            queries[query] = _versioned(query, value)
-        except Unsupported:
+            queries[check_query(query)] = _versioned(query, value)
+        except (InvalidInput, Unsupported):
             damaged.append(query)
     return SeenQueries(int(at), until, executors, queries, placed.decode(), tuple(damaged))
 

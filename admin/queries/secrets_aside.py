@@ -25,7 +25,7 @@ class Secrets(NamedTuple):
 
 def start_without_secrets(words: list[str]) -> None:
     """If this is an executor, start it anew with its secrets in a pipe."""
-    if not words or "executor" not in words[:3] or KEY_VARIABLE not in os.environ:
+    if _command(words) != "executor" or KEY_VARIABLE not in os.environ:
         return
     from streamlease.streams.redis.urls import URL_VARIABLE
 
@@ -37,6 +37,17 @@ def start_without_secrets(words: list[str]) -> None:
     python = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
     left = {name: value for name, value in os.environ.items() if name not in aside}
     os.execve(sys.executable, [*python, *words], left | {_FILE: str(reads)})
+
+
+def _command(words: list[str]) -> str | None:
+    """The command among the words: what stands before it are options, of which --redis has a value."""
+    rest = iter(words)
+    for word in rest:
+        if word == "--redis":
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word
+    return None
 
 
 def own_secrets() -> Secrets:

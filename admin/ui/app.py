@@ -302,7 +302,17 @@ class _Console:
 
     async def live(self, request: Request, site: Site, _: Person) -> Response:
         news = live.events(site.board, request.query_params.get("subscription"))
-        return StreamingResponse(news, media_type="text/event-stream")
+        # Else a proxy that gathers answers would hold updates back.
+        headers = {"X-Accel-Buffering": "no"}
+        let_in = self._while_let_in(request, news)
+        return StreamingResponse(let_in, headers=headers, media_type="text/event-stream")
+
+    async def _while_let_in(self, request: Request, news: AsyncIterator[str]) -> AsyncIterator[str]:
+        """`news`, until whoever asked may not look any more: the browser asks again, and is refused."""
+        async for one in news:
+            if self._person(request) is None:
+                return
+            yield one
 
     def looked(self, work: Callable[[Client, Mapping[str, str]], Awaitable[dict[str, Any]]]) -> Answer:
         """The answer to one of `LOOKS`."""

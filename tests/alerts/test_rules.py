@@ -210,7 +210,14 @@ def test_an_alert_fires_within_two_evaluations_and_not_before_its_time(name: str
 
 @pytest.mark.parametrize("state", ["paused", "expired"])
 @pytest.mark.parametrize(
-    "name", ["StreamleaseDeadFleet", "StreamleaseLeaderStalls", "StreamleaseNothingConsumed"]
+    "name",
+    [
+        "StreamleaseDeadFleet",
+        "StreamleaseLeaderStalls",
+        "StreamleaseNothingConsumed",
+        "StreamleaseLagGrows",
+        "StreamleaseStreamsWithoutOwner",
+    ],
 )
 def test_what_an_operator_paused_or_gave_up_alerts_nobody(name: str, state: str, tmp_path: Path) -> None:
     series = {one: values for one, values in CASES[name].series.items() if "state=" not in one}

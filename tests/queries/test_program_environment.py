@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from streamlease.admin.queries import secrets_aside
 from streamlease.executor.program_environment import program_environment
 from streamlease.queries.core.signed_orders import Job, JobFile
 from streamlease.queries.join_query import CONF
@@ -53,3 +54,20 @@ def test_what_was_submitted_is_in_place_of_the_settings_of_a_session(monkeypatch
     assert submitted_settings(own) == {"spark.master": "spark://cluster:7077", "spark.ui.enabled": "false"}
     monkeypatch.setenv(CONF, json.dumps({"spark.master": "k8s://api", "spark.driver.host": "10.0.0.7"}))
     assert submitted_settings(own)["spark.driver.host"] == "10.0.0.7"
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["executor", "--name", "a"], "executor"),
+        (["--redis", "redis://h", "executor"], "executor"),
+        (["--redis=redis://h", "executor"], "executor"),
+        (["submit", "--on", "executor", "job.py"], "submit"),
+        (["space", "delete", "executor", "--yes"], "space"),
+        (["--redis", "executor", "space", "list"], "space"),
+        (["--version"], None),
+        ([], None),
+    ],
+)
+def test_secrets_are_put_aside_for_an_executor_alone(words: list[str], command: str | None) -> None:
+    assert secrets_aside._command(words) == command

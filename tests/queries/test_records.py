@@ -135,3 +135,12 @@ async def test_a_log_whose_replies_are_lost_has_each_piece_once(
         sum(len(one.text) for one in pieces[:place]) for place in range(len(pieces))
     ]
     assert await ask(redis, [("XLEN", keys.log(QUERY, 0))]) == [200]
+
+
+@pytest.mark.parametrize("name", ["x", "../0123456789abcdef", ""])
+async def test_a_record_that_is_of_no_query_is_left_alone(redis: AsyncRedis, name: str) -> None:
+    """Whoever may write to Redis may write this: executors see to the other queries all the same."""
+    await ask(redis, [("HSET", keys.LIVE, QUERY, f"1 {record().model_dump_json()}")])
+    await ask(redis, [("HSET", keys.LIVE, name, f"1 {record(name).model_dump_json()}")])
+    seen = await store.look(redis)
+    assert (seen.queries.keys(), seen.damaged) == ({QUERY}, (name,))

@@ -11,6 +11,7 @@ import pytest
 
 from tests.admin.command import Command, finish, until
 from tests.ui.conftest import QUOTED, SUB, TOKEN, Site, consuming, serving
+from tests.ui.test_logins import document
 
 
 def group(site: Site) -> dict[str, object]:
@@ -56,6 +57,20 @@ def test_live_updates_send_everything_once_and_then_what_changed(command: Comman
                 kind = line if line.startswith("event: ") else ""
     assert (events[0]["whole"], len(events[0]["rows"])) == (True, 4)
     assert (events[-1]["whole"], len(events[-1]["rows"])) == (False, 1)
+
+
+def test_live_updates_end_with_the_login_that_they_were_opened_with(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(document(("ana", "token-of-ana", "observer")))
+    with serving(command, "--token-file", str(file)) as site, consuming(command):
+        asked = urllib.request.Request(f"{site.url}/api/live")
+        asked.add_header("Authorization", "Bearer token-of-ana")
+        with urllib.request.urlopen(asked, timeout=30) as live:
+            assert live.headers["X-Accel-Buffering"] == "no"
+            assert live.readline().startswith(b"event: ")
+            file.write_text(document(("cleo", "token-of-cleo", "admin")))
+            command.ok("publish", "flights/JFK", text="one\n")
+            live.read()  # to its end: it has no other one
 
 
 def test_an_act_needs_the_token(command: Command, token_file: Path) -> None:

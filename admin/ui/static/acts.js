@@ -1,6 +1,6 @@
 // The dialog for acts: fields of the act, what it would do, and doing it. Who may not act yet logs in there.
 
-import { html, post, useEffect, useRef, useState } from "./lib.js";
+import { html, place, post, useEffect, useRef, useState } from "./lib.js";
 import { may, session, store } from "./live.js";
 
 const FIELDS = {
@@ -68,9 +68,9 @@ export const OF_GROUP = ["pause", "resume", "rebalance", "drain", "undrain", "mo
 let asked = null;
 let show = () => {};
 
-// Opens the dialog. `fixed` goes with the act as it is, `start` fills the fields, `about` names it.
+// Opens the dialog, for the server that the page is of now. `fixed` goes with the act as it is, `start` fills the fields, `about` names it.
 export function act(name, about, fixed = {}, start = {}, borrowers = []) {
-  asked = { name, about, fixed, start, borrowers, number: (asked?.number ?? 0) + 1 };
+  asked = { name, about, fixed, start, borrowers, server: place().query.server ?? "", number: (asked?.number ?? 0) + 1 };
   show(asked);
 }
 
@@ -93,7 +93,7 @@ export function ActDialog() {
     <${Asking} key=${now.number} asked=${now} close=${close} /></dialog>`;
 }
 
-function Asking({ asked: { name, about, fixed, start, borrowers }, close }) {
+function Asking({ asked: { name, about, fixed, start, borrowers, server }, close }) {
   const { title, long, fields, means } = ACTS[name], role = store.session?.roles[name] ?? "admin";
   const [answer, setAnswer] = useState({ text: "", lines: null, busy: false });
   const form = useRef(null), last = useRef(null);
@@ -111,7 +111,7 @@ function Asking({ asked: { name, about, fixed, start, borrowers }, close }) {
     setAnswer({ text: "…", lines: null, busy: true });
     try {
       if (token !== undefined) { await post("/api/login", { token }); await session(); }
-      const said = await post("/api/act", wanted);
+      const said = await post("/api/act", wanted, server);
       setAnswer({ text: said.done ? "done:" : "this would be done; nothing was changed:", lines: said.says, busy: false });
     } catch (error) {
       const text = error.status === undefined ? `no answer (${error.message}): it was done, or it was not; look at what happened` : error.message;

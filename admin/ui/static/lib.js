@@ -98,8 +98,7 @@ export class Refused extends Error {
   constructor(status, text) { super(text); this.status = status; }
 }
 
-export function address(path, query = {}) {
-  const server = place().query.server;
+export function address(path, query = {}, server = place().query.server) {
   const all = new URLSearchParams({ ...(server ? { server } : {}), ...query }).toString();
   return all ? `${path}?${all}` : path;
 }
@@ -115,8 +114,9 @@ export async function get(path, query = {}, signal = undefined) {
   return read(await fetch(address(path, query), { signal }));
 }
 
-export async function post(path, body) {
-  return read(await fetch(address(path), {
+// To the server that the page is of now, unless it was another one when this was asked for.
+export async function post(path, body, server = place().query.server) {
+  return read(await fetch(address(path, {}, server ?? ""), {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
   }));
 }

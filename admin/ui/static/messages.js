@@ -92,6 +92,12 @@ function pretty(value) {
   } catch { return null; }
 }
 
+// Whether all of a message can stand in a form: other bytes would be left out there.
+function isText(message) {
+  const parts = [message.key, ...message.headers.map(([, value]) => value), ...(message.values ? [] : [message.payload])];
+  return parts.every((one) => one === null || one.text !== undefined);
+}
+
 function Whole({ place: at, space }) {
   const [stream, offset] = at.split("@");
   const said = useAnswer((signal) => get("/api/look/message", { stream, offset }, signal), [at]);
@@ -101,7 +107,7 @@ function Whole({ place: at, space }) {
   const close = () => change({ m: "" });
   return html`<aside id="message" class="panel" tabindex="-1" ref=${panel} aria-label="One message" onKeyDown=${(event) => { if (event.key === "Escape") close(); }}>
     <div class="head"><h2>${at}</h2>${near(seen?.before, "← before")}${near(seen?.after, "next →")}
-      ${seen ? html`<${ActButton} small name="publish" label="Publish again" about=${`into space ${space.name}`} start=${{ topic: seen.topic, key: seen.key?.text, payload: seen.values ? JSON.stringify(seen.values) : seen.payload.text, headers: seen.headers.map(([name, value]) => `${name}: ${value.text ?? ""}`).join("\n") }} />` : ""}
+      ${seen && !isText(seen) ? html`<span class="soft">not text: no form can publish it again</span>` : seen ? html`<${ActButton} small name="publish" label="Publish again" about=${`into space ${space.name}`} start=${{ topic: seen.topic, key: seen.key?.text, payload: seen.values ? JSON.stringify(seen.values) : seen.payload.text, headers: seen.headers.map(([name, value]) => `${name}: ${value.text ?? ""}`).join("\n") }} />` : ""}
       <button type="button" class="small" onClick=${close}>Close</button></div>
     ${seen === null ? html`<${Waiting} of=${said} />` : html`<dl class="facts-list">
       <div><dt>Topic</dt><dd>${seen.topic}</dd></div>
