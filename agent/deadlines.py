@@ -14,6 +14,11 @@ MOST_PAUSE_SECONDS = 10.0
 """How long an archive that cannot be read is left alone at most; other streams are read meanwhile."""
 
 
+def growing_pause(failures: int) -> float:
+    """Seconds until what could not be read so many times before is asked for again."""
+    return min(MOST_PAUSE_SECONDS, RETRY_SECONDS * 2.0 ** min(failures, 16))
+
+
 class Deadlines:
     """The waits of one owner, in the order of their deadlines."""
 
@@ -69,7 +74,7 @@ class Delays:
     def put_off(self, held: Held) -> None:
         """It could not be read: it waits twice as long as the last time."""
         failures = self._failures[held] = self._failures.get(held, -1) + 1
-        held.retry_at = self._clock() + min(MOST_PAUSE_SECONDS, RETRY_SECONDS * 2**failures)
+        held.retry_at = self._clock() + growing_pause(failures)
         self.add(held)
 
     def was_read(self, held: Held) -> None:

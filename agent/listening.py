@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from streamlease.agent.deadlines import MOST_PAUSE_SECONDS
+from streamlease.agent.deadlines import growing_pause
 from streamlease.agent.selecting import PlainBatch, Selection
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
@@ -94,8 +94,8 @@ class _Place:
 
     def rest(self) -> None:
         """Its archive could not be read."""
-        pause = min(MOST_PAUSE_SECONDS, RETRY_SECONDS * 2**self.failures)
-        self.again_at, self.failures = asyncio.get_running_loop().time() + pause, self.failures + 1
+        self.again_at = asyncio.get_running_loop().time() + growing_pause(self.failures)
+        self.failures += 1
 
     @property
     def until(self) -> int | None:

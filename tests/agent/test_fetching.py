@@ -13,6 +13,7 @@ import pytest
 
 from streamlease.agent import fetching
 from streamlease.agent.client import Client
+from streamlease.agent.deadlines import growing_pause
 from streamlease.agent.dividing import AsItCame, News
 from streamlease.agent.fetching import FEWEST_STREAMS, MOST_STREAMS, ROUND_BYTES, Fetching
 from streamlease.agent.settling import Settling
@@ -269,6 +270,10 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
     assert rig.held[str(STREAMS[0])].position == 5, "it was asked once"
     assert not rig.told
     await rig.tasks.close()
+
+
+def test_a_pause_grows_up_to_its_most_however_long_nothing_is_read() -> None:
+    assert [growing_pause(failures) for failures in (0, 1, 5, 6, 5000)] == [0.2, 0.4, 6.4, 10.0, 10.0]
 
 
 async def test_an_archive_that_is_silent_is_asked_less_and_less_often_and_delays_only_its_streams() -> None:
