@@ -30,6 +30,7 @@ COPY hosts/ hosts/
 COPY executor/ executor/
 COPY agent/ agent/
 COPY http_client/ http_client/
+COPY channels/ channels/
 COPY gateway/ gateway/
 COPY services/ services/
 COPY testing/ testing/

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from streamlease.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.between.gateway_presence import GatewayPresence
 from streamlease.gateway.between.passing_on import PassingOn
 from streamlease.gateway.catalog.catalog_handlers import CATALOG, CatalogHandlers
 from streamlease.gateway.channels.all_channels import Channels
 from streamlease.gateway.channels.channel_handlers import CHANNELS, ChannelHandlers
 from streamlease.gateway.channels.channel_places import ChannelPlaces
-from streamlease.gateway.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.gateway.core.refusals import GatewayEnds, NotFound, WrongMethod

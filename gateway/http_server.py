@@ -21,7 +21,7 @@ from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.entries.decoding import prepare
 
 if TYPE_CHECKING:
-    from streamlease.gateway.channels.core.channel_limits import ChannelLimits
+    from streamlease.channels.core.channel_limits import ChannelLimits
     from streamlease.gateway.core.rates import GatewayLimits
     from streamlease.gateway.http_app import GatewayApp
     from streamlease.gateway.token_file import TokenFile

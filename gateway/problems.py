@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
-from streamlease.gateway.channels.core.channel_commands import RefusedCommand
+from streamlease.channels.core.channel_polls import RefusedCommand
 from streamlease.gateway.core.bearer import NotAllowed, NotAuthenticated
 from streamlease.gateway.core.cursors import InvalidCursor
 from streamlease.gateway.core.rates import TooMuch

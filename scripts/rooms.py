@@ -25,6 +25,7 @@ ROOMS = (
     "agent",
     "http_client",
     "services",
+    "channels",
     "gateway",
     "testing",
     "spark",

@@ -186,6 +186,8 @@ STOREYS = [
     "spark.setup",
     "spark.core",
     "spark",
+    "channels.core",
+    "channels",
     "gateway.mqtt.core",
     "gateway.mqtt",
     "gateway.core",

@@ -145,7 +145,7 @@ def gateway(
             f"--host is {ascii(host)[:80]}, which others can reach: give --tokens FILE, or use 127.0.0.1"
         )
     try:
-        from streamlease.gateway.channels.core.channel_limits import ChannelLimits
+        from streamlease.channels.core.channel_limits import ChannelLimits
         from streamlease.gateway.core.rates import GatewayLimits
         from streamlease.gateway.http_server import run_quickly, serve_gateway
         from streamlease.gateway.token_file import TokenFile

@@ -21,15 +21,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+from streamlease.channels.core.channel_limits import ChannelLimits
+from streamlease.channels.core.channel_polls import RefusedCommand
 from streamlease.gateway.channels.catching_up import CatchingUp
 from streamlease.gateway.channels.channel import Channel
 from streamlease.gateway.channels.core.channel_commands import (
     CheckedCommand,
-    RefusedCommand,
     SubscribeKey,
 )
-from streamlease.gateway.channels.core.channel_limits import ChannelLimits
-from streamlease.gateway.channels.core.client_mailbox import ChannelKey
+from streamlease.gateway.channels.core.log_keys import ChannelKey
 from streamlease.gateway.channels.live_keys import LiveKey, LiveKeys
 from streamlease.gateway.channels.metrics import CHANNEL_COUNTS, DEAD, DROPPED
 from streamlease.gateway.core.bearer import ClientRights, NotAllowed
@@ -118,14 +118,14 @@ class Channels:
             self._channels[rights.name, name] = channel
             CHANNEL_COUNTS.mailboxes.add(channel.mailbox)
         self.renew_rights(channel, rights)
-        channel.last_seen = asyncio.get_running_loop().time()
+        channel.poll.last_seen = asyncio.get_running_loop().time()
         return channel
 
     def close(self, channel: Channel) -> None:
         """Forget a client; its poll is answered with nothing."""
         if channel.is_closed:
             return
-        channel.is_closed = True
+        channel.poll.close()
         del self._channels[channel.caller, channel.name]
         self._of_client[channel.client] -= 1
         if not self._of_client[channel.client]:
@@ -136,12 +136,11 @@ class Channels:
             channel.catching_up.cancel()
         CHANNEL_COUNTS.mailboxes.discard(channel.mailbox)
         CHANNEL_COUNTS.totals[DROPPED] += channel.mailbox.dropped
-        channel.wake()
 
     def forget_dead(self, now: float) -> None:
         """Forget the clients that are dead at `now`, by the clock of the event loop."""
         for channel in [*self._channels.values()]:
-            if not channel.is_open and now - channel.last_seen > self._limits.idle_seconds:
+            if not channel.poll.is_open and now - channel.poll.last_seen > self._limits.idle_seconds:
                 CHANNEL_COUNTS.totals[DEAD] += 1
                 self.close(channel)
 

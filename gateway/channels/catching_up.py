@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from streamlease.gateway.channels.catching_up_group import CatchingUpGroup
 from streamlease.gateway.channels.channel import Channel
-from streamlease.gateway.channels.core.client_mailbox import ChannelKey
+from streamlease.gateway.channels.core.log_keys import ChannelKey
 from streamlease.gateway.channels.live_keys import LiveKey, LiveKeys, places_of
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.problems import problem

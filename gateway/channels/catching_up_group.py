@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from streamlease.gateway.channels.channel import Channel
-from streamlease.gateway.channels.core.client_mailbox import ChannelKey, KeyState
+from streamlease.gateway.channels.core.log_keys import ChannelKey, KeyState
 from streamlease.gateway.channels.routed_messages import CursorLine, routed
 from streamlease.gateway.core.cursors import Cursor, CursorCodec, Places
 from streamlease.gateway.core.interests import Interests

@@ -6,8 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from streamlease.gateway.channels.core.channel_limits import ChannelLimits
-from streamlease.gateway.channels.core.client_mailbox import ChannelKey, ClientMailbox
+from streamlease.channels.core.channel_limits import ChannelLimits
+from streamlease.channels.core.client_mailbox import ClientMailbox
+from streamlease.channels.long_poll import LongPoll, PollEnd
+from streamlease.gateway.channels.core.log_keys import ChannelKey
 from streamlease.gateway.core.bearer import ClientRights
 from streamlease.gateway.http_calls import ClientGone
 from streamlease.protocol.errors import StreamleaseError
@@ -39,7 +41,8 @@ class Channel:
         self.client = client
         self.gateway = gateway
         self.rights = rights
-        self.mailbox = ClientMailbox(limits)
+        self.mailbox: ClientMailbox[ChannelKey] = ClientMailbox(limits)
+        self.poll = LongPoll(lambda: self.mailbox.has_news)
         self.behind: dict[ChannelKey, None] = {}
         """The keys that have to catch up."""
         self.spaces: Counter[str] = Counter()
@@ -49,23 +52,16 @@ class Channel:
         """Batches of commands are taken one after the other."""
         self.trouble: StreamleaseError | None = None
         """Why nothing can be read now."""
-        self.is_closed = False
-        self.last_seen = asyncio.get_running_loop().time()
         self._catch_up = catch_up
-        self._poll = 0
-        """The number of the newest poll."""
-        self._open = 0
-        self._woken: asyncio.Future[None] | None = None
 
     @property
-    def is_open(self) -> bool:
-        """Whether a poll is open."""
-        return self._open > 0
+    def is_closed(self) -> bool:
+        """Whether the client is forgotten."""
+        return self.poll.is_closed
 
     def wake(self) -> None:
         """There is something to answer."""
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+        self.poll.wake()
 
     def fell_back(self, key: ChannelKey) -> None:
         """A key has to catch up."""
@@ -89,22 +85,7 @@ class Channel:
         Raises:
             ClientGone: nobody waits for the answer.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        self._poll += 1
-        mine = self._poll
-        self.wake()  # the former poll is answered with nothing
-        self._open += 1
-        try:
-            while not self.mailbox.has_news and self._poll == mine and not self.is_closed:
-                left = deadline - loop.time()
-                if left <= 0:
-                    break
-                self._woken = woken = loop.create_future()
-                await asyncio.wait((woken, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                if gone.done():
-                    raise ClientGone
-        finally:
-            self._open -= 1
-            self.last_seen = loop.time()
-        return self._poll == mine and not self.is_closed
+        ended = await self.poll.wait(seconds, gone)
+        if ended is PollEnd.GONE:
+            raise ClientGone
+        return ended is PollEnd.ANSWER

@@ -8,13 +8,15 @@ from urllib.parse import unquote_to_bytes
 
 from pydantic_core import to_json
 
+from streamlease.channels.core.channel_polls import check_client, parse_poll
+from streamlease.channels.core.client_mailbox import SentEntry
 from streamlease.gateway.between.gateway_lines import PassedAnswer
 from streamlease.gateway.between.passing_on import passed_headers
 from streamlease.gateway.channels.all_channels import Channels
 from streamlease.gateway.channels.channel import Channel
 from streamlease.gateway.channels.channel_places import ChannelPlaces
-from streamlease.gateway.channels.core.channel_commands import parse_commands, parse_poll
-from streamlease.gateway.channels.core.client_mailbox import ChannelKey, SentEntry
+from streamlease.gateway.channels.core.channel_commands import parse_commands
+from streamlease.gateway.channels.core.log_keys import ChannelKey
 from streamlease.gateway.channels.metrics import CHANNEL_COUNTS, FAILED, SENT
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.rates import OpenPolls
@@ -23,7 +25,6 @@ from streamlease.gateway.metrics import COUNTS
 from streamlease.protocol.errors import InvalidInput
 
 CHANNELS = "/v1/channels/"
-LONGEST_CLIENT = 200
 LONGEST_POLL = 4096
 JSON = b"application/json"
 
@@ -136,9 +137,4 @@ def _client(call: HttpCall, behind: bytes = b"") -> str:
         raise InvalidInput(
             f"the client {raw[:80]!r} is no UTF-8: escape each byte of its name as %XX"
         ) from None
-    if not 1 <= len(name) <= LONGEST_CLIENT or "/" in name:
-        raise InvalidInput(
-            f"the client is {ascii(name)[:80]}: "
-            f"give it a name of 1 to {LONGEST_CLIENT} characters without a slash"
-        )
-    return name
+    return check_client(name)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamlease.gateway.channels.channel import Channel
-from streamlease.gateway.channels.core.client_mailbox import ChannelKey, KeyEvent, KeyState
+from streamlease.gateway.channels.core.log_keys import ChannelKey, KeyEvent, KeyState
 from streamlease.gateway.channels.metrics import CHANNEL_COUNTS, FELL_BACK
 from streamlease.gateway.channels.routed_messages import CursorLine, routed
 from streamlease.gateway.core.cursors import Cursor, CursorCodec, Places

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from prometheus_client import REGISTRY
@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from streamlease.gateway.channels.core.client_mailbox import ClientMailbox
+    from streamlease.channels.core.client_mailbox import ClientMailbox
 
 SENT, DROPPED, FAILED, FELL_BACK, DEAD = "sent", "dropped", "failed", "fell_back", "dead"
 TOLD = {
@@ -28,7 +28,7 @@ class ChannelCounts(Collector):
     """All counts of the process; plain numbers, which a scrape reads."""
 
     def __init__(self) -> None:
-        self.mailboxes: WeakSet[ClientMailbox] = WeakSet()
+        self.mailboxes: WeakSet[ClientMailbox[Any]] = WeakSet()
         """Those of open channels."""
         self.totals: Counter[str] = Counter()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import streamlease
-from streamlease.gateway.channels.core.channel_limits import ChannelLimits
+from streamlease.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.gateway.http_app import GatewayApp
 from streamlease.gateway.http_server import HttpServer, gateway_config

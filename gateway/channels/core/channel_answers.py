@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from streamlease.gateway.channels.core.channel_commands import ChannelCommand, ChannelPoll
-from streamlease.gateway.channels.core.channel_limits import MOST_COMMANDS
+from streamlease.channels.core.channel_limits import MOST_COMMANDS
+from streamlease.channels.core.channel_polls import ChannelPoll
+from streamlease.gateway.channels.core.channel_commands import ChannelCommand
 from streamlease.gateway.core.accepting import JSON
 from streamlease.gateway.core.answer_models import ProblemDocument, ShownMessage
 

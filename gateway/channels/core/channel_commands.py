@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
-from streamlease.gateway.channels.core.channel_limits import LIMIT, MOST_COMMANDS, MOST_LIMIT
+from streamlease.channels.core.channel_limits import LIMIT, MOST_COMMANDS, MOST_LIMIT
+from streamlease.channels.core.channel_polls import (
+    CommandNumber,
+    Key,
+    RefusedCommand,
+    check_numbers,
+    malformed,
+)
 from streamlease.gateway.core.cursors import CursorCodec
 from streamlease.gateway.core.questions import Point, parse_since
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
 from streamlease.protocol.topics import SHARED_PREFIXES, check_filter
 
-MOST_NUMBER = (1 << 53) - 1
-"""Of a command, and of a sequence: JSON of JavaScript has no greater ones."""
-
-LONGEST_KEY = 512
 Policy = Literal["lossy", "critical"]
-Key = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_KEY)]
 
 
 class ChannelCommand(BaseModel):
@@ -31,7 +33,7 @@ class ChannelCommand(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    command: Annotated[StrictInt, Field(ge=1, le=MOST_NUMBER)]
+    command: CommandNumber
     """Its number, above that of the one before."""
     subscribe: Key | None = None
     unsubscribe: Key | None = None
@@ -44,31 +46,9 @@ class ChannelCommand(BaseModel):
     """Messages that wait for the client; what happens to more of them is the policy."""
 
 
-class ChannelPoll(BaseModel):
-    """A poll, and what the client is done with."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    gateway: Annotated[StrictStr, Field(max_length=100)] | None = None
-    """That of the last answer; null at first."""
-    processed: Annotated[StrictInt, Field(ge=0, le=MOST_NUMBER)] = 0
-    """The highest sequence that the client is done with."""
-    wait: Annotated[float, Field(ge=0, le=60, strict=True, allow_inf_nan=False)] = 0.0
-
-
 _COMMANDS: TypeAdapter[list[ChannelCommand]] = TypeAdapter(
     Annotated[list[ChannelCommand], Field(max_length=MOST_COMMANDS)]
 )
-
-
-class RefusedCommand(InvalidInput):
-    """Nothing of a batch was done, because of one command."""
-
-    def __init__(self, why: StreamleaseError, command: int, key: str) -> None:
-        super().__init__(f"command {command}, key {ascii(key)[:80]}: {why}; nothing of the batch was done")
-        self.why = why
-        self.command = command
-        self.key = key
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +89,9 @@ def parse_commands(
     try:
         given = _COMMANDS.validate_json(body)
     except ValidationError as error:
-        raise _malformed("a list of commands", error) from None
-    found: list[CheckedCommand] = []
-    before = 0
-    for one in given:
-        if one.command <= before:
-            raise InvalidInput(
-                f"command {one.command} stands behind command {before}: number them upwards, each once"
-            )
-        before = one.command
-        found.append(_checked(one, cursors, allow))
-    return found
+        raise malformed("a list of commands", error) from None
+    check_numbers(one.command for one in given)
+    return [_checked(one, cursors, allow) for one in given]
 
 
 def _checked(given: ChannelCommand, cursors: CursorCodec, allow: Callable[[str], None]) -> CheckedCommand:
@@ -143,25 +115,3 @@ def _checked(given: ChannelCommand, cursors: CursorCodec, allow: Callable[[str],
         raise
     except StreamleaseError as error:
         raise RefusedCommand(error, given.command, key or "") from None
-
-
-def parse_poll(body: bytes) -> ChannelPoll:
-    """A poll.
-
-    Raises:
-        InvalidInput: the body is none.
-    """
-    try:
-        return ChannelPoll.model_validate_json(body or b"{}")
-    except ValidationError as error:
-        raise _malformed(
-            'a poll, {"gateway": ID or null, "processed": SEQUENCE, "wait": SECONDS}', error
-        ) from None
-
-
-def _malformed(what: str, error: ValidationError) -> InvalidInput:
-    first: Any = error.errors(include_url=False, include_input=True)[0]
-    where = ".".join(map(str, first["loc"])) or "the body"
-    shown = ascii(first.get("input"))[:80]
-    said = " ".join(first["msg"].split())
-    return InvalidInput(f"the body is not {what}: {ascii(where)[:80]} is {shown}: {said}")

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from streamlease.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.channels.all_channels import Channels
 from streamlease.gateway.channels.channel import Channel
-from streamlease.gateway.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.core.bearer import EVERYTHING
 from streamlease.gateway.feeds import Feeds
 from streamlease.gateway.http_app import GatewayApp

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import streamlease
+from streamlease.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.between.gateway_lines import GatewayLines, Unreachable
-from streamlease.gateway.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.http_app import GatewayApp
 from streamlease.gateway.metrics import COUNTS
 from streamlease.http.channel_client import ChannelClient
@@ -113,7 +113,7 @@ async def test_a_poll_that_was_passed_on_survives_the_end_of_its_gateway(
     await hand.poll(wait=0.0)
     former, hand.http = hand.gateway, two.http
     polling = asyncio.ensure_future(hand.poll(wait=60))
-    await until(lambda: one.channel().is_open)
+    await until(lambda: one.channel().poll.is_open)
     await first.aclose()
     async with asyncio.timeout(30):
         assert (await polling)["messages"] == [] and hand.gateway != former

@@ -135,7 +135,7 @@ async def test_another_poll_ends_the_one_before(desk: Desk) -> None:
     hand, same = desk.hand(), desk.hand()
     await hand.subscribe("k", "a/#")
     first = asyncio.ensure_future(hand.poll(wait=30))
-    await until(lambda: desk.channel().is_open)
+    await until(lambda: desk.channel().poll.is_open)
     second = asyncio.ensure_future(same.poll(wait=30))
     async with asyncio.timeout(10):
         assert (await first)["messages"] == []

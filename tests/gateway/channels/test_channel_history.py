@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import streamlease
-from streamlease.gateway.channels.core.channel_limits import ChannelLimits
+from streamlease.channels.core.channel_limits import ChannelLimits
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.agent.helpers import until

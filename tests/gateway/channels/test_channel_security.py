@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from streamlease.gateway.channels.core.channel_commands import MOST_NUMBER
-from streamlease.gateway.channels.core.channel_limits import ChannelLimits
+from streamlease.channels.core.channel_limits import ChannelLimits
+from streamlease.channels.core.channel_polls import MOST_NUMBER
 from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.protocol.errors import InvalidOption
 from tests.gateway.channels.channel_client import HandClient, payloads

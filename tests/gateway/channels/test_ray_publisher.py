@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from streamlease.channels.core.channel_limits import ChannelLimits
+from streamlease.channels.core.client_mailbox import ClientMailbox
 from streamlease.gateway.channels.core.channel_commands import Policy
-from streamlease.gateway.channels.core.channel_limits import ChannelLimits
-from streamlease.gateway.channels.core.client_mailbox import ChannelKey, ClientMailbox, KeyEvent
+from streamlease.gateway.channels.core.log_keys import ChannelKey, KeyEvent
 from streamlease.gateway.core.interests import Interests
 from tests.agent.helpers import until
 from tests.gateway.channels.channel_client import payloads
@@ -18,7 +19,7 @@ from tests.gateway.channels.conftest import Desk, StartDesk
 
 async def parked(desk: Desk, name: str = "hand") -> None:
     """Wait until the client has a poll open."""
-    await until(lambda: desk.channel(name).is_open)
+    await until(lambda: desk.channel(name).poll.is_open)
 
 
 async def came(desk: Desk, count: int, name: str = "hand") -> None:
@@ -32,8 +33,8 @@ def live_key(name: str = "k", policy: Policy = "critical", limit: int = 1000) ->
     return key
 
 
-def box(*keys: ChannelKey, **limits: Any) -> ClientMailbox:
-    mailbox = ClientMailbox(ChannelLimits(**limits))
+def box(*keys: ChannelKey, **limits: Any) -> ClientMailbox[ChannelKey]:
+    mailbox: ClientMailbox[ChannelKey] = ClientMailbox(ChannelLimits(**limits))
     for key in keys:
         mailbox.subscribe(key)
     return mailbox
@@ -134,7 +135,7 @@ async def test_a_request_says_that_the_client_lives(desk: Desk) -> None:
     await hand.subscribe("k", "a/#")
     for ask in (lambda: hand.poll(wait=0), lambda: hand.unsubscribe("none")):
         channel = desk.channel()
-        channel.last_seen -= 50
+        channel.poll.last_seen -= 50
         await ask()
         desk.channels.forget_dead(asyncio.get_running_loop().time() + 20)
         assert desk.channel() is channel
@@ -159,13 +160,13 @@ async def test_a_client_lives_that_polls_just_in_time(desk: Desk) -> None:
     await hand.subscribe("k", "a/#")
     await hand.poll(wait=0)
     channel = desk.channel()
-    desk.channels.forget_dead(channel.last_seen + 60)
+    desk.channels.forget_dead(channel.poll.last_seen + 60)
     poll = asyncio.ensure_future(hand.poll(wait=30))
     await parked(desk)
-    desk.channels.forget_dead(channel.last_seen + 1000)  # a parked poll is life
+    desk.channels.forget_dead(channel.poll.last_seen + 1000)  # a parked poll is life
     await desk.publish("a/1", "x")
     assert payloads((await poll)["messages"]) == ["x"]
-    desk.channels.forget_dead(channel.last_seen + 60)
+    desk.channels.forget_dead(channel.poll.last_seen + 60)
     assert desk.channel() is channel
 
 
@@ -238,7 +239,7 @@ async def test_a_client_that_dies_with_its_poll_is_forgotten(desk: Desk) -> None
     desk.channels.forget_dead(asyncio.get_running_loop().time() + 61)
     assert len(desk.channels) == 1, "as long as it has a poll open it lives"
     poll.cancel()  # with its connection
-    await until(lambda: not desk.channel().is_open)
+    await until(lambda: not desk.channel().poll.is_open)
     desk.channels.forget_dead(asyncio.get_running_loop().time() + 61)
     assert len(desk.channels) == 0 and desk.channels.live.count == 0
 

@@ -11,93 +11,54 @@
 Messages of all keys wait in one line, as they came. What goes out gets the next sequence, so the sequences of
 a client have no gaps, and what was dropped while it waited never had one. A key lives like this, and never
 twice: a subscription that comes back is a new one, with the number of a later command.
+
+Of a key with the policy ``state`` nothing waits: behind the messages goes what differs from the state that
+the client has acknowledged (``state_lines``). What was not acknowledged of it is made anew, under a new
+sequence, in place of the former one.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from enum import Enum
-from typing import NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic_core import to_json
 
-from streamlease.gateway.channels.core.channel_commands import Policy
-from streamlease.gateway.channels.core.channel_limits import ChannelLimits
+from streamlease.channels.core.channel_limits import ChannelLimits
+from streamlease.channels.core.state_lines import StateLine, StateSource
 from streamlease.protocol.errors import InvalidInput
 
 ENTRY_BYTES = 400
 """What an entry takes beside its message."""
 
-
-class KeyState(Enum):
-    """Where the messages of a key come from."""
-
-    CATCHING_UP = "catching up"
-    """From the log: its cursor says from where on."""
-    LIVE = "live"
-    """As they are published."""
-    ENDED = "ended"
+MailboxPolicy = Literal["lossy", "critical", "state"]
 
 
-class KeyEvent(Enum):
-    """What happens to a key."""
-
-    CAUGHT_UP = "caught up"
-    FELL_BACK = "fell back"
-    """It had no room, or what follows its space was interrupted."""
-    LEFT = "left"
-    """Unsubscribed, replaced, or failed."""
-
-
-KEY_TABLE = {
-    (KeyState.CATCHING_UP, KeyEvent.CAUGHT_UP): KeyState.LIVE,
-    (KeyState.LIVE, KeyEvent.FELL_BACK): KeyState.CATCHING_UP,
-    (KeyState.CATCHING_UP, KeyEvent.LEFT): KeyState.ENDED,
-    (KeyState.LIVE, KeyEvent.LEFT): KeyState.ENDED,
-}
-"""All that can happen."""
-
-
-class ChannelKey:
+class MailboxKey:
     """A subscription of a client.
 
     Args:
         command: the number of the command that began it.
-        cursor: from which it has to catch up.
+        limit: messages that may wait.
     """
 
     __slots__ = (
-        "_dropped", "_first", "_last", "begun", "command", "cursor", "filter", "limit", "name", "name_json",
-        "policy", "spaces", "state", "waiting",
+        "_dropped", "_first", "_last", "command", "limit", "name", "name_json", "policy", "waiting",
     )  # fmt: skip
 
-    def __init__(self, name: str, command: int, filter: str, policy: Policy, limit: int, cursor: str) -> None:
+    def __init__(self, name: str, command: int, policy: MailboxPolicy, limit: int) -> None:
         self.name = name
         self.name_json = to_json(name)
         self.command = command
-        self.filter = filter
         self.policy = policy
         self.limit = limit
-        self.state = KeyState.CATCHING_UP
-        self.begun = cursor
-        """Where it began."""
-        self.cursor: str | None = cursor
-        """From where on the log has to be read; None: it is live."""
-        self.spaces: tuple[str, ...] = ()
-        """Those in which it is live."""
         self.waiting = 0
         self._dropped = 0
         self._first: _Waiting | None = None
         self._last: _Waiting | None = None
 
-    def step(self, event: KeyEvent, cursor: str | None = None) -> None:
-        """Something happens to it.
-
-        Args:
-            cursor: from where on it has to catch up then.
-        """
-        self.state = KEY_TABLE[self.state, event]
-        self.cursor = cursor
+    def leave(self) -> None:
+        """It was unsubscribed, replaced, or has failed."""
 
     # what waits, oldest first; a chain, so that a key without messages costs nothing for it
 
@@ -130,14 +91,15 @@ class ChannelKey:
         return dropped
 
 
+K = TypeVar("K", bound=MailboxKey)
+
+
 class _Waiting:
     """A message that waits; or, without one, a notice; or the failure of a key, as the last of it."""
 
     __slots__ = ("behind", "cursor", "is_failure", "key", "message", "number")
 
-    def __init__(
-        self, number: int, key: ChannelKey, message: bytes, cursor: str, is_failure: bool = False
-    ) -> None:
+    def __init__(self, number: int, key: K, message: bytes, cursor: str, is_failure: bool = False) -> None:
         self.number = number
         self.key = key
         self.message = message
@@ -152,13 +114,15 @@ class _Waiting:
 
 
 class SentEntry(NamedTuple):
-    """What goes out under one sequence: a message, a notice of dropped ones, or the failure of a key."""
+    """What goes out under one sequence: a message, a notice of dropped ones, a state, a failure of a key."""
 
     sequence: int
-    key: ChannelKey
+    key: MailboxKey
     body: bytes
     """As JSON, without what all of them have."""
     is_failure: bool = False
+    state: Any | None = None
+    """The one that the client has when it has this."""
 
     @property
     def json(self) -> bytes:
@@ -173,12 +137,12 @@ class SentEntry(NamedTuple):
         return len(self.body) + ENTRY_BYTES
 
 
-class ClientMailbox:
+class ClientMailbox(Generic[K]):
     """What one client is to get."""
 
     def __init__(self, limits: ChannelLimits) -> None:
         self._limits = limits
-        self.keys: dict[str, ChannelKey] = {}
+        self.keys: dict[str, K] = {}
         self.command = 0
         """The number of the last command that was taken."""
         self.sequence = 0
@@ -189,11 +153,13 @@ class ClientMailbox:
         self._number = 0
         self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
         self._sent: deque[SentEntry] = deque()
+        self._states: dict[MailboxKey, StateLine] = {}
+        """Those that were served last stand last."""
 
     @property
     def has_news(self) -> bool:
         """Whether an answer would hold something."""
-        return bool(self._sent or self._waiting)
+        return bool(self._sent or self._waiting) or any(one.has_news for one in self._states.values())
 
     @property
     def is_drained(self) -> bool:
@@ -207,17 +173,23 @@ class ClientMailbox:
 
     # ------------------------------------------------------------ commands
 
-    def subscribe(self, key: ChannelKey) -> ChannelKey | None:
-        """The key is subscribed to, in place of the former subscription of that name, which is returned."""
+    def subscribe(self, key: K, states: StateSource | None = None) -> K | None:
+        """The key is subscribed to, in place of the former subscription of that name, which is returned.
+
+        Args:
+            states: those of a key with the policy ``state``.
+        """
         former = self.unsubscribe(key.name)
         self.keys[key.name] = key
+        if states is not None:
+            self._states[key] = StateLine(states)
         return former
 
-    def unsubscribe(self, name: str) -> ChannelKey | None:
+    def unsubscribe(self, name: str) -> K | None:
         """Nothing of that key is sent any more; None if it was not there."""
         key = self.keys.pop(name, None)
         if key is not None:
-            key.step(KeyEvent.LEFT)
+            self._leave(key)
             while key.waiting:
                 self._forget(key.pop())
             if any(one.key is key for one in self._sent):
@@ -225,17 +197,21 @@ class ClientMailbox:
                 self._sent = deque(one for one in self._sent if one.key is not key)
         return key
 
-    def fail(self, key: ChannelKey, error: object) -> None:
+    def fail(self, key: K, error: object) -> None:
         """The key ends by an error, which the client is told behind the messages that wait."""
         if self.keys.get(key.name) is key:
             del self.keys[key.name]
-            key.step(KeyEvent.LEFT)
+            self._leave(key)
             self._append(key, to_json(error), "", is_failure=True)
 
-    def revoke(self, key: ChannelKey, error: object) -> None:
+    def revoke(self, key: K, error: object) -> None:
         """The key ends by an error at once: the client gets nothing of it any more, not even what waits."""
         if self.unsubscribe(key.name) is key:
             self._append(key, to_json(error), "", is_failure=True)
+
+    def _leave(self, key: K) -> None:
+        key.leave()
+        self._states.pop(key, None)
 
     # ------------------------------------------------------------ messages come
 
@@ -243,11 +219,11 @@ class ClientMailbox:
         """Whether the mailbox is at most half full."""
         return self.bytes <= self._limits.mailbox_bytes // 2
 
-    def has_room(self, key: ChannelKey) -> bool:
+    def has_room(self, key: K) -> bool:
         """Whether another message may wait under `key` without one being dropped."""
         return key.waiting < key.limit and self.bytes < self._limits.mailbox_bytes
 
-    def offer(self, key: ChannelKey, message: bytes, cursor: str) -> bool:
+    def offer(self, key: K, message: bytes, cursor: str) -> bool:
         """A message of a key that is live; whether it was taken, otherwise the key has to fall back.
 
         Args:
@@ -263,11 +239,11 @@ class ClientMailbox:
         self.put(key, message, cursor)
         return True
 
-    def put(self, key: ChannelKey, message: bytes, cursor: str) -> None:
+    def put(self, key: K, message: bytes, cursor: str) -> None:
         """A message waits; see `has_room`."""
         self._append(key, message, cursor)
 
-    def _make_room(self, key: ChannelKey, size: int) -> bool:
+    def _make_room(self, key: K, size: int) -> bool:
         """Drop the oldest of the key; whether there is room then, or others fill the mailbox."""
         most = self._limits.mailbox_bytes
         while key.waiting and (key.waiting >= key.limit or self.bytes + size > most):
@@ -277,11 +253,11 @@ class ClientMailbox:
                 self._count_dropped(key)
         return self.bytes + size <= most or not self.bytes
 
-    def _count_dropped(self, key: ChannelKey) -> None:
+    def _count_dropped(self, key: K) -> None:
         key.count_dropped(1)
         self.dropped += 1
 
-    def _append(self, key: ChannelKey, message: bytes, cursor: str, *, is_failure: bool = False) -> None:
+    def _append(self, key: K, message: bytes, cursor: str, *, is_failure: bool = False) -> None:
         self._number += 1
         entry = _Waiting(self._number, key, message, cursor, is_failure)
         self._waiting[self._number] = entry
@@ -306,17 +282,33 @@ class ClientMailbox:
                 f"give the highest sequence of the answers of this gateway"
             )
         while self._sent and self._sent[0].sequence <= processed:
-            self.bytes -= self._sent.popleft().size
+            sent = self._sent.popleft()
+            self.bytes -= sent.size
+            if sent.state is not None and (line := self._states.get(sent.key)) is not None:
+                line.acknowledge(sent.state, sent.sequence)
 
     def take(self) -> list[SentEntry]:
-        """What an answer holds: what was not acknowledged, as it was, and then what waits, as far as there is
-        room.
+        """What an answer holds: messages that were not acknowledged, as they were, then those that wait, then
+        what is new of states, as far as there is room.
         """
+        if self._states:
+            self._withdraw_states()
         size = sum(one.size for one in self._sent)
         most, most_bytes = self._limits.answer_messages, self._limits.answer_bytes
         while self._waiting and len(self._sent) < most and size < most_bytes:
             size += self._send_first()
+        for key, line in [*self._states.items()]:
+            if len(self._sent) >= most or size >= most_bytes:
+                break
+            if (told := line.tell()) is not None:
+                size += self._send(key, told.body, state=told.state)
+                self._states[key] = self._states.pop(key)
         return [*self._sent]
+
+    def _withdraw_states(self) -> None:
+        """Those that were not acknowledged are sent as they are now."""
+        self.bytes -= sum(one.size for one in self._sent if one.state is not None)
+        self._sent = deque(one for one in self._sent if one.state is None)
 
     def _send_first(self) -> int:
         """Send what waits longest; how much that is."""
@@ -332,9 +324,11 @@ class ClientMailbox:
             size += self._send(key, b'"message":%b,"cursor":"%b"' % (entry.message, entry.cursor.encode()))
         return size
 
-    def _send(self, key: ChannelKey, body: bytes, *, is_failure: bool = False) -> int:
+    def _send(
+        self, key: MailboxKey, body: bytes, *, is_failure: bool = False, state: Any | None = None
+    ) -> int:
         self.sequence += 1
-        sent = SentEntry(self.sequence, key, body, is_failure)
+        sent = SentEntry(self.sequence, key, body, is_failure, state)
         self._sent.append(sent)
         self.bytes += sent.size
         return sent.size

@@ -1,0 +1,1 @@
+"""The machine of channels: mailboxes, sequences, acknowledgement, what is bounded and how. Pure."""
