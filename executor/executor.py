@@ -29,7 +29,7 @@ import redis as redis_py
 
 from streamlease.executor.guard import clock
 from streamlease.executor.program_environment import program_environment
-from streamlease.executor.queries_of_others import QueriesOfOthers
+from streamlease.executor.queries_of_others import KEEP_SECONDS, QueriesOfOthers
 from streamlease.executor.run_folders import remove_left, run_name
 from streamlease.executor.worker_run import End, WorkerRun, WorkerSpec
 from streamlease.protocol.errors import (
@@ -65,9 +65,6 @@ MARGIN = 0.15
 
 GATHER_SECONDS = 0.01
 RETRY_SECONDS = 0.3
-KEEP_SECONDS = 60.0
-"""How often permits and files of what runs are renewed."""
-
 _UNANSWERED = (StoreUnavailable, StoreRefused, Indefinite)
 
 
@@ -285,10 +282,12 @@ class Executor:
         self._wake.set()
 
     async def _see_to_own(self, seen: SeenQueries) -> None:
-        for (query, _), run in self._runs.items():
+        for (query, worker), run in self._runs.items():
             found = seen.queries.get(query)
             if found is None or found.record.state is QueryStage.ENDING:
                 run.end()
+            elif all(one.worker != worker for one in found.record.of_life(self.life)):
+                run.end()  # somebody has put the record back, or a failover has
         for query, found in seen.queries.items():
             if found.record.state is not QueryStage.ENDING:
                 continue
@@ -325,9 +324,9 @@ class Executor:
 
     async def _take(self, spawn: SpawnWorkers) -> None:
         try:
-            order, job = check_order(
-                self._key, spawn.order, spawn.signature, self.life, await store.redis_ms(self._redis)
-            )
+            now = await store.redis_ms(self._redis)
+            order, job = check_order(self._key, spawn.order, spawn.signature, self.life, now)
+            self._others.past_placing.see([order.query], now)
             if spawn.signature in self._taken:
                 raise QueryRefused("the order was taken already")
             self._taken[spawn.signature] = order.until
@@ -372,6 +371,7 @@ class Executor:
             environment,
             job.restart,
             job.grace_ms / 1000,
+            job.who,
         )
 
     def _folder(self, order: Order, worker: int) -> Path:

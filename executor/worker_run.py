@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import socket
 import sys
@@ -15,11 +16,13 @@ from typing import NamedTuple
 from streamlease.executor.run_folders import make, remove
 from streamlease.executor.worker_log import WorkerLog
 from streamlease.protocol.errors import QueryRefused
-from streamlease.queries.core.signed_orders import JobFile
+from streamlease.queries.core.signed_orders import JobFile, printable
 from streamlease.queries.fetched_files import fetch
 from streamlease.queries.files import download
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.tasks import Supervisor
+
+log = logging.getLogger(__name__)
 
 LOG_SECONDS = 5.0
 """How long the end of a worker waits for its log to be written."""
@@ -40,6 +43,8 @@ class WorkerSpec(NamedTuple):
     leased: bool
     """Another executor runs it when the lease of this one is over."""
     grace: float
+    who: str
+    """Who submitted it."""
 
 
 class End(NamedTuple):
@@ -74,7 +79,16 @@ class WorkerRun:
         try:
             try:
                 await self._prepare()
-            except (QueryRefused, OSError) as error:
+            except QueryRefused as error:
+                log.error(
+                    "worker %d of query %s is not started: %s; %s submitted it",
+                    self.spec.worker,
+                    self.spec.query,
+                    error,
+                    printable(self.spec.who),
+                )
+                return self._never(error)
+            except OSError as error:
                 return self._never(error)
             if self._ending is not None:
                 return End(None)
@@ -118,7 +132,7 @@ class WorkerRun:
     async def _run(self, started: Callable[[int], Awaitable[None]], lock: int) -> End:
         spec = self.spec
         hears, tells = os.pipe()
-        log = WorkerLog(self._redis, spec.query, spec.worker)
+        written = WorkerLog(self._redis, spec.query, spec.worker)
         try:
             guard = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "streamlease.executor.guard", str(tells), str(lock),
@@ -133,10 +147,10 @@ class WorkerRun:
             os.close(tells)
         self._guard = guard
         assert guard.stdout is not None and guard.stderr is not None
-        writing = self._tasks.start("log", log.run(), endless=True)
+        writing = self._tasks.start("log", written.run(), endless=True)
         reading = [
-            self._tasks.start("output", log.read(guard.stdout, "out")),
-            self._tasks.start("errors", log.read(guard.stderr, "err")),
+            self._tasks.start("output", written.read(guard.stdout, "out")),
+            self._tasks.start("errors", written.read(guard.stderr, "err")),
         ]
         try:
             if spec.leased and self._lease_until is not None:
@@ -146,7 +160,7 @@ class WorkerRun:
             end = await self._follow(hears, started)
             await guard.wait()
             await asyncio.wait(reading, timeout=PIPE_SECONDS)
-            await log.close(LOG_SECONDS)
+            await written.close(LOG_SECONDS)
             return end
         finally:
             for task in (writing, *reading):

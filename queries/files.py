@@ -8,9 +8,12 @@ from streamlease.protocol.errors import QueryRefused
 from streamlease.queries.core.signed_orders import JobFile
 from streamlease.queries.keys import file_chunks
 from streamlease.streams.redis.connection import Redis, ask
+from streamlease.streams.redis.scripts import load_script
 
 CHUNK_BYTES = 1024 * 1024
 LASTS_SECONDS = 86_400
+
+_DIGESTS = load_script("streamlease.queries", "chunk_digests")
 
 
 def file_of(name: str, content: bytes) -> JobFile:
@@ -19,18 +22,20 @@ def file_of(name: str, content: bytes) -> JobFile:
 
 
 async def upload(redis: Redis, content: bytes) -> None:
-    """Put a file there, unless it is there.
+    """Put a file there; the pieces that are there, and are right, are not sent again.
+
+    The digests are for that alone: whoever runs the file compares its SHA-256 with what was signed.
 
     Raises:
         StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
     """
     key = file_chunks(hashlib.sha256(content).hexdigest())
     chunks = [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)] or [b""]
-    has, _ = await ask(redis, [("HLEN", key), ("EXPIRE", key, LASTS_SECONDS)])
-    if has == len(chunks):
-        return
+    await ask(redis, [("EXPIRE", key, LASTS_SECONDS)])
     for number, chunk in enumerate(chunks):
-        await ask(redis, [("HSET", key, number, chunk), ("EXPIRE", key, LASTS_SECONDS)])
+        (found,) = await _DIGESTS.run(redis, [key], [number])
+        if found.decode() != hashlib.sha1(chunk, usedforsecurity=False).hexdigest():
+            await ask(redis, [("HSET", key, number, chunk), ("EXPIRE", key, LASTS_SECONDS)])
 
 
 async def keep(redis: Redis, files: list[JobFile]) -> None:

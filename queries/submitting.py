@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 import redis as redis_py
 from redis.exceptions import RedisError
@@ -16,9 +15,9 @@ from streamlease.protocol.errors import (
     Indefinite,
     NoExecutor,
     QueryRefused,
-    StoreRefused,
     StoreUnavailable,
     UnknownQuery,
+    Unsupported,
 )
 from streamlease.queries.core.machine import EndWanted, Event, WorkersLost, WorkersPlaced, step
 from streamlease.queries.core.record import QueryOutcome, QueryRecord, QueryStage
@@ -27,6 +26,7 @@ from streamlease.queries.core.signed_orders import (
     Order,
     OrderedWorker,
     check_job,
+    former_query,
     next_query,
     permit_for,
     sign,
@@ -52,9 +52,6 @@ from streamlease.streams.redis.connection import Redis, ask
 
 PERMIT_MS = 15 * 60_000
 """How long after the last renewal of its permit a query may be placed anew."""
-
-SILENT_MS = 30_000
-"""How long after the end of its lease an executor counts as dead for whoever only looks."""
 
 _shuffled = random.SystemRandom()
 
@@ -211,57 +208,51 @@ async def see_to_lost(redis: Redis, seen: SeenQueries, silent: Callable[[str], b
     return changed
 
 
-async def see_to_dead(redis: Redis) -> None:
-    """The same for whoever only looks, and cannot know how long Redis itself was away; who may not, does not.
-
-    Raises:
-        StoreUnavailable, Indefinite.
-    """
-    with contextlib.suppress(StoreRefused):
-        seen = await look(redis)
-        await see_to_lost(redis, seen, lambda life: seen.until[life] < seen.at - SILENT_MS)
-
-
 async def permitted_job(redis: Redis, key: bytes, record: QueryRecord, now: int) -> Job:
     """The job of a query that may be placed now, by its own permit or that of the query that was lost.
+
+    What stands in the record is not signed. So a query that follows another one needs a job that was
+    submitted with ``--restart``; and the permit of the former one, which holds while that lives, is for it
+    only once that has ended as lost.
 
     Raises:
         QueryRefused: it may not.
         StoreUnavailable, StoreRefused, Indefinite.
     """
     refused = QueryRefused(f"query {record.query} has no permit")
-    for query in (record.query, record.former):
-        if query is None or (query != record.query and next_query(query) != record.query):
+    former = former_query(record.query)
+    for query in (record.query, former if former == record.former else None):
+        if query is None:
             continue
         (permit,) = await ask(redis, [("HGET", PERMITS, query)])
         if permit is None:
             continue
         try:
             text = permit.decode("utf-8", "replace")
-            return check_job(key, query, record.job, record.signature, text, now)
+            job = check_job(key, query, record.job, record.signature, text, now)
+            if record.query != job.query and not job.restart:
+                raise QueryRefused(f"query {job.query} was submitted without --restart: nothing follows it")
+            if query != record.query:
+                await _check_lost(redis, query, record.query)
+            return job
         except QueryRefused as error:
             refused = error
     raise refused
 
 
+async def _check_lost(redis: Redis, former: str, following: str) -> None:
+    try:
+        lost = (await read(redis, former)).record
+    except UnknownQuery:
+        raise QueryRefused(f"query {former} is not known any more: submit the job again") from None
+    except Unsupported as error:
+        raise QueryRefused(str(error)) from None
+    if (lost.state, lost.outcome, lost.next) != (QueryStage.ENDED, QueryOutcome.LOST, following):
+        raise QueryRefused(
+            f"query {former} has not ended as lost, so that {following} followed it: it is {lost.state.value}"
+        )
+
+
 async def renew_permit(redis: Redis, key: bytes, query: str, now: int) -> None:
     """Have a query that runs, or may be placed, be permitted for some minutes more."""
     await ask(redis, [("HSET", PERMITS, query, permit_for(key, query, now + PERMIT_MS))])
-
-
-async def until_ended(
-    redis: Redis, query: str, *, on_change: Callable[[QueryRecord], None], wait: Callable[[], Awaitable[None]]
-) -> QueryRecord:
-    """Wait until a query has ended, and with `--restart` those that follow it."""
-    shown = None
-    while True:
-        record = (await read(redis, query)).record
-        if record != shown:
-            on_change(record)
-            shown = record
-        if record.state is QueryStage.ENDED:
-            if record.next is None:
-                return record
-            query = record.next
-            continue
-        await wait()

@@ -26,16 +26,17 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, as 'streamlease q
 def list_(redis: RedisUrl = None, as_json: AsJson = False) -> None:
     """All queries that are known: those that run, and those that ended in the last days."""
     from streamlease.admin.facts.queries import QueryList, QueryRow
-    from streamlease.queries import store, submitting
+    from streamlease.queries import query_waits, store
 
-    async def work(client: Client) -> list[QueryRecord]:
-        await submitting.see_to_dead(client.redis)
-        return await store.list_all(client.redis)
+    async def work(client: Client) -> tuple[list[QueryRecord], dict[str, list[str]]]:
+        return await store.list_all(client.redis), await query_waits.silent_executors(client.redis)
 
-    rows = [QueryRow.of(one) for one in with_client(redis, work)]
+    found, silent = with_client(redis, work)
+    rows = [QueryRow.of(one) for one in found]
     if as_json:
         document(QueryList(queries=rows))
         return
+    _tell_silent(silent)
     table(
         ["query", "name", "state", "outcome", "workers", "executors", "submitted", "who"],
         [
@@ -59,16 +60,18 @@ def list_(redis: RedisUrl = None, as_json: AsJson = False) -> None:
 def show(query: Id, redis: RedisUrl = None, as_json: AsJson = False) -> None:
     """One query with its workers."""
     from streamlease.admin.facts.queries import QueryRow
-    from streamlease.queries import store, submitting
+    from streamlease.queries import query_waits, store
 
-    async def work(client: Client) -> QueryRecord:
-        await submitting.see_to_dead(client.redis)
-        return (await store.read(client.redis, query)).record
+    async def work(client: Client) -> tuple[QueryRecord, dict[str, list[str]]]:
+        record = (await store.read(client.redis, query)).record
+        return record, await query_waits.silent_executors(client.redis)
 
-    row = QueryRow.of(with_client(redis, work))
+    found, silent = with_client(redis, work)
+    row = QueryRow.of(found)
     if as_json:
         document(row)
         return
+    _tell_silent({executor: queries for executor, queries in silent.items() if query in queries})
     outcome = "" if row.outcome is None else f": {row.outcome}"
     line(f"query {row.query} ({row.name}) is {row.state}{outcome}{', ' if row.reason else ''}{row.reason}")
     line(f"submitted by {row.who} at {row.submitted}" + (f", ended at {row.ended}" if row.ended else ""))
@@ -132,6 +135,14 @@ def terminate(query: Id, redis: RedisUrl = None, as_json: AsJson = False) -> Non
         document(QueryRow.of(record))
     else:
         line(shown(record))
+
+
+def _tell_silent(silent: dict[str, list[str]]) -> None:
+    for executor, queries in silent.items():
+        note(
+            f"executor {executor} is silent: if it has died, its queries ({', '.join(queries)}) end as "
+            f"lost when another executor sees that, or who waits for one with submit --wait"
+        )
 
 
 def _where(row: QueryRow) -> str:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from streamlease.streams.redis.connection import AsyncRedis
 
 FAILED = 1
-POLL_SECONDS = 0.25
 
 
 def submit(
@@ -178,22 +177,13 @@ async def _submit(
 
 async def wait_for_end(redis: AsyncRedis, query: str, *, quiet: bool) -> QueryRecord:
     """Wait until a query has ended; says what becomes of it."""
-    from streamlease.queries import submitting
-
-    waited = 0
-
-    async def wait() -> None:
-        nonlocal waited
-        waited += 1
-        if waited % 20 == 0:
-            await submitting.see_to_dead(redis)
-        await asyncio.sleep(POLL_SECONDS)
+    from streamlease.queries.query_waits import until_ended
 
     def told(record: QueryRecord) -> None:
         if not quiet:
             note(shown(record))
 
-    return await submitting.until_ended(redis, query, on_change=told, wait=wait)
+    return await until_ended(redis, query, on_change=told)
 
 
 def shown(record: QueryRecord) -> str:

@@ -190,6 +190,14 @@ def next_query(query: str) -> str:
     return f"{first}.{int(number or 1) + 1}"
 
 
+def former_query(query: str) -> str | None:
+    """The id of the query that this one follows, if it is one that follows another."""
+    first, _, number = query.partition(".")
+    if int(number or 1) < 2:
+        return None
+    return first if number == "2" else f"{first}.{int(number) - 1}"
+
+
 def first_query(query: str) -> str:
     """The id that stands in the job of a query."""
     return query.partition(".")[0]
@@ -256,6 +264,9 @@ def said_by(text: str) -> str:
         who = Job.model_validate_json(order.job, strict=False).who
     except ValueError:
         return "it cannot be read"
-    return (
-        f"it says that it is of query {ascii(order.query)[1:-1][:40]}, submitted by {ascii(who)[1:-1][:80]}"
-    )
+    return f"it says that it is of query {printable(order.query)}, submitted by {printable(who)}"
+
+
+def printable(text: str) -> str:
+    """`text` for a line of a log, whoever has written it."""
+    return ascii(text)[1:-1][:80]

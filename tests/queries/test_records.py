@@ -11,11 +11,11 @@ import pytest
 
 from streamlease.executor import worker_log
 from streamlease.executor.worker_log import WorkerLog
-from streamlease.protocol.errors import Indefinite
+from streamlease.protocol.errors import Indefinite, QueryRefused
 from streamlease.queries import keys, store, submitting
 from streamlease.queries.core.machine import EndWanted
 from streamlease.queries.core.record import QueryOutcome, QueryRecord, QueryStage
-from streamlease.queries.core.signed_orders import Job, JobFile
+from streamlease.queries.core.signed_orders import Job, JobFile, permit_for, sign
 from streamlease.queries.keys import PERMITS
 from streamlease.queries.logs import log_pieces
 from streamlease.queries.store import ExecutorRow, Write
@@ -69,6 +69,55 @@ async def test_a_permit_stands_in_the_act_that_writes_the_query_and_goes_with_it
     )
     assert await ask(redis, [("HLEN", PERMITS)]) == [0]
     await redis.aclose()
+
+
+def signed(query: str, *, restart: bool = True, **changes: object) -> QueryRecord:
+    """A record with the job of a query, as it was submitted, and what somebody has made of the record."""
+    job = Job(
+        query=QUERY, name="q", workers=1, placement="random", program=JobFile(name="a.py"), restart=restart,
+        spawn_ms=1000, grace_ms=1000, who="test",
+    )  # fmt: skip
+    own = record(query).model_copy(update={"job": job.text, "signature": sign(KEY, "job", job.text)})
+    return own.model_copy(update={"restart": True, **changes})
+
+
+LOST = {"state": QueryStage.ENDED, "outcome": QueryOutcome.LOST, "next": f"{QUERY}.2"}
+
+
+@pytest.mark.parametrize(
+    ("former", "restart", "said"),
+    [
+        ({"state": QueryStage.RUNNING}, True, f"query {QUERY} has not ended as lost"),
+        ({**LOST, "outcome": QueryOutcome.TERMINATED}, True, f"query {QUERY} has not ended as lost"),
+        ({**LOST, "next": None}, True, f"query {QUERY} has not ended as lost"),
+        (None, True, f"query {QUERY} is not known any more"),
+        (LOST, False, "was submitted without --restart"),
+        (LOST, True, None),
+    ],
+    ids=["living", "terminated", "not followed", "unknown", "without restart", "lost"],
+)
+async def test_the_permit_of_a_query_is_for_its_follower_only_once_it_was_lost(
+    redis: AsyncRedis, former: dict[str, Any] | None, restart: bool, said: str | None
+) -> None:
+    """Who may write records, but has no key, has nothing run beside a query that lives."""
+    permit = permit_for(KEY, QUERY, 1000)
+    if former is not None:
+        first = signed(QUERY, restart=restart, **former)
+        await store.write(redis, [Write(0, first)])
+    await ask(redis, [("HSET", PERMITS, QUERY, permit)])
+    following = signed(f"{QUERY}.2", restart=restart, former=QUERY)
+    strange = following.model_copy(update={"former": f"{QUERY}.x"})
+    with pytest.raises(QueryRefused, match=f"query {QUERY}.2 has no permit"):
+        await submitting.permitted_job(redis, KEY, strange, 999)
+    if said is None:
+        assert (await submitting.permitted_job(redis, KEY, following, 999)).restart
+        return
+    with pytest.raises(QueryRefused, match=said):
+        await submitting.permitted_job(redis, KEY, following, 999)
+    if not restart:
+        await ask(redis, [("HSET", PERMITS, f"{QUERY}.2", permit_for(KEY, f"{QUERY}.2", 1000))])
+        with pytest.raises(QueryRefused, match=said):
+            await submitting.permitted_job(redis, KEY, following, 999)
 
 
 async def test_a_query_that_ends_while_it_is_listed_is_listed_once(

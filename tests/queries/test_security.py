@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,14 +140,55 @@ def test_a_forged_record_is_not_placed(attacker: Attacker, executors: Executors)
     assert "submitted it" in attacker.log()
 
 
-def test_a_file_that_was_altered_is_not_run(attacker: Attacker, executors: Executors) -> None:
+def test_a_living_query_is_run_by_no_record_that_somebody_has_made(
+    attacker: Attacker, executors: Executors
+) -> None:
+    """With the permit and the signed job of a query that lives, and records as it likes."""
+    program = executors.program(NOTES + "import time\ntime.sleep(600)\n")
+    query = executors.submit("--restart", program)
+    pid = executors.until(query, "running")["workers"][0]["pid"]
+    until(lambda: ran(executors) == [query])
+    value = attacker.redis.hget("sl:{catalog}:queries:live", query)
+    assert value is not None
+    record = json.loads(value.partition(b" ")[2])
+    fresh = {"state": "placing", "workers": [], "spawn_until": 0, "submitted_at": 0}
+
+    def refused(id: str, **changes: object) -> str:
+        """Write a record that wants to be placed; what the executor says."""
+        forged = record | fresh | {"query": id, **changes}
+        attacker.redis.hset("sl:{catalog}:queries:live", id, b"7 " + json.dumps(forged).encode())
+        attacker.redis.publish("sl:{catalog}:queries:told", "x")
+        assert executors.until(id, "ended")["outcome"] == "aborted"
+        until(lambda: f"query {id} is not placed: " in attacker.log())
+        (line,) = [one for one in attacker.log().splitlines() if f"query {id} is not placed: " in one]
+        assert line.endswith(f"{record['who']} submitted it")
+        return line
+
+    assert f"query {query} has not ended as lost" in refused(f"{query}.2", former=query)
+    assert alive(pid) and executors.state(query) == "running"
+    assert "it was placed already, and its record was put back" in refused(query)
+    until(lambda: not alive(pid))
+    assert ran(executors) == [query], "and it never ran twice"
+
+
+def test_a_file_that_was_altered_is_not_run_and_is_right_again_with_the_next_submit(
+    attacker: Attacker, executors: Executors
+) -> None:
     program = executors.program(NOTES)
-    executors.command("submit", "--wait", program)
+    executor = executors.processes["one"]
+    executor.send_signal(signal.SIGSTOP)
+    query = executors.submit(program)
     (key,) = attacker.redis.scan_iter("sl:{f:*")
     attacker.redis.hset(key, "0", b"import os; os.system('touch $HOME/evil')")
-    done = executors.command("submit", "--wait", "--json", program)
-    assert (done.code, done.document["outcome"]) == (1, "aborted")
-    assert "the file job.py in Redis is not the one that was signed" in done.document["reason"]
+    executor.send_signal(signal.SIGCONT)
+    ended = executors.until(query, "ended")
+    assert ended["outcome"] == "aborted"
+    said = "the file job.py in Redis is not the one that was signed"
+    assert said in ended["reason"]
+    (line,) = [one for one in attacker.log().splitlines() if said in one and "is not started" in one]
+    assert f"worker 0 of query {query} is not started" in line
+    assert line.endswith(f"{ended['who']} submitted it")
+    assert executors.command("submit", "--wait", program).code == 0
     assert not (executors.folder / "evil").exists()
     assert len(ran(executors)) == 1
 

@@ -151,7 +151,10 @@ def test_a_program_that_hangs_in_spawning_is_ended(executors: Executors) -> None
         "submit", program, "--workers", "2", "--spawn-timeout", "1s", "--wait", "--json"
     )
     assert (outcome.code, outcome.document["outcome"]) == (1, "aborted")
-    assert outcome.document["reason"] == ("not all workers have joined in time: missing 0 on one, 1 on one")
+    assert outcome.document["reason"] == (
+        "not all workers have joined in time: missing 0 on one, 1 on one: "
+        "each worker of several calls streamlease.queries.join()"
+    )
     assert [one["exit"] for one in outcome.document["workers"]] == [143, 143]
 
 
