@@ -72,7 +72,7 @@ class Client:
         self.groups = Groups(self.redis)
         self._embedded = embedded
         self._agent: Agent | None = None
-        self._shown = shown_by(self.redis)
+        self.shown = shown_by(self.redis)
         self._agent_lock = asyncio.Lock()
         self._readers: list[SharedReader | EpochGroupReader] = []
 
@@ -117,7 +117,7 @@ class Client:
         if self._agent is not None:
             await self._agent.close()
             self._agent = None
-        await self._shown.close()
+        await self.shown.close()
         if "tails" in self.__dict__:
             await self.tails.close()
         await self.redis.aclose()
@@ -131,7 +131,7 @@ class Client:
                 ended, self._agent = self._agent, None
                 await ended.close()
             if self._agent is None:
-                agent = Agent(self.redis, embedded=self._embedded, shown=self._shown)
+                agent = Agent(self.redis, embedded=self._embedded, shown=self.shown)
                 await agent.start()
                 self._agent = agent
             return self._agent
@@ -162,13 +162,13 @@ class Client:
         """A publisher, to be used as a context manager; options as of `Publisher`."""
         from streamlease.streams.publish.publisher import Publisher
 
-        return Publisher(self.redis, spaces=self.spaces, shown=self._shown.publication, **options)
+        return Publisher(self.redis, spaces=self.spaces, shown=self.shown.publication, **options)
 
     def epoch_publisher(self, space: str, name: str, /, **options: Any) -> EpochPublisher:
         """A publisher of messages of epochs, to be used as a context manager; as of `EpochPublisher`."""
         from streamlease.streams.epochs.epoch_publisher import EpochPublisher
 
-        own: dict[str, Any] = {"keep": self._have_keepers, "shown": self._shown.publication}
+        own: dict[str, Any] = {"keep": self._have_keepers, "shown": self.shown.publication}
         return EpochPublisher(self.redis, space, name, spaces=self.spaces, **own, **options)
 
     async def _have_keepers(self) -> None:
@@ -261,7 +261,7 @@ class Client:
         """
         from streamlease.agent.plain_ways import read_plain
 
-        own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self._shown)
+        own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self.shown)
         return read_plain(*own, filter, start, epochs, max_batch, schema, follow=True)
 
     @overload
@@ -290,7 +290,7 @@ class Client:
         """
         from streamlease.agent.plain_ways import after, read_plain
 
-        own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self._shown)
+        own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self.shown)
         return read_plain(*own, filter, after(since), epochs, max_batch, schema, follow=False)
 
     def collection(self, filter: str, *, start: Mapping[str, int] | None = None) -> Collection:
@@ -303,13 +303,13 @@ class Client:
         """
         from streamlease.agent.collections.collection import Collection
 
-        return Collection(self.redis, self.tails, self.spaces, self.agent, filter, start, self._shown)
+        return Collection(self.redis, self.tails, self.spaces, self.agent, filter, start, self.shown)
 
     @cached_property
     def _services(self) -> ClientServices:
         from streamlease.services.client_services import ClientServices
 
-        return ClientServices(self.redis, self._shown.process)
+        return ClientServices(self.redis, self.shown.process)
 
     def serve(self, service: str, handlers: Handlers, **options: Unpack[ServeOptions]) -> Serving:
         """Serve a name with typed handlers, ``{Request: handler}``, as a context manager; as of `Serving`."""

@@ -71,7 +71,9 @@ class PublishHandler:
 
     def __init__(self, client: Client, limits: GatewayLimits, clock: Callable[[], float] = time.time) -> None:
         self._client = client
-        self._answers = KeptAnswers(client.redis, client.spaces, limits.keyed_seconds)
+        self._answers = KeptAnswers(
+            client.redis, client.spaces, limits.keyed_seconds, client.shown.publication
+        )
         self._body_bytes = limits.body_bytes
         self._clock = clock
 

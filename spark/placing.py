@@ -21,6 +21,9 @@ ENTRY_BYTES = 1024 * 1024
 MOST_TOPICS = 100_000
 """How many topics are remembered."""
 
+MOST_TOLD = 1000
+"""How many topics of a task are told to the driver, for the catalog."""
+
 FIXED = ("topic", "key", "headers", "timestamp")
 READ_ONLY = frozenset(["stream", "offset", "append_timestamp", "epoch", "cut"])
 """Columns that the source gives, and that no message brings along: left out."""
@@ -56,6 +59,8 @@ class Placer:
         self._epochs = epochs
         self._suffix = suffix
         self._of_topic: dict[str, Space] = {}
+        self.topics: dict[str, str] = {}
+        """Topics that rows go to, with their spaces; bounded."""
         self._waiting: dict[StreamId, list[pa.RecordBatch]] = {}
         self._rows: dict[StreamId, int] = {}
         self._bytes: dict[StreamId, int] = {}
@@ -108,6 +113,8 @@ class Placer:
             if len(self._of_topic) >= MOST_TOPICS:
                 self._of_topic.clear()
             self._of_topic[topic] = space
+            if len(self.topics) < MOST_TOLD:
+                self.topics[topic] = space.name
         return space.stream_for(topic, key)
 
     def _space(self, topic: str) -> Space:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from streamlease.catalog.sink_rows import end_sink, show_batch
 from streamlease.protocol.errors import StreamleaseError, Unsupported
 from streamlease.protocol.ids import StreamId, random_token
 from streamlease.spark.connections import connection
@@ -72,10 +73,11 @@ class Sinks:
 class Written(WriterCommitMessage):
     """What one task staged."""
 
-    def __init__(self, sinks: Sinks, batch: int, staged: Sequence[Staged]) -> None:
+    def __init__(self, sinks: Sinks, batch: int, staged: Sequence[Staged], topics: Mapping[str, str]) -> None:
         self.sinks = sinks
         self.batch = batch
         self.staged = list(staged)
+        self.topics = dict(topics)
 
 
 class Gathered:
@@ -86,7 +88,10 @@ class Gathered:
         self.sinks = written[0].sinks if written else None
         self.batch = written[0].batch if written else 0
         self.staged: dict[str, list[Staged]] = {}
+        self.topics: dict[str, str] = {}
+        """With their spaces."""
         for message in written:
+            self.topics.update(message.topics)
             if message.sinks.kind != "transaction":
                 self.staged.setdefault(message.sinks.name, [])  # also a batch without rows counts
             for one in message.staged:
@@ -121,7 +126,7 @@ def stage(
         for some in rows:
             placer.add(some)
         placer.finish()
-        return Written(sinks, batch, stager.finish())
+        return Written(sinks, batch, stager.finish(), placer.topics)
     except BaseException:
         with contextlib.suppress(StreamleaseError):  # what stays there expires
             stager.discard()
@@ -142,13 +147,17 @@ def deliver(messages: Sequence[WriterCommitMessage | None], options: SinkOptions
 
     async def run(sinks: Sinks) -> None:
         seconds = options.redis_timeout_ms / 1000
+        shown = f"{sinks.kind} {sinks.name}"
         async with connect(options.redis) as redis:
+            await _patiently(lambda: show_batch(redis, shown, gathered.topics), seconds)
             for sink, staged in gathered.staged.items():
                 if options.epochs:
                     await _as_epoch(redis, options, sinks.publisher(sink), gathered.batch, staged)
                 else:
                     delivery = Delivery(redis, sink, sinks.publisher(sink))
-                    await _patiently(delivery, gathered.batch, staged, sinks, seconds)
+                    await _in_streams(delivery, gathered.batch, staged, sinks, seconds)
+            if sinks.kind == "job":
+                await _patiently(lambda: end_sink(redis, shown), seconds)
 
     asyncio.run(run(sinks))
     if options.epochs:
@@ -156,47 +165,51 @@ def deliver(messages: Sequence[WriterCommitMessage | None], options: SinkOptions
             _abandon(messages, options)
 
 
+async def _patiently(act: Callable[[], Awaitable[None]], seconds: float) -> None:
+    """Do what is safe to repeat, again and again while Redis does not answer."""
+    loop = asyncio.get_running_loop()
+    deadline, wait = loop.time() + seconds, FIRST_WAIT
+    while True:
+        try:
+            await act()
+            return
+        except StreamleaseError as error:
+            if not error.retriable or loop.time() > deadline:
+                raise
+        await asyncio.sleep(wait)
+        wait = min(LONGEST_WAIT, 2 * wait)
+
+
 async def _as_epoch(
     redis: AsyncRedis, options: SinkOptions, sink: str, batch: int, staged: Sequence[Staged]
 ) -> None:
-    """Deliver one batch as an epoch, again and again while Redis does not answer."""
+    """Deliver one batch as an epoch."""
     assert options.space is not None
-    seconds = options.redis_timeout_ms / 1000
-    loop = asyncio.get_running_loop()
-    deadline, wait = loop.time() + seconds, FIRST_WAIT
-    while True:
-        try:
-            space = await SpaceStore(redis).get(options.space)
-            await BatchEpochs(redis, space, sink, seconds).deliver(batch, staged)
-            return
-        except StreamleaseError as error:
-            if not error.retriable or loop.time() > deadline:
-                raise
-        await asyncio.sleep(wait)
-        wait = min(LONGEST_WAIT, 2 * wait)
+    name, seconds = options.space, options.redis_timeout_ms / 1000
+
+    async def attempt() -> None:
+        space = await SpaceStore(redis).get(name)
+        await BatchEpochs(redis, space, sink, seconds).deliver(batch, staged)
+
+    await _patiently(attempt, seconds)
 
 
-async def _patiently(
+async def _in_streams(
     delivery: Delivery, batch: int, staged: Sequence[Staged], sinks: Sinks, seconds: float
 ) -> None:
-    """Deliver one batch of one sink, again and again while Redis does not answer."""
-    loop = asyncio.get_running_loop()
-    deadline, wait = loop.time() + seconds, FIRST_WAIT
+    """Deliver one batch of one sink."""
     first = True
-    while True:
-        try:
-            done = await delivery.deliver(batch, staged, skip_past=sinks.kind == "transaction")
-            if sinks.kind == "job":
-                await delivery.forget()
-            if sinks.kind == "transaction" and first and done.repeated and not done.rows:
-                _tell_skipped(sinks, batch, staged[0].stream)
-            return
-        except StreamleaseError as error:
-            if not error.retriable or loop.time() > deadline:
-                raise
-        first = False
-        await asyncio.sleep(wait)
-        wait = min(LONGEST_WAIT, 2 * wait)
+
+    async def attempt() -> None:
+        nonlocal first
+        own, first = first, False
+        done = await delivery.deliver(batch, staged, skip_past=sinks.kind == "transaction")
+        if sinks.kind == "job":
+            await delivery.forget()
+        if sinks.kind == "transaction" and own and done.repeated and not done.rows:
+            _tell_skipped(sinks, batch, staged[0].stream)
+
+    await _patiently(attempt, seconds)
 
 
 def _tell_skipped(sinks: Sinks, version: int, stream: StreamId) -> None:

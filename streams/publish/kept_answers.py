@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from streamlease.protocol.errors import Indefinite, InvalidInput, StoreUnavailab
 from streamlease.protocol.ids import StreamId, random_token
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.publish.routes import Seen, unseen
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.spaces import Space, SpaceStore
@@ -40,6 +42,12 @@ MOST_BYTES = 4 * 1024 * 1024
 """Of what is published under one key: each stream gets one entry of it."""
 
 LONGEST_KEY = 255
+
+TOLD_SECONDS = 60.0
+"""How often it is told, at most, that a topic is published to: its space may have been made anew."""
+
+MOST_TOLD = 10_000
+"""Topics of which it is remembered."""
 
 _SCRIPT = load_script("streamlease.streams.publish", "answer_once")
 
@@ -59,16 +67,41 @@ class _Claim(NamedTuple):
     began: int
 
 
+class _Telling:
+    """Tells of a topic now and then: to the publisher of a request all topics are new."""
+
+    def __init__(self, shown: Seen) -> None:
+        self._shown = shown
+        self._at: dict[tuple[str, str], float] = {}
+
+    def __call__(self, topic: str, space: str) -> None:
+        now = time.monotonic()
+        if now - self._at.get((topic, space), -TOLD_SECONDS) < TOLD_SECONDS:
+            return
+        if len(self._at) >= MOST_TOLD:
+            self._at.clear()
+        self._at[topic, space] = now
+        self._shown(topic, space)
+
+
 class KeptAnswers:
     """The answers of one Redis.
 
     Args:
         seconds: for which publishing is tried. If the owner died, another one takes over after `OWNED` times
             as long.
+        shown: told of each topic, and its space.
     """
 
-    def __init__(self, redis: AsyncRedis, spaces: SpaceStore, seconds: float = DELIVERY_SECONDS) -> None:
+    def __init__(
+        self,
+        redis: AsyncRedis,
+        spaces: SpaceStore,
+        seconds: float = DELIVERY_SECONDS,
+        shown: Seen = unseen,
+    ) -> None:
         self._seconds = seconds
+        self._told = _Telling(shown)
         self._redis = redis
         self._spaces = spaces
 
@@ -104,7 +137,7 @@ class KeptAnswers:
             answer = await self._former(f"~{name}", topic, found, claim.began) if claim.taken_over else None
             publisher = Publisher(
                 self._redis, spaces=self._spaces, token=lambda: name, max_batch_messages=1 << 20,
-                max_batch_bytes=2 * MOST_BYTES, delivery_timeout=self._seconds,
+                max_batch_bytes=2 * MOST_BYTES, delivery_timeout=self._seconds, shown=self._told,
             )  # fmt: skip
             publisher.forgotten = False
             try:

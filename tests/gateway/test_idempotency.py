@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from streamlease.catalog import own_rows
 from streamlease.protocol.errors import StoreUnavailable
 from streamlease.streams.publish import kept_answers
 from streamlease.streams.publish.kept_answers import KeptAnswers
+from streamlease.streams.spaces.published_topics import note_topics
+from tests.catalog.waiting import eventually
 from tests.gateway.conftest import Client, Start
 from tests.gateway.http_client import HttpClient
 from tests.gateway.test_publishing import NDJSON, everything
@@ -44,6 +47,32 @@ async def test_a_repetition_gets_the_same_answer_and_adds_nothing(
     assert again.status == 201 and again.body != answers[0].body
     publishers = await client.redis.keys("sl:{s.*:pubs")  # type: ignore[attr-defined]
     assert [f for key in publishers for f in await client.redis.hkeys(key) if len(f) == 41] == []  # type: ignore[attr-defined]
+
+
+async def test_what_is_published_under_keys_stands_in_the_catalog_and_is_told_once(
+    client: Client, gateway: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def topics(collection: str) -> list[Any]:
+        async with client.catalog(collection) as found:
+            return sorted((one.topic, one.space) for one in found.items)
+
+    noted: list[tuple[str, str]] = []
+
+    async def note(redis: Any, some: list[tuple[str, str]]) -> None:
+        noted.extend(some)
+        await note_topics(redis, some)
+
+    monkeypatch.setattr(own_rows, "note_topics", note)
+    for number in range(30):
+        key = {"idempotency-key": f"order-{number}"}
+        assert (await gateway.post(f"/v1/topics/a/{number % 2}", "x", key)).status == 201
+
+    async def shown() -> bool:
+        both = [("a/0", "s"), ("a/1", "s")]
+        return await topics("publications") == both and await topics("topics") == both
+
+    await eventually(shown)
+    assert sorted(noted) == [("s", "a/0"), ("s", "a/1")], "and not with each message"
 
 
 async def test_a_key_names_one_request(client: Client, gateway: HttpClient) -> None:

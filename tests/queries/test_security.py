@@ -204,7 +204,7 @@ def test_the_token_of_another_query_is_refused_and_logged(attacker: Attacker, ex
         "async def main():\n"
         "    async with streamlease.connect() as client, client.publisher() as publisher:\n"
         "        await publisher.send('flights/a', b'x')\n"
-        "        await client._shown._rows.settled()\n"
+        "        await client.shown._rows.settled()\n"
         "try: streamlease.queries.join()\n"
         "except streamlease.errors.QueryRefused as error: print(error, flush=True)\n"
         "try: asyncio.run(main())\n"

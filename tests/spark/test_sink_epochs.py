@@ -112,7 +112,7 @@ def test_each_batch_is_an_epoch(chain: Chain) -> None:
 
 def test_a_batch_without_rows_is_an_epoch_too(chain: Chain) -> None:
     chain.commit(0)
-    deliver([Written(QUERY, 1, [])], chain.options)
+    deliver([Written(QUERY, 1, [], {})], chain.options)
     chain.commit(2, tasks=3)
     assert chain.epochs() == whole(0, 2)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 from collections import Counter
 from collections.abc import Sequence
@@ -19,15 +20,17 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StringType, StructField, StructType
 
 from streamlease.agent import blocking
+from streamlease.catalog import sink_rows
 from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
 from streamlease.spark import sink
 from streamlease.spark.sink import BatchWriter, StreamWriter
 from streamlease.spark.sink_options import SinkOptions
+from streamlease.streams.catalog.keys import CATALOG, PROCESSES
 from streamlease.streams.entries.delivered import to_messages
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.staged import batch_plan as plans
 from streamlease.streams.publish.staged.delivery import Delivery
-from streamlease.streams.redis.connection import ask, connect, connect_blocking, run_blocking
+from streamlease.streams.redis.connection import BlockingRedis, ask, connect, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 
 ROWS = StructType([StructField("topic", StringType()), StructField("payload", StringType())])
@@ -319,3 +322,64 @@ def test_a_transaction_without_rows_is_written(world: Sink) -> None:
     writer.commit(world.staged(writer, [], 2))
     writer.commit([])
     assert world.content() == Counter()
+
+
+def test_what_a_sink_publishes_to_stands_in_the_catalog(
+    world: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever process decides a batch; and a batch without a new topic changes nothing there."""
+    monkeypatch.setattr(sink_rows, "MOST_SHOWN", 8)
+
+    def listed(collection: str) -> list[Any]:
+        with blocking.connect(world.url) as client, client.catalog(collection) as found:
+            return sorted((one.model_dump() for one in found.items), key=lambda one: str(one["topic"]))
+
+    def topics(collection: str) -> list[str]:
+        return [one["topic"] for one in listed(collection)]
+
+    def changes() -> int:
+        with connect_blocking(world.url) as redis:
+            (count,) = run_blocking(ask(redis, [("XLEN", CATALOG.changes)]))
+        return int(count)
+
+    world.run(range(5), 2)
+    first = [f"t/{number}" for number in range(5)]
+    assert (topics("publications"), topics("topics")) == (first, first)
+    assert {(one["space"], one["query"]) for one in listed("publications")} == {("t", None)}
+    told = changes()
+    world.batch = 1
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    world.run(range(3), 1)
+    assert changes() == told, "as long as its lease holds"
+    world.batch = 2
+    world.run(range(7), 3)
+    first = [f"t/{number}" for number in range(7)]
+    assert topics("publications") == first
+    # Its lease is over: all of it comes anew with the next batch.
+    with connect_blocking(world.url) as redis:
+        run_blocking(ask(redis, [("ZADD", PROCESSES, 1, one) for one in _processes(redis)]))
+    assert topics("publications") == []
+    world.batch = 3
+    world.run([1], 1)
+    assert topics("publications") == ["t/1"]
+    # A job has ended with its commit, a transaction may have a next version; no more than eight are shown.
+    writer = world.job()
+    writer.commit(world.staged(writer, [1], 1, "u/{}"))
+    assert (topics("publications"), topics("topics")) == (["t/1"], [*first, "u/1"])
+    writer = world.job(txnAppId="app", txnVersion="0")
+    writer.commit(world.staged(writer, range(20), 1, "u/{}") + world.staged(writer, range(20), 1, "u/more{}"))
+    assert len(topics("publications")) == 9
+    assert len(topics("topics")) == 7 + 14
+    # A program of a query that has ended, or another's, delivers its rows all the same.
+    monkeypatch.setenv("STREAMLEASE_QUERY_ID", "0123456789abcdef")
+    monkeypatch.setenv("STREAMLEASE_QUERY_TOKEN", "wrong")
+    world.batch = 4
+    with caplog.at_level(logging.WARNING):
+        world.run([53], 1)
+    assert "sink query q is not shown in the catalog: this process says that it is of query" in caplog.text
+    assert world.content()["t 53"] == 1
+
+
+def _processes(redis: BlockingRedis) -> list[bytes]:
+    (found,) = run_blocking(ask(redis, [("ZRANGEBYSCORE", PROCESSES, "-inf", "+inf")]))
+    return list(found)
