@@ -6,18 +6,28 @@ so a column that is renamed there is still found by engines that go by ids. Here
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from streamlease.protocol.errors import SchemaMismatch
+from streamlease.streams.entries.arrays import integer, texts
 from streamlease.streams.entries.columnar import TOPIC_INDEXED, fixed_columns
 from streamlease.streams.entries.layout import DIFF_COLUMN
 from streamlease.streams.entries.message_rows import ALL_COLUMNS, MESSAGE_SCHEMA
 from streamlease.streams.entries.schemas import Schema
 
 FIELD_ID = b"PARQUET:field_id"
+
+_FIRST = integer(0, pa.int32())
+
+_SAMPLE_ROWS = 1024
+_SAMPLE_BYTES = 16_384
+"""Of one payload."""
+_MOST_SAMPLE_BYTES = 262_144
+_SAVING = 0.9
 
 
 def stored_type(type: pa.DataType) -> pa.DataType:
@@ -39,8 +49,9 @@ def table_columns(schema: Schema | None, collection: bool) -> pa.Schema:
 
 
 def read_columns(collection: bool) -> frozenset[str]:
-    """What is read of messages that are to be archived."""
-    return ALL_COLUMNS | {DIFF_COLUMN.name} if collection else ALL_COLUMNS
+    """What is read of messages that are to be archived; their stream is known."""
+    columns = ALL_COLUMNS - {"stream"}
+    return columns | {DIFF_COLUMN.name} if collection else columns
 
 
 def with_ids(own: pa.Field, theirs: pa.Field) -> pa.Field:
@@ -55,19 +66,61 @@ def with_ids(own: pa.Field, theirs: pa.Field) -> pa.Field:
     return pa.field(own.name, type, own.nullable, metadata)
 
 
-def to_store(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with the columns of `schema`; one that it lacks is null."""
-    columns, fields = [], []
-    for field in schema:
+def handed_columns(schema: pa.Schema) -> pa.Schema:
+    """The columns of files as their writer is handed them: texts that repeat, as places in a list of them.
+
+    In the file they are texts, of which it has such a list of its own. The writer takes over the one that is
+    there, and does not look for each text in it.
+    """
+    return pa.schema(
+        [one.with_type(TOPIC_INDEXED) if one.name in ("topic", "stream") else one for one in schema]
+    )
+
+
+def to_store(batch: pa.RecordBatch, stream: str, handed: pa.Schema) -> pa.RecordBatch:
+    """`batch`, of `stream`, with the columns `handed`; one that it lacks is null."""
+    columns, rows = [], batch.num_rows
+    for field in handed:
         place = batch.schema.get_field_index(field.name)
-        column = pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
-        if field.name == "topic" and pa.types.is_dictionary(column.type):
-            field = field.with_type(column.type)  # noqa: PLW2901 - Parquet has it as a text all the same
-        elif column.type != field.type:
-            column = column.cast(field.type)
-        columns.append(column)
-        fields.append(field)
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        if field.name == "stream":
+            column = pa.DictionaryArray.from_arrays(pa.repeat(_FIRST, rows), texts([stream]))
+        elif place < 0:
+            column = pa.nulls(rows, field.type)
+        else:
+            column = batch.column(place)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=handed)
+
+
+def leaves(fields: Iterable[pa.Field], parents: str = "") -> Iterator[str]:
+    """The columns of a file by their paths, as Parquet names them."""
+    for field in fields:
+        path = parents + field.name
+        if pa.types.is_list(field.type):
+            yield from leaves([field.type.value_field.with_name("element")], f"{path}.list.")
+        elif pa.types.is_struct(field.type):
+            yield from leaves(field.type, f"{path}.")
+        else:
+            yield path
+
+
+def is_worth_zstd(payloads: pa.ChunkedArray, level: int) -> bool:
+    """Whether `payloads` get smaller by a tenth, with the lengths that a file has before each of them.
+
+    The first ones are looked at.
+    """
+    sample = bytearray()
+    for payload in payloads.slice(0, _SAMPLE_ROWS):
+        if payload.is_valid:
+            plain = payload.as_buffer()
+            sample += plain.size.to_bytes(4, "little")
+            sample += memoryview(plain)[:_SAMPLE_BYTES]
+            if len(sample) >= _MOST_SAMPLE_BYTES:
+                break
+    if not sample:
+        return True
+    small = pa.Codec("zstd", compression_level=level).compress(bytes(sample), asbytes=True)
+    return len(small) < _SAVING * len(sample)
 
 
 @lru_cache(maxsize=256)

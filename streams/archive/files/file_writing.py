@@ -1,8 +1,9 @@
 """Writing a file of an archive, and proving that the store has it.
 
 A file is Parquet with zstd, in row groups of at most 32,768 messages and about 4 MiB, sorted by offset, with
-statistics of each group and a checksum of each page. It goes to the store while it is written: a group, and
-what the store's client holds back, is all that stands in memory.
+statistics of each group and a checksum of each page. Payloads that zstd does not make smaller by a tenth, as
+the first of them show, stand there as they are. The encodings are those that all engines read. It goes to
+the store while it is written: a group, and what the store's client holds back, is all that stands in memory.
 
 What was written is read again as a whole before anybody relies on it, and must have the same bytes, and the
 offsets of its messages one behind the other.
@@ -16,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamlease.protocol.errors import ArchiveUnavailable
-from streamlease.streams.archive.files.file_columns import to_store
+from streamlease.streams.archive.files.file_columns import handed_columns, is_worth_zstd, leaves, to_store
 from streamlease.streams.archive.files.file_reading import OpenFile
 from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.files.places import FileSum, NewFile, summed, told
@@ -46,6 +47,7 @@ class FileWriter:
         self.first = self.next = first
         self._stream = stream
         self._schema = schema
+        self._handed = handed_columns(schema)
         self._since = self._until = 0
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._size = 0
@@ -70,7 +72,7 @@ class FileWriter:
                 self._rows + part.num_rows > GROUP_ROWS or self._size + part.nbytes > GROUP_BYTES
             ):
                 self._write_group()
-            self._waiting.append(to_store(part, self._schema))
+            self._waiting.append(to_store(part, self._stream, self._handed))
             self._rows += part.num_rows
             self._size += part.nbytes
 
@@ -100,37 +102,33 @@ class FileWriter:
     def _write_group(self) -> None:
         if not self._waiting:
             return
-        import pyarrow.parquet as pq
-
-        if self._parquet is None:
-            texts = [one.name for one in self._schema if pa.types.is_string(one.type)]
-            with told("written", self.address):
-                self._parquet = pq.ParquetWriter(
-                    self._file,
-                    self._schema,
-                    compression="zstd",
-                    compression_level=LEVEL,
-                    write_statistics=[
-                        one.name for one in self._schema if one.name not in _WITHOUT_STATISTICS
-                    ],
-                    use_dictionary=[*texts, "key", "headers.list.element.key"],
-                    store_schema=False,
-                    write_page_checksum=True,
-                    write_batch_size=1024,
-                )
         waiting, self._waiting = self._waiting, []
         self._rows = self._size = 0
-        table = pa.Table.from_batches([_plain(one, self._schema) for one in waiting])
+        table = pa.Table.from_batches(waiting).unify_dictionaries()
         with told("written", self.address):
+            if self._parquet is None:
+                self._parquet = self._begun(table.column("payload"))
             self._parquet.write_table(table, row_group_size=GROUP_ROWS)
 
+    def _begun(self, payloads: pa.ChunkedArray) -> Any:
+        import pyarrow.parquet as pq
 
-def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    if batch.schema.equals(schema):
-        return batch
-    column = batch.column(0)
-    topics = column.dictionary.take(column.indices)
-    return pa.RecordBatch.from_arrays([topics, *batch.columns[1:]], schema=schema)
+        names = self._schema.names
+        texts = [one.name for one in self._schema if pa.types.is_string(one.type)]
+        codecs = dict.fromkeys(leaves(self._schema), "zstd")
+        if not is_worth_zstd(payloads, LEVEL):
+            codecs["payload"] = "none"
+        return pq.ParquetWriter(
+            self._file,
+            self._handed,
+            compression=codecs,
+            compression_level={path: LEVEL for path, codec in codecs.items() if codec == "zstd"},
+            write_statistics=[name for name in names if name not in _WITHOUT_STATISTICS],
+            use_dictionary=[*texts, "key", "headers.list.element.key"],
+            store_schema=False,
+            write_page_checksum=True,
+            write_batch_size=1024,
+        )
 
 
 def _pieces(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
