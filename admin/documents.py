@@ -60,7 +60,7 @@ from streamlease.admin.facts.catalog_rows import (
 from streamlease.admin.facts.epochs import SpaceEpochs
 from streamlease.admin.facts.group import Group
 from streamlease.admin.facts.groups import GroupList
-from streamlease.admin.facts.queries import LogLine, QueryList, QueryRow
+from streamlease.admin.facts.queries import LogLine, QueryList, QueryRow, QueryShown
 from streamlease.admin.facts.rows import FactRow
 from streamlease.admin.facts.spaces import SpaceList, SpaceRow, SpaceShown
 from streamlease.admin.facts.status import StatusFacts
@@ -100,7 +100,7 @@ DOCUMENTS: dict[str, tuple[type[FactRow | Message], ...]] = {
     "publish": (Published,),
     "query list": (QueryList,),
     "query logs": (LogLine,),
-    "query show": (QueryRow,),
+    "query show": (QueryShown,),
     "query terminate": (QueryRow,),
     "redis start": (EmbeddedRedis,),
     "redis status": (EmbeddedRedis,),

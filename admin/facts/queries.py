@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from streamlease.admin.facts.rows import Count, FactRow, Moment, moment
 from streamlease.queries.core.record import QueryRecord
@@ -43,8 +43,8 @@ class QueryRow(FactRow):
     """The one that was placed in place of this one."""
 
     @classmethod
-    def of(cls, record: QueryRecord) -> QueryRow:
-        """The row of a record."""
+    def of(cls, record: QueryRecord, **more: list[str]) -> Self:
+        """The row of a record; `more`: the fields that this kind of row has besides."""
         submitted = moment(record.submitted_at)
         assert submitted is not None
         fields = {"worker", "executor", "host", "pid", "port", "exit"}
@@ -61,7 +61,17 @@ class QueryRow(FactRow):
             restart=record.restart,
             former=record.former,
             next=record.next,
+            **more,
         )
+
+
+class QueryShown(QueryRow):
+    """One query, with what its programs do now."""
+
+    publishes: list[str]
+    """Topics that they publish to."""
+    reads: list[str]
+    """Filters that they read, and subscriptions of groups."""
 
 
 class QueryList(FactRow):

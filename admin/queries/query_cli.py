@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Submitted queries: list, show, logs, terminate.", no_args_is_help=True)
 
+MOST_NAMED = 20
+"""Topics and filters that are shown to people; ``--json`` has all."""
+
 Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, as 'streamlease query list' shows it.")]
 
 
@@ -58,16 +61,17 @@ def list_(redis: RedisUrl = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def show(query: Id, redis: RedisUrl = None, as_json: AsJson = False) -> None:
-    """One query with its workers."""
-    from streamlease.admin.facts.queries import QueryRow
+    """One query with its workers, what it publishes and what it reads."""
+    from streamlease.admin.facts.queries import QueryShown
+    from streamlease.admin.queries.query_ways import QueryWays, ways_of
     from streamlease.queries import query_waits, store
 
-    async def work(client: Client) -> tuple[QueryRecord, dict[str, list[str]]]:
+    async def work(client: Client) -> tuple[QueryRecord, QueryWays, dict[str, list[str]]]:
         record = (await store.read(client.redis, query)).record
-        return record, await query_waits.silent_executors(client.redis)
+        return record, await ways_of(client, query), await query_waits.silent_executors(client.redis)
 
-    found, silent = with_client(redis, work)
-    row = QueryRow.of(found)
+    found, ways, silent = with_client(redis, work)
+    row = QueryShown.of(found, publishes=ways.publishes, reads=ways.reads)
     if as_json:
         document(row)
         return
@@ -82,6 +86,10 @@ def show(query: Id, redis: RedisUrl = None, as_json: AsJson = False) -> None:
         [[one.worker, one.executor, one.host, one.port, one.pid, one.exit] for one in row.workers],
         "no executor is chosen",
     )
+    for word, names in (("publishes to", row.publishes), ("reads", row.reads)):
+        if names:
+            more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+            line(f"it {word} {', '.join(names[:MOST_NAMED])}{more}")
 
 
 @app.command()

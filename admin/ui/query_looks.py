@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.facts.queries import QueryRow
+from streamlease.admin.queries.query_ways import ways_of
 from streamlease.admin.ui.shown_processes import items
-from streamlease.catalog.items import PublicationItem, SubscriptionItem
 from streamlease.queries import store
 from streamlease.queries.logs import log_pieces
 
@@ -37,20 +37,13 @@ async def query(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:
         kept.append((piece.stream, piece.text))
         while len(kept) > 1 and sum(len(text) for _, text in kept[1:]) >= LOG_BYTES:
             kept.pop(0)
-    publications = [one for one in await items(client, "publications") if isinstance(one, PublicationItem)]
-    reading = [one for one in await items(client, "subscriptions") if isinstance(one, SubscriptionItem)]
+    ways = await ways_of(client, name)
     return {
         **row,
         "logs": [
             {"worker": worker, "lines": [[stream, text.decode("utf-8", "replace")] for stream, text in kept]}
             for worker, kept in sorted(logs.items())
         ],
-        "publishes": sorted({one.topic for one in publications if one.query == name}),
-        "reads": sorted(
-            {
-                one.filter if one.group is None else f"$shared/{one.group}/{one.filter}"
-                for one in reading
-                if one.query == name
-            }
-        ),
+        "publishes": ways.publishes,
+        "reads": ways.reads,
     }

@@ -11,6 +11,8 @@ import pytest
 import redis
 from pyarrow import parquet
 
+from streamlease.streams.catalog.keys import TOPICS_ORDER
+from streamlease.streams.spaces.published_topics import MOST_TOPICS
 from tests.admin.command import Command
 
 
@@ -51,6 +53,23 @@ def test_the_same_definition_again_changes_nothing(flights: Command, store: redi
     before = store.dbsize()
     flights.ok("space", "create", "flights", "--topics", "flights/#", "--streams", "4")
     assert store.dbsize() == before
+
+
+def test_the_topics_of_a_space_are_listed(flights: Command, store: redis.Redis) -> None:
+    assert flights.ok("space", "topics", "flights").out == "nobody has published to space flights\n"
+    flights.ok("publish", "flights/JFK", text="one\n")
+    flights.ok("publish", "flights/ATL", text="one\ntwo\n")
+    listed = flights.ok("space", "topics", "flights", "--json").document
+    assert listed == {"space": "flights", "topics": ["flights/ATL", "flights/JFK"], "truncated": False}
+    assert flights.ok("space", "topics", "flights").out.split()[-2:] == ["flights/ATL", "flights/JFK"]
+    store.zadd(TOPICS_ORDER, {f"flights/flights/{number:05}": 0 for number in range(MOST_TOPICS - 2)})
+    full = flights("space", "topics", "flights")
+    assert (full.code, full.err) == (0, "there may be more: 10,000 topics of a space are kept\n")
+    assert flights.ok("space", "topics", "flights", "--json").document["truncated"] is True
+    unknown = flights("space", "topics", "flihgts")
+    assert unknown.code == 1
+    assert unknown.err.startswith("error: ") and unknown.err.count("\n") == 1, unknown.err
+    assert "flihgts" in unknown.err
 
 
 def test_tables_are_for_people(flights: Command) -> None:

@@ -100,6 +100,10 @@ def test_the_programs_of_a_query_are_its_own_in_the_catalog(executors: Executors
     until(lambda: executors.items("publications") and executors.items("subscriptions"))
     for collection in ("publications", "subscriptions"):
         assert [one["query"] for one in executors.items(collection)] == [query]
+    shown = executors.show(query)
+    assert (shown["publishes"], shown["reads"]) == (["flights/a"], ["flights/#"])
+    said = executors.command.ok("query", "show", query).out.splitlines()
+    assert said[-2:] == ["it publishes to flights/a", "it reads flights/#"]
     executors.command.ok("query", "terminate", query)
     executors.until(query, "ended")
     assert executors.show(query)["workers"][0]["exit"] == 143
@@ -124,7 +128,10 @@ def test_logs_are_followed_and_terminate_reaches_what_is_deaf_and_what_is_left_b
     assert "terminated it" in found["reason"]
     assert not alive(child)
     again = executors.command.ok("query", "terminate", query, "--json").document
-    assert again == found, "it has ended already"
+    assert again == {name: value for name, value in found.items() if name not in ("publishes", "reads")}, (
+        "it has ended already"
+    )
+    assert (found["publishes"], found["reads"]) == ([], []), "nothing is left of it"
 
 
 def test_a_worker_that_dies_while_others_wait_ends_all(executors: Executors) -> None:
