@@ -75,7 +75,8 @@ class Newest(NamedTuple):
     boundary: int
     """The newest one."""
     lineage: str
-    """That of the data in which a keeper wrote last (`registry/leadership.py`); empty if nobody tells."""
+    """That of the data in which a keeper wrote last, or a publisher entered, or the space was made
+    (`registry/leadership.py`); empty if nobody tells."""
 
 
 def newest_command(space: str) -> Command:

@@ -7,11 +7,19 @@ number of the first one. A publisher has one line in flight.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from streamlease.protocol.epochs.antichains import Antichain
-from streamlease.protocol.errors import Fenced, NotDurable, StoreRefused, StreamleaseError, StreamSealed
+from streamlease.protocol.errors import (
+    Fenced,
+    InvalidInput,
+    NotDurable,
+    StoreRefused,
+    StreamleaseError,
+    StreamSealed,
+)
 from streamlease.protocol.ids import Token, check_name, random_token
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.lines import (
@@ -31,6 +39,12 @@ _ROOM = "streamlease.streams.epochs"
 
 KEPT = 1000
 """So many of its lines a publisher can write again, should Redis lose them."""
+
+SHORTEST_LEAP = 1 << 16
+"""Incarnations rise by at least so much when Redis may have lost some: more than a lost tail ever has."""
+
+LONGEST_LEAP = 1 << 21
+"""At least 2^12 leaps of this length fit into the 2^33 incarnations that there are."""
 
 
 class LinesLost(StreamleaseError):
@@ -74,22 +88,34 @@ class LineWriter:
         self._sequence = 0
 
     async def enter(self, above: int = 0) -> int:
-        """Enter under the next incarnation; the number of the line.
+        """Enter under an incarnation that the name never had; the number of the line.
+
+        It is the next one, unless Redis goes on with other data than before, or somebody has seen a higher
+        one than stands there: then it is further away than those that may be lost.
 
         Args:
             above: an incarnation that somebody has seen, should Redis have lost it.
 
         Raises:
             StreamSealed: the space takes no more.
+            InvalidInput: there are no incarnations any more.
             StoreUnavailable, StoreRefused: it was not written.
             NotDurable, Indefinite: it may have been; repeat it.
         """
-        args: list[Argument] = [self.name, self._token, above, json.dumps(self._host), keys.news(self.space)]
+        leap = random.randrange(SHORTEST_LEAP, LONGEST_LEAP)
+        args: list[Argument] = [
+            self.name, self._token, above, json.dumps(self._host), keys.news(self.space), leap
+        ]  # fmt: skip
         verdict, *numbers = await self._run("enter", args)
         if verdict == b"sealed":
             raise StreamSealed(f"space {self.space} is sealed and takes no more messages: use another space")
         if verdict == b"resting":
             raise StoreRefused(f"space {self.space} gets other streams right now: enter afterwards")
+        if verdict == b"spent":
+            raise InvalidInput(
+                f"publisher {self.name} of space {self.space} cannot come back: {int(numbers[0])} is the "
+                f"highest incarnation that there is; make the space anew"
+            )
         inc, number = numbers
         self.inc, self.entered_at = int(inc), int(number)
         return self.entered_at
@@ -184,7 +210,10 @@ class LineWriter:
                 raise StoreRefused(f"the line script answered {reply!r}: client and script do not fit")
 
     async def _run(self, script: str, args: Sequence[Argument]) -> Any:
-        call = load_script(_ROOM, script).call([keys.writers(self.space), keys.lines(self.space)], args)
+        named = [keys.writers(self.space), keys.lines(self.space)]
+        if script == "enter":
+            named.append(keys.state(self.space))
+        call = load_script(_ROOM, script).call(named, args)
         reply, why = await run_durably(self._redis, call, [self._durability])
         if why:
             raise NotDurable(

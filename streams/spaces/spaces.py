@@ -24,6 +24,7 @@ from streamlease.streams.log.keys import OF_EPOCHS, archive_table, epochs_part, 
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import Redis, ask
 from streamlease.streams.redis.durability import WAIT_SECONDS, Durability, check_durability
+from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.altering import Generations
 from streamlease.streams.spaces.archive_place import take_place
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
@@ -46,6 +47,8 @@ from streamlease.streams.spaces.retention import Retention
 from streamlease.streams.spaces.table import ATTEMPTS, DefinitionTable, too_busy
 
 __all__ = ["MAX_STREAMS", "Generation", "Known", "ShardBy", "Space", "SpaceStore", "Spaces", "streams_of"]
+
+_NOTE_LINEAGE = load_script("streamlease.streams.spaces", "note_lineage")
 
 
 class SpaceStore:
@@ -175,6 +178,10 @@ class SpaceStore:
             if archive is not None:
                 await take_place(self._redis, archive.uri, name, space.born, seen.known)
             await self._log.open(space.streams(), "epochs" if space.epochs else "open")
+            if space.epochs:
+                await _NOTE_LINEAGE.run(
+                    self._redis, [epochs_part(name, part) for part in ("writers", "state")]
+                )
             if await self._table.write(seen, name, space.model_dump_json(), generation.number):
                 await self._table.make_durable(space)
                 await self.generations.tell_schemas(space)

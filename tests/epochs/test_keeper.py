@@ -475,7 +475,7 @@ async def test_a_keeper_does_not_go_on_behind_lines_that_stand_in_the_place_of_l
     with pytest.raises(StoreRefused, match=r"line 2 .* is not what its keeper knows"):
         await keeper.turn()
     following = await keeper_of(redis, 2)
-    part = await stage(redis, 1, (0,), ["y"], "b")
+    part = await stage(redis, 1, (0,), ["y"], "b", b.inc)
     await b.advance(((2,),), [part])
     while await following.turn():
         pass

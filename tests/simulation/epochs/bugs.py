@@ -388,7 +388,15 @@ def what_was_lost_while_staged_is_not_told() -> Iterator[None]:
         yield
 
 
+@planted
+def incarnations_do_not_leap() -> Iterator[None]:
+    """One that a failover took is issued again."""
+    with mock.patch.multiple(writing, SHORTEST_LEAP=0, LONGEST_LEAP=1):
+        yield
+
+
 AFTER_A_FAILOVER = {
+    "incarnations_do_not_leap",
     "a_lost_boundary_is_passed_over",
     "a_line_that_is_written_again_names_nothing",
     "what_was_lost_while_staged_is_not_told",

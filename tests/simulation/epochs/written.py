@@ -34,6 +34,7 @@ WRITES = {
     for room, name in (("streams.log", "append"), ("streams.log", "append_many"), ("streams.epochs", "move"))
 }
 RECORD = load_script("streamlease.streams.epochs", "record").digest
+ENTER = load_script("streamlease.streams.epochs", "enter").digest
 
 Ends = Mapping[str, int]
 
@@ -118,6 +119,8 @@ class Written:
         self._began = f"sl:{{{space}.".encode()
         self._newest: dict[tuple[str, Epoch | None, tuple[str, bytes | None]], int] = {}
         self._orders: dict[str, set[Epoch]] = {}
+        self._issued: dict[tuple[bytes, int], bytes] = {}
+        """To whose token each incarnation of a name was given, also before failovers."""
         server.observers.append(self._ran)
 
     def _asked(self, *command: str | bytes) -> Any:
@@ -128,6 +131,10 @@ class Written:
             for name in names:
                 if name.startswith(self._began) and name.endswith(b"}:log"):
                     self._wrote(StreamId.parse(name[4:-5].decode()))
+        elif digest == ENTER and reply[0] == b"entered" and names[0] == keys.writers(self._space).encode():
+            name, token = args[:2]
+            if self._issued.setdefault((name, reply[1]), token) != token:
+                raise Violation(f"[13] incarnation {reply[1]} of publisher {name.decode()} is issued twice")
         elif digest == RECORD and reply[0] == b"recorded" and names[0] == keys.state(self._space).encode():
             self._recorded(int(args[1]), Boundary.parse(int(args[1]), args[2]))
 
