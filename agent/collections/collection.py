@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlease.agent.collections.gathering import Gathering
@@ -40,7 +41,7 @@ from streamlease.streams.collections.core.tables import changes_of
 from streamlease.streams.collections.points import Point, check_boundary, lower_at, newest_point
 from streamlease.streams.collections.snapshots import SnapshotGone, newest_snapshots, snapshot_tables
 from streamlease.streams.entries.schemas import Schema, Versions
-from streamlease.streams.epochs.boundary_reading import EpochsLost
+from streamlease.streams.epochs.boundary_reading import EpochsLost, is_same
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.log.log import AsyncLog
@@ -239,7 +240,7 @@ class Collection:
                     await gathering.add(space.name, read.table)
             if point.bound is not None:
                 # Else others may have come meanwhile where changes up to it stood.
-                await check_boundary(self._redis, space, point.bound, await newest_point(self._redis, space))
+                await check_boundary(self._redis, space, point.bound)
             self._reached(space, point)
         self.items = await gathering.items()
 
@@ -284,8 +285,9 @@ class Collection:
             for space in [*self._found.values()]:
                 try:
                     point = await newest_point(self._redis, space)
-                    if space.name in self._bounds:
-                        await check_boundary(self._redis, space, self._bounds[space.name], point)
+                    reached = self._bounds.get(space.name)
+                    if reached is not None and (point.bound is None or not is_same(point.bound, reached)):
+                        await check_boundary(self._redis, space, reached)
                 except (StoreUnavailable, StoreRefused) as error:
                     log.warning("reading collection %s: %s", self._filter, error)
                     continue
@@ -301,7 +303,10 @@ class Collection:
                         await self._changed.wait()
 
     async def _round(self, space: Space, point: Point) -> AsyncGenerator[Change | MissingOffsets]:
-        async for read in self._reader.upto(point.ends):
+        bound = point.bound
+        # Behind each exchange: else others may have come meanwhile where changes up to it stood.
+        check = None if bound is None else partial(check_boundary, self._redis, space, bound)
+        async for read in self._reader.upto(point.ends, check):
             if isinstance(read, MissingOffsets):
                 yield read
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -57,12 +57,18 @@ class ChangeReader:
         self._filter = filter
         self._schemas = schemas
 
-    async def upto(self, ends: Mapping[StreamId, int]) -> AsyncGenerator[Read | MissingOffsets]:
+    async def upto(
+        self, ends: Mapping[StreamId, int], check: Callable[[], Awaitable[None]] | None = None
+    ) -> AsyncGenerator[Read | MissingOffsets]:
         """All changes up to `ends`, the earlier generations first.
 
         While Redis does not answer it tries again. What Redis lost is told in its place; the rest follows.
 
+        Args:
+            check: awaited behind each exchange, before anything of it is handed on.
+
         Raises:
+            Whatever `check` does, unless Redis does not answer it.
             HistoryTruncated: retention was faster.
             UnknownSpace: a stream is not there any more.
             SchemaMismatch: an entry is damaged, or a space has not the columns wanted.
@@ -74,7 +80,13 @@ class ChangeReader:
             while waiting:
                 now = waiting[:AT_ONCE]
                 again = False
-                for stream, outcome in zip(now, await self._read(now, upto), strict=True):
+                outcomes = await self._read(now, upto)
+                if check is not None:
+                    try:
+                        await check()
+                    except (StoreUnavailable, StoreRefused) as error:
+                        outcomes = [error] * len(now)
+                for stream, outcome in zip(now, outcomes, strict=True):
                     if isinstance(outcome, StoreUnavailable | StoreRefused):
                         _logger.warning("reading %s: %s", stream, outcome, extra={"stream": str(stream)})
                         again = True

@@ -12,7 +12,7 @@ from streamlease.protocol.epochs.antichains import Antichain
 from streamlease.protocol.epochs.order import bottom
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
-from streamlease.streams.epochs.boundary_reading import EpochsLost, is_same
+from streamlease.streams.epochs.boundary_reading import Vouched, check_there
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.stored import joined_commands, parse_bounds
 from streamlease.streams.log.log import AsyncLog
@@ -62,26 +62,14 @@ async def _newest_boundary(redis: Redis, space: Space) -> Point:
             return Point(dict.fromkeys(space.streams(), 0) | there, bound)
 
 
-async def check_boundary(redis: AsyncRedis, space: Space, reached: Boundary, newest: Point) -> None:
+async def check_boundary(redis: AsyncRedis, space: Space, reached: Boundary) -> None:
     """Whether a boundary that was read is still there as it was; one that was forgotten passes.
-
-    Args:
-        newest: what is the newest point now.
 
     Raises:
         EpochsLost: Redis lost it, as in a failover.
         StoreUnavailable, StoreRefused.
     """
-    now = newest.bound
-    if now is not None and now.number > reached.number:
-        id = f"{reached.number}-0"
-        (reply,) = await ask(redis, [("XRANGE", keys.bounds(space.name), id, id)])
-        now = next(iter(parse_bounds(reply)), reached)
-    if now is None or now.number < reached.number or not is_same(now, reached):
-        raise EpochsLost(
-            f"boundary {reached.number} of collection {space.name} is not there as it was read: Redis lost "
-            f"it, as in a failover, or the space was deleted; open the collection again"
-        )
+    await check_there(redis, Vouched.of(space.name, reached), "open the collection again")
 
 
 def lower_at(space: Space, point: Point) -> Antichain:

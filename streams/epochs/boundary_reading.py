@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import EpochsTruncated, StreamleaseError
 from streamlease.streams.entries.epoch_fields import epoch_text
+from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.beginning import Before, Began
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.core.whole import begins
 from streamlease.streams.epochs.stored import bounds_command, newest_command, parse_bounds, parse_newest
 from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.redis.connection import Command
+from streamlease.streams.redis.connection import Command, Redis, ask
 
 AT_ONCE = 100
 """Boundaries that one reply has."""
@@ -127,3 +130,42 @@ class FollowedSpace:
 def is_same(one: Boundary, other: Boundary) -> bool:
     """Whether two documents are of one boundary, whoever recorded them."""
     return (one.upto, one.lower, one.ends, one.moved) == (other.upto, other.lower, other.ends, other.moved)
+
+
+class Vouched(NamedTuple):
+    """A boundary by which somebody went, to see later whether Redis has lost it; with it all before it."""
+
+    space: str
+    number: int
+    mark: str
+    """Of all that `is_same` compares."""
+
+    @classmethod
+    def of(cls, space: str, bound: Boundary) -> Vouched:
+        """That of a boundary that was read."""
+        ends = sorted((str(stream), end) for stream, end in bound.ends.items())
+        moved = [[*one[:3], str(one.stream), *one[4:]] for one in bound.moved]
+        said = json.dumps([bound.upto, bound.lower, ends, moved]).encode()
+        return cls(space, bound.number, hashlib.blake2b(said, digest_size=8).hexdigest())
+
+
+async def check_there(redis: Redis, vouched: Vouched, remedy: str) -> None:
+    """Whether a boundary is still there as it was read; one that was forgotten passes.
+
+    Raises:
+        EpochsLost: Redis lost it, as in a failover; it ends in `remedy`.
+        StoreUnavailable, StoreRefused.
+    """
+    space, number, _ = vouched
+    asked: list[Command] = [
+        newest_command(space),
+        ("XRANGE", keys.bounds(space), f"{number}-0", f"{number}-0"),
+    ]
+    newest, found = await ask(redis, asked)
+    there = next((one for one in parse_bounds(found) if one.number == number), None)
+    is_forgotten = there is None and parse_newest(newest).boundary > number
+    if not is_forgotten and (there is None or Vouched.of(space, there) != vouched):
+        raise EpochsLost(
+            f"boundary {number} of space {space} is not there as it was read: Redis lost it, as in a "
+            f"failover, or the space was deleted; {remedy}"
+        )

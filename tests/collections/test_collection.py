@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,6 +16,7 @@ from streamlease.agent.client import Client
 from streamlease.agent.collections import collection
 from streamlease.agent.collections.collection import Collection
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, InvalidOption, UnknownSpace
+from streamlease.streams.collections.change_reading import ChangeReader
 from streamlease.streams.collections.core.multiset import Change, Item
 from streamlease.streams.collections.points import Point
 from streamlease.streams.epochs import keys
@@ -295,6 +296,40 @@ async def test_who_begins_while_redis_loses_the_boundary_begins_at_another_one(
     async with client.collection("space/#") as space:
         assert {payload for _, _, payload in space.items} == {b"kept", b"came", b"instead"}
         assert space.positions == {"space.0.0": 3}
+    await client.close()
+
+
+async def test_who_follows_while_redis_loses_the_boundary_is_told_before_others_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would be handed out half of the epoch that stands there now."""
+    ticks = count(1_000_000_000)
+    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    client = connect_in_memory(server, embedded=False)
+    await client.create_space("space", ["space/#"], epochs=1, streams=1, collection=True)
+    one, keeper = await hand(client.redis, "one"), await kept(client)
+    await settled(keeper)
+    await ask(client.redis, [("WAIT", 1, 100)])
+    read = ChangeReader._read
+
+    async def late(reader: ChangeReader, *of: Any) -> Any:
+        monkeypatch.setattr(ChangeReader, "_read", read)
+        assert server.fail_over(10_000) > 0
+        other = await hand(client.redis, "other")
+        await other.send(2, "came", "instead")
+        await other.advance(3)
+        await lose(client.redis, "space", "one", 1, "operator")
+        await settled(await kept(client, term=2))
+        return await read(reader, *of)
+
+    async with client.collection("space/#") as space:
+        assert space.items == {}
+        monkeypatch.setattr(ChangeReader, "_read", late)
+        await one.send(2, "lost")
+        await one.advance(3)
+        await settled(keeper)
+        with pytest.raises(EpochsLost, match="is not there as it was read"):
+            await soon(anext(space))
     await client.close()
 
 
