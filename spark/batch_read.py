@@ -39,6 +39,8 @@ from streamlease.spark.schema import (
     typed_fields,
 )
 from streamlease.streams.entries.message_rows import filter_batch
+from streamlease.streams.epochs.boundary_reading import Vouched, check_there
+from streamlease.streams.epochs.stored import read_newest
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.state import LogState
@@ -141,10 +143,15 @@ def _offsets(name: str, given: Mapping[str, str], usual: Edge, instead: str) -> 
 
 
 class RangesPartition(InputPartition):
-    """What one task reads."""
+    """What one task reads.
 
-    def __init__(self, ranges: Sequence[tuple[str, int, int]]) -> None:
+    Args:
+        vouched: boundaries by which the ranges were chosen: if they are there afterwards, it was theirs.
+    """
+
+    def __init__(self, ranges: Sequence[tuple[str, int, int]], vouched: Iterable[Vouched] = ()) -> None:
         self.ranges = tuple(ranges)
+        self.vouched = tuple(vouched)
 
 
 @dataclass(frozen=True)
@@ -164,8 +171,15 @@ class BatchReader(DataSourceReader):
             StoreUnavailable, StoreRefused.
         """
         options = self.options
+        # Before the ranges: else others might stand there already.
+        vouched = self._newest_boundaries() if options.epochs is not None else []
         divided = divide(_ranges(self), options.min_partitions, options.max_records_per_partition)
-        return [RangesPartition(part) for part in divided] or [RangesPartition(())]
+        return [RangesPartition(part, vouched) for part in divided] or [RangesPartition(())]
+
+    def _newest_boundaries(self) -> list[Vouched]:
+        redis = connection(self.options.redis)
+        found = {one.name: run_blocking(read_newest(redis, one.name)) for one in self.spaces if one.epochs}
+        return [Vouched.of(space, bound) for space, bound in found.items() if bound is not None]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, stream by stream; runs in an executor's Python worker."""
@@ -179,6 +193,8 @@ class BatchReader(DataSourceReader):
                     chosen = filter_batch(chosen, *self.options.topics)
                 if chosen.num_rows:
                     yield self.columns.shape(chosen)
+        for one in partition.vouched:
+            run_blocking(check_there(redis, one, "read again"))
 
     def _batches(
         self, redis: BlockingRedis, stream: StreamId, start: int, end: int

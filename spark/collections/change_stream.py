@@ -6,8 +6,9 @@
 
 An offset is a point: where each stream ends. Spark keeps it in its checkpoint, which says all that there is
 to know; so a micro-batch that is made again has the same rows, as a multiset. In a space with epochs each
-point is a boundary, so a micro-batch has all of an epoch or nothing of it. There is no group, and nothing
-else is kept of the query: retention does not wait for it.
+point is a boundary, so a micro-batch has all of an epoch or nothing of it. The offset names that boundary,
+and what was read up to it counts if it is still there then. There is no group, and nothing else is kept of
+the query: retention does not wait for it.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
 from streamlease.spark.batch_read import RangesPartition, divide
 from streamlease.spark.collections.collection_options import CHANGES, CollectionFrame
-from streamlease.spark.collections.content import RETRY_SECONDS, changes_between
+from streamlease.spark.collections.content import BEGIN_ANEW, RETRY_SECONDS, changes_between, then_there
 from streamlease.spark.collections.item_table import ItemsPartition, item_tasks
 from streamlease.spark.collections.limited_points import limited, limited_by_epochs
 from streamlease.spark.query.query import leave_at_the_end
 from streamlease.spark.setup import source_process
 from streamlease.streams.collections.points import newest_point
 from streamlease.streams.collections.snapshots import StoredSnapshot, newest_snapshots
+from streamlease.streams.epochs.boundary_reading import Vouched, check_there
+from streamlease.streams.epochs.core.boundaries import Boundary
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             InvalidOption: `start` is of another collection, or of one that was there before under this name.
+            EpochsLost: Redis lost the boundary at which the query was.
             StoreUnavailable, StoreRefused: Redis did not answer for ``redis.timeout``.
         """
         self._check(start)
@@ -90,6 +94,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if behind or newest["ends"] == start["ends"]:
             return start
+        self._beside().check(_vouched(start), _vouched(newest))
         # With a limit, only the trigger 'once' asks for all that there is.
         whole = not start["ends"] or isinstance(limit, ReadAllAvailable)
         return newest if whole else self._beside().limited(start, newest)
@@ -119,20 +124,22 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 StreamId.parse(stream): StoredSnapshot(*stored)
                 for stream, stored in end.get("snapshots", {}).items()
             }
-            return item_tasks(ends, noted)
+            return item_tasks(ends, noted, _vouched(end))
         ranges = {
             stream: OffsetRange(start["ends"].get(str(stream), 0), offset)
             for stream, offset in ends.items()
             if offset > start["ends"].get(str(stream), 0)
         }
-        return [RangesPartition(part) for part in divide(ranges)]
+        vouched = _vouched(end)
+        return [RangesPartition(part, [vouched] if vouched else ()) for part in divide(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; runs in an executor's Python worker."""
         if isinstance(partition, ItemsPartition):
             return partition.rows(self._frame, "diff")
         assert isinstance(partition, RangesPartition)
-        return changes_between(self._frame, partition.ranges)
+        rows = changes_between(self._frame, partition.ranges)
+        return then_there(self._frame, rows, next(iter(partition.vouched), None))
 
     def commit(self, end: _Offset) -> None:
         """Nobody but the checkpoint keeps how far the query is."""
@@ -169,10 +176,7 @@ class CollectionClient:
         # The snapshots first: what is read later ends behind them.
         stored = await newest_snapshots(client.redis, space.streams()) if fresh else {}
         point = await newest_point(client.redis, space)
-        there: _Offset = {
-            "space": space.name,
-            "ends": {str(one): end for one, end in point.ends.items() if end},
-        }
+        there = _offset(space.name, point.ends, point.bound)
         noted = {str(stream): [*one] for stream, one in stored.items() if one.number}
         return there | ({"snapshots": noted} if noted else {})
 
@@ -191,15 +195,27 @@ class CollectionClient:
         options, space = self._frame.options, self._frame.space
         before, there = _by_stream(start), _by_stream(newest)
         if options.max_changes is not None:
-            ends = limited(before, there, options.max_changes)
-        else:
-            redis = (await self._connected()).redis
-            try:
-                ends = await limited_by_epochs(redis, space, before, there, options.max_epochs or 1)
-            except EpochsTruncated as error:
-                log.warning("collection %s: %s; this micro-batch has no limit", options.filter, error)
-                return newest
-        return {"space": space.name, "ends": {str(one): end for one, end in ends.items() if end}}
+            return _offset(space.name, limited(before, there, options.max_changes))
+        redis = (await self._connected()).redis
+        try:
+            ends, bound = await limited_by_epochs(redis, space, before, there, options.max_epochs or 1)
+        except EpochsTruncated as error:
+            log.warning("collection %s: %s; this micro-batch has no limit", options.filter, error)
+            return newest
+        return start if bound is None else _offset(space.name, ends, bound)
+
+    def check(self, reached: Vouched | None, newest: Vouched | None) -> None:
+        """Whether the boundary at which a query was is still there.
+
+        Raises:
+            EpochsLost: Redis lost it.
+            StoreUnavailable, StoreRefused.
+        """
+        if reached is not None and reached != newest:
+            self._thread.call(self._patiently(lambda: self._look(reached)))
+
+    async def _look(self, reached: Vouched) -> None:
+        await check_there((await self._connected()).redis, reached, BEGIN_ANEW)
 
     async def _connected(self) -> Client:
         if self._client is None:
@@ -228,6 +244,16 @@ class CollectionClient:
             if self._client is not None:
                 self._thread.call(self._client.close())
             self._thread.stop()
+
+
+def _offset(space: str, ends: Mapping[StreamId, int], bound: Boundary | None = None) -> _Offset:
+    made: _Offset = {"space": space, "ends": {str(one): end for one, end in ends.items() if end}}
+    return made if bound is None else made | {"bound": [*Vouched.of(space, bound)[1:]]}
+
+
+def _vouched(offset: _Offset) -> Vouched | None:
+    """The boundary that an offset names; None: it names none, as without epochs or of an earlier version."""
+    return Vouched(offset["space"], *offset["bound"]) if "bound" in offset else None
 
 
 def _by_stream(offset: _Offset) -> dict[StreamId, int]:

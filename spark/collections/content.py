@@ -26,6 +26,7 @@ from streamlease.streams.collections.snapshots import (
 )
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Versions
+from streamlease.streams.epochs.boundary_reading import Vouched, check_there
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import BlockingRedis, run_blocking
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.2
 ATTEMPTS = 5
 """So often what is there at a point is read anew because a snapshot, or retention, went on meanwhile."""
+
+BEGIN_ANEW = "read again; a stream begins with a new checkpoint"
 
 _READ = frozenset({"key", "payload", "diff", "offset"})
 
@@ -139,6 +142,30 @@ def _read(
                 ) from None
             _lost(frame, error)
             position = error.oldest
+
+
+def then_there(
+    frame: CollectionFrame, rows: Iterator[pa.RecordBatch], vouched: Vouched | None
+) -> Iterator[pa.RecordBatch]:
+    """`rows`, and behind them a look whether the boundary by which they were chosen is still there.
+
+    Who takes them must take all of them, or nothing: as Spark does with what a task hands on.
+
+    Raises:
+        EpochsLost: it is not: others may have come where they were read.
+        StoreUnavailable, StoreRefused.
+    """
+    yield from rows
+    if vouched is None:
+        return
+    redis, began = connection(frame.options.redis), time.monotonic()
+    while True:
+        try:
+            return run_blocking(check_there(redis, vouched, BEGIN_ANEW))
+        except StoreUnavailable:
+            if time.monotonic() - began >= frame.options.redis_timeout_ms / 1000:
+                raise
+        time.sleep(RETRY_SECONDS)
 
 
 def _lost(frame: CollectionFrame, error: HistoryTruncated) -> None:

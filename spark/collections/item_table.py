@@ -11,25 +11,41 @@ from pyspark.sql.types import StructType
 
 from streamlease.protocol.ids import StreamId
 from streamlease.spark.collections.collection_options import ITEMS, CollectionFrame
-from streamlease.spark.collections.content import items_at, shaped
+from streamlease.spark.collections.content import items_at, shaped, then_there
 from streamlease.spark.connections import connection
 from streamlease.spark.epoch_ranges import EpochRange, epoch_ends
 from streamlease.streams.collections.points import newest_point
 from streamlease.streams.collections.snapshots import StoredSnapshot
+from streamlease.streams.epochs.boundary_reading import Vouched
 from streamlease.streams.redis.connection import run_blocking
 
 
 class ItemsPartition(InputPartition):
-    """What one task adds up: streams with the ends of their parts."""
+    """What one task adds up: streams with the ends of their parts.
+
+    Args:
+        vouched: the boundary by which the ends were chosen.
+    """
 
     def __init__(
-        self, ends: Mapping[StreamId, int], noted: Mapping[StreamId, StoredSnapshot] | None = None
+        self,
+        ends: Mapping[StreamId, int],
+        noted: Mapping[StreamId, StoredSnapshot] | None = None,
+        vouched: Vouched | None = None,
     ) -> None:
         self.ends = dict(ends)
         self.noted = dict(noted or {})
+        self.vouched = vouched
 
     def rows(self, frame: CollectionFrame, count: str) -> Iterator[pa.RecordBatch]:
-        """The items, with how many there are of each in column `count`."""
+        """The items, with how many there are of each in column `count`.
+
+        Raises:
+            EpochsLost: Redis lost the boundary at which they were to be read.
+        """
+        return then_there(frame, self._rows(frame, count), self.vouched)
+
+    def _rows(self, frame: CollectionFrame, count: str) -> Iterator[pa.RecordBatch]:
         table = items_at(frame, self.ends, self.noted)
         names = [count if name == "diff" else name for name in table.schema.names]
         for batch in table.rename_columns(names).to_batches(max_chunksize=65_536):
@@ -38,13 +54,15 @@ class ItemsPartition(InputPartition):
 
 
 def item_tasks(
-    ends: Mapping[StreamId, int], noted: Mapping[StreamId, StoredSnapshot]
+    ends: Mapping[StreamId, int],
+    noted: Mapping[StreamId, StoredSnapshot],
+    vouched: Vouched | None,
 ) -> list[ItemsPartition]:
     """A task for each stream; one for all if an item may be in several of them, as after ``alter``."""
     there = {stream: end for stream, end in ends.items() if end}
     if len({stream.generation for stream in there}) > 1:
-        return [ItemsPartition(there, noted)]
-    return [ItemsPartition({stream: end}, noted) for stream, end in there.items()]
+        return [ItemsPartition(there, noted, vouched)]
+    return [ItemsPartition({stream: end}, noted, vouched) for stream, end in there.items()]
 
 
 @dataclass(frozen=True)
@@ -62,11 +80,13 @@ class ItemTable(DataSourceReader):
         """
         options, space = self.frame.options, self.frame.space
         redis = connection(options.redis)
+        # First the boundary: else others might stand already where the ends say.
+        point = run_blocking(newest_point(redis, space))
+        vouched = None if point.bound is None else Vouched.of(space.name, point.bound)
+        ends: Mapping[StreamId, int] = point.ends
         if options.as_of is not None:
             _, ends = epoch_ends(redis, options.filter, [space], EpochRange(at=options.as_of))
-        else:
-            ends = run_blocking(newest_point(redis, space)).ends
-        return [*item_tasks(ends, {})] or [ItemsPartition({})]
+        return [*item_tasks(ends, {}, vouched)] or [ItemsPartition({})]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The items of some streams; runs in an executor's Python worker."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from streamlease.protocol.ids import StreamId
 from streamlease.spark.core.limits import shares
 from streamlease.streams.epochs.beginning import begin_before
+from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.stored import read_bounds
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Space
@@ -36,8 +37,8 @@ def limited(start: Ends, newest: Ends, most: int) -> dict[StreamId, int]:
 
 async def limited_by_epochs(
     redis: AsyncRedis, space: Space, start: Ends, newest: Ends, most: int
-) -> dict[StreamId, int]:
-    """Where so many epochs behind `start` end, at a boundary, up to `newest`.
+) -> tuple[dict[StreamId, int], Boundary | None]:
+    """Where so many epochs behind `start` end, up to `newest`; and at which boundary, None: at `start`.
 
     Epochs that completed together stay together.
 
@@ -47,13 +48,14 @@ async def limited_by_epochs(
     """
     at = (await begin_before(redis, space, {stream: start.get(stream, 0) for stream in newest})).number
     ends, epochs = dict(start), 0
+    last: Boundary | None = None
     while page := await read_bounds(redis, space.name, at, AT_ONCE):
         for bound in page:
             more = len({part.epoch for part in bound.moved if part.rows})
             beyond = any(end > newest.get(stream, 0) for stream, end in bound.ends.items())
             if beyond or (epochs and epochs + more > most):
-                return ends
+                return ends, last
             epochs += more
             ends |= bound.ends
-            at = bound.number
-    return ends
+            at, last = bound.number, bound
+    return ends, last

@@ -13,6 +13,7 @@ from tests.conftest import MakeServer
 from tests.spark.applications import Application
 from tests.spark.drivers import Driver
 from tests.spark.durable import Durable
+from tests.spark.shop import Shop
 from tests.spark.world import World
 
 
@@ -72,3 +73,16 @@ def durable(make_redis_server: MakeServer) -> Iterator[Durable]:
     made = Durable(make_redis_server)
     yield made
     made.close()
+
+
+@pytest.fixture
+def make_shop(embedded_redis_url: str) -> Iterator[Callable[..., Shop]]:
+    made: list[Shop] = []
+
+    def make(**options: Any) -> Shop:
+        made.append(Shop(embedded_redis_url, **options))
+        return made[-1]
+
+    yield make
+    for shop in made:
+        shop.close()

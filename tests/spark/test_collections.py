@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +14,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType
 
 from streamlease.agent.client import Client
-from streamlease.agent.loop import LoopThread
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.spark.batch_read import batch_reader
@@ -26,88 +24,12 @@ from streamlease.spark.collections.item_table import item_table
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import readable, stream_columns
 from streamlease.spark.source import StreamReader
-from streamlease.streams.collections.points import newest_point
-from streamlease.streams.collections.snapshots import make_snapshot, newest_snapshots
 from streamlease.streams.epochs.epoch_publisher import EpochPublisher
 from streamlease.streams.log.keys import snapshot_entries
-from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.epochs.playing import kept
 from tests.spark.durable import Durable
 from tests.spark.refusals import one_line
-
-SPACE = "prices"
-Items = Counter[tuple[Any, ...]]
-
-
-class Shop:
-    """A collection, and somebody who changes it."""
-
-    def __init__(self, url: str, **options: Any) -> None:
-        self.url = url
-        self.thread = LoopThread("test-shop")
-        self.client: Client = self.thread.call(self._connect())
-        self.space = self.thread.call(
-            self.client.create_space(SPACE, ["prices/#"], **{"collection": True, "streams": 3, **options})
-        )
-        self.sums: Items = Counter()
-        """What is there."""
-        self.changes: dict[tuple[str, int], tuple[tuple[Any, ...], int]] = {}
-        """Every change, by stream and offset: its item and its diff."""
-        self.random = random.Random(272)
-
-    async def _connect(self) -> Client:
-        return await Client(self.url, embedded=False).__aenter__()
-
-    def change(self, count: int = 10, items: int = 5) -> None:
-        """Some changes of few items."""
-        self.thread.call(self._change(count, items))
-
-    async def _change(self, count: int, items: int) -> None:
-        async with self.client.publisher() as pub:
-            for _ in range(count):
-                one = self.random.randrange(items)
-                diff = self.random.choice([1, 2, -1])
-                item = (f"prices/{one}", b"k", b"%d" % (one // 2))
-                stream, offset = await pub.send(item[0], item[2], key=item[1], diff=diff)
-                self.sums[item] += diff
-                self.changes[str(stream), offset] = item, diff
-
-    def snapshot(self, *, keep: int = 1) -> None:
-        """Make snapshots of all streams, and have retention remove what is in them, but so many changes."""
-        self.thread.call(self._snapshot(keep))
-
-    async def _snapshot(self, keep: int) -> None:
-        redis, space = self.client.redis, await self.client.spaces.get(SPACE)
-        ends = (await newest_point(redis, space)).ends
-        for stream, former in (await newest_snapshots(redis, list(ends))).items():
-            if ends[stream] > former.upto:
-                await make_snapshot(redis, space, stream, ends[stream], former)
-            if ends[stream]:
-                await trim(redis, Trim(stream, Retention(messages=keep), ends[stream]))
-
-    def there(self) -> dict[tuple[Any, ...], int]:
-        return {item: count for item, count in self.sums.items() if count}
-
-    def options(self, what: str, **more: str) -> dict[str, str]:
-        usual = {"redis": self.url, "subscribe": "prices/#", "collection": what}
-        return usual | ({"embeddedLeader": "false"} if what == "changes" else {}) | more
-
-    def table(self, **more: str) -> dict[tuple[Any, ...], int]:
-        """The table of its items; each is in one row."""
-        given = self.options("items", **more)
-        reader = item_table(columns_of(given), given)
-        worker = pickle.loads(pickle.dumps(reader))
-        parts = pickle.loads(pickle.dumps(reader.partitions()))
-        rows = [row for part in parts for batch in worker.read(part) for row in batch.to_pylist()]
-        items = [
-            (tuple(value for name, value in row.items() if name != "count"), row["count"]) for row in rows
-        ]
-        assert len(items) == len({item for item, _ in items}), "an item in two rows"
-        return dict(items)
-
-    def close(self) -> None:
-        self.thread.call(self.client.close())
-        self.thread.stop()
+from tests.spark.shop import SPACE, Items, MakeShop, Shop
 
 
 class Reading:
@@ -169,19 +91,6 @@ class Reading:
 
 
 @pytest.fixture
-def make_shop(embedded_redis_url: str) -> Iterator[Callable[..., Shop]]:
-    made: list[Shop] = []
-
-    def make(**options: Any) -> Shop:
-        made.append(Shop(embedded_redis_url, **options))
-        return made[-1]
-
-    yield make
-    for shop in made:
-        shop.close()
-
-
-@pytest.fixture
 def make_reading() -> Iterator[Callable[..., Reading]]:
     made: list[Reading] = []
 
@@ -194,7 +103,6 @@ def make_reading() -> Iterator[Callable[..., Reading]]:
         reading.reader.stop()
 
 
-MakeShop = Callable[..., Shop]
 MakeReading = Callable[..., Reading]
 
 
