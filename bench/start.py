@@ -20,8 +20,8 @@ from contextlib import contextmanager
 
 import streamlease
 from bench.frame import Frame, Table
-from streamlease.leader import journal
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry.commits import committed
 
 STREAMS = 16
 WARM = 10
@@ -140,14 +140,13 @@ async def _taken_over(url: str, silence: float) -> float:
 
 
 async def _until_committed(client: streamlease.Client) -> None:
-    """Everything that was published is committed."""
+    """Everything that was published is committed, so that it comes to nobody again."""
     shared = SharedSubscription.parse(TAKEN_OVER)
     ends = await client.next_offsets(await client.groups.streams(shared))
     wanted = {str(stream): end for stream, end in ends.items()}
     async with asyncio.timeout(PATIENCE):
         while True:
-            state = (await journal.recover(client.redis, shared.id)).state
-            if {name: one.committed for name, one in state.streams.items()} == wanted:
+            if await committed(client.redis, shared.id, [*wanted]) == wanted:
                 return
             await asyncio.sleep(0.02)
 

@@ -67,6 +67,9 @@ log = logging.getLogger(__name__)
 BLOCK_MS = 500
 """How long one read of the mailbox waits: so late a host may notice that somebody is silent."""
 
+MISSING_BLOCK_MS = 100
+"""The same while a borrower of some leader is about to have been silent for too long."""
+
 
 class Reception:
     """The mailbox of one host.
@@ -128,6 +131,8 @@ class Reception:
     async def receive(self) -> None:
         """One read of the mailbox."""
         began = now_ms()
+        missing = any(runner.missing for runner in self._runners.values())
+        self._mailbox.block_ms = MISSING_BLOCK_MS if missing else BLOCK_MS
         for letter in await self._mailbox.receive():
             self.deliver(letter)
         self.heard = began

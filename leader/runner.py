@@ -102,6 +102,8 @@ class Runner:
     """Whether a tick waits; one is enough."""
     lively: bool = True
     """Whether it needs ticks often: something is under way, or was at the last tick."""
+    missing: bool = False
+    """Whether a borrower is about to have been silent for too long, as of the last tick."""
     reason: str = ""
     _turn_since: int | None = None
     """When it began what it is at (ms), be it its recovery; None between two turns."""
@@ -247,6 +249,7 @@ class Runner:
                 return reason
             if ticked:
                 self.ticking = False
+                self.missing = machine.peers.missed
             self.lively = machine.moving if ticked else self.lively or bool(effects)
             if journal.wants_snapshot and (reason := await self._snapshot(machine, journal)) is not None:
                 return reason

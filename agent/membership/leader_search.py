@@ -36,7 +36,7 @@ SPAWN_SILENCE_SHARE = 0.5
 WATCHES = (0.025, 0.025, 0.025, 0.05, 0.05, 0.075, 0.1, 0.15)
 """The pauses (s) between looks for a leader of another process: it is there at once, or takes longer."""
 
-LOOKOUT_SECONDS = 1.0
+LOOKOUT_SECONDS = 0.5
 """How often a process that could lead looks whether the leaders of its groups live."""
 
 BEGIN_SECONDS = 0.5

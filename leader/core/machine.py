@@ -139,7 +139,7 @@ class Leader:
     @property
     def moving(self) -> bool:
         """Whether something is under way, so that it needs ticks often."""
-        return self.plans.rebalance_at is not None or self.leases.moving
+        return self.plans.rebalance_at is not None or self.leases.moving or self.peers.missed
 
     def step(self, event: Event, now: int, *, more: bool = False) -> list[Effect]:
         """Take one event at time `now` (ms) and return what is to be done, in order.

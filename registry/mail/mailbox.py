@@ -56,7 +56,8 @@ class Mailbox:
 
     def __init__(self, redis: AsyncRedis, owner: str, block_ms: int = BLOCK_MS) -> None:
         self._redis = redis
-        self._block = block_ms
+        self.block_ms = block_ms
+        """How long a read waits for the first message."""
         self.owner = owner
         self._key = keys.mailbox(owner)
         self._last = _NOTHING
@@ -93,7 +94,7 @@ class Mailbox:
             StoreUnavailable: Redis does not answer.
         """
         commands: list[Command] = [
-            ("XREAD", "COUNT", 500, "BLOCK", self._block, "STREAMS", self._key, self._last)
+            ("XREAD", "COUNT", 500, "BLOCK", self.block_ms, "STREAMS", self._key, self._last)
         ]
         if self._last != _NOTHING and (self._rested or self._read >= MOST_READ):
             commands.insert(0, ("XTRIM", self._key, "MINID", _after(self._last)))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, overload
 
 import pyarrow as pa
 
+from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.entries.message_rows import FIRST_TIME, LAST_TIME, MESSAGE_SCHEMA, Headers, values_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -104,6 +106,10 @@ class Messages(Sequence[Message]):
         return repr(self._list)
 
 
+_message: Callable[[tuple[Any, ...]], Message] = partial(tuple.__new__, Message)
+"""As `Message._make`, which counts the fields of each once more and is called from Python."""
+
+
 def to_messages(batch: pa.RecordBatch) -> list[Message]:
     """The rows of `batch` as messages.
 
@@ -124,7 +130,8 @@ def to_messages(batch: pa.RecordBatch) -> list[Message]:
         repeat(None, rows) if epoch.null_count == rows else map(_epoch, epoch.to_pylist()),
         _typed(batch),
     ]
-    return list(map(Message._make, zip(*columns, strict=True)))
+    with collector_at_rest(rows):
+        return list(map(_message, zip(*columns, strict=True)))
 
 
 def _shared(column: pa.Array) -> Iterable[str]:

@@ -14,6 +14,8 @@ from streamlease.testing.memory_connection import connect
 from streamlease.testing.memory_server import MemoryServer
 
 STREAMS = 16
+SPARE = 1.5
+"""So long (s) after the session timeout all is consumed, in virtual time; a busy machine may need 2 s."""
 
 
 async def _first_message(client: Client, group: str) -> float:
@@ -104,7 +106,7 @@ def test_a_consumer_that_died_with_its_leader_is_followed_within_its_session_tim
         assert timeline.run(
             timeline.now + 30.0, lambda: first.seen.union(*(other.seen for other in others)) == everything
         )
-        assert timeline.now - lived <= session_timeout + 2.0
+        assert timeline.now - lived <= session_timeout + SPARE
         assert all(kept <= {*other.streams} for kept, other in zip(before, others, strict=True))
 
 

@@ -72,6 +72,25 @@ def test_what_a_short_session_timeout_leaves_the_living(deaf: int, waited: int) 
     assert rig.lease_state(S0) == "free"
 
 
+def test_who_is_about_to_have_been_silent_for_too_long_is_looked_at_often() -> None:
+    """Until it is heard again, or is given up."""
+    rig = Rig()
+    rig.join("b1", timeout=6000)
+    rig.streams(S0)
+    rig.settle()
+    rig.accept()
+    rig.hear(ping("b1"), "box-b1")
+    rig.tick(5000 - 1)
+    assert not rig.leader.moving
+    rig.tick(1)
+    assert rig.leader.peers.missed and rig.leader.moving
+    rig.hear(ping("b1"), "box-b1")
+    rig.tick(1)
+    assert not rig.leader.moving
+    rig.tick(5999)
+    assert not rig.leader.peers.missed, "nobody is left"
+
+
 def test_who_came_back_has_its_whole_time_again() -> None:
     rig = led((S0,), ("b1",)).crash(9000)
     rig.join("b1b", name="n-b1", session="s-n-b1", attempt=2)

@@ -36,8 +36,11 @@ RETURN_TIMEOUT = 5000
 miss a leader after their ping timeout (3 s), a ping interval (1 s) after it is gone at most, then look for
 the next one each half second."""
 
-LEAST_RETURN = 3000
+LEAST_RETURN = 2500
 """So much of it (ms) they have with the new leader, however long there was none."""
+
+SOON = 1000
+"""A borrower whose time ends so soon (ms), or within a third of it, is looked at often."""
 
 MAX_ARRIVALS = 10_000
 """How many names' arrivals are remembered; they only serve to refuse late messages."""
@@ -58,6 +61,8 @@ class Peers(Table[Peer]):
     heard: int | None = None
     """Up to when (ms) all that was sent has reached the leader; None before the first tick."""
     idle_since: int | None = None
+    missed: bool = False
+    """Whether some borrower is about to have been silent for too long, as of the last tick."""
 
     # ------------------------------------------------------------ coming and going
 
@@ -138,6 +143,9 @@ class Peers(Table[Peer]):
             self.heard = heard
         for peer in [one for one in self._rows.values() if heard >= one.last_seen + one.timeout]:
             self.lose(peer)
+        self.missed = any(
+            now + min(SOON, one.timeout // 3) >= one.last_seen + one.timeout for one in self._rows.values()
+        )
 
     def _excuse_silence(self, deaf: int, now: int) -> None:
         """Give borrowers back the time in which they could not be heard."""
