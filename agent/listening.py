@@ -49,7 +49,7 @@ from streamlease.registry.starts import Start, check_start
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.joining import in_pieces
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Outcome, Reading
+from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Outcome, ServerReading
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader
 from streamlease.streams.log.state import LogState
 from streamlease.streams.log.tails import Tails
@@ -155,7 +155,7 @@ class PlainSubscription:
         self._newest: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._tails = tails.watch(lambda stream, next: self._changed.set())
-        self._reading = Reading(redis, f"listening to {selection.name}", self._changed.set)
+        self._reading = ServerReading(redis, f"listening to {selection.name}", self._changed.set)
         self._batches: AsyncGenerator[PlainBatch] | None = None
 
     async def __aenter__(self) -> PlainSubscription:

@@ -22,10 +22,11 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -46,6 +47,8 @@ from streamlease.streams.redis.connection import (
 from streamlease.streams.tasks import task_failed
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SCRAPE_SECONDS = 8.0
 """How long a scrape may take: less than Prometheus waits by default."""
@@ -107,13 +110,19 @@ class _Serving:
 
     def metrics(self) -> bytes:
         """The metrics as text; raises TimeoutError if the event loop does not turn, or Redis is slow."""
-        return exposition(
-            asyncio.run_coroutine_threadsafe(self.host.facts(), self.loop).result(SCRAPE_SECONDS)
-        )
+        return exposition(self._asked(self.host.facts(), SCRAPE_SECONDS))
 
     def ready(self) -> bool:
         """Whether the host takes leaders; raises TimeoutError if the event loop does not turn."""
-        return asyncio.run_coroutine_threadsafe(self._look(), self.loop).result(timeout=2.0)
+        return self._asked(self._look(), 2.0)
+
+    def _asked(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        """What the host's loop says, within so long; afterwards nobody is at work for it any more."""
+        asked = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return asked.result(seconds)
+        finally:
+            asked.cancel()
 
 
 class _Probes(BaseHTTPRequestHandler):

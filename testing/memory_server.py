@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from streamlease.testing.commands import COMMANDS, OK, Status
 from streamlease.testing.keyspace import Keyspace
 from streamlease.testing.lua import Scripts
-from streamlease.testing.stream_commands import Reading
+from streamlease.testing.stream_commands import StreamRead
 
 VERSION = "7.4.0"
 KEPT_MS = 10_000
@@ -35,7 +35,7 @@ _SCRIPTS: list[Scripts] = []
 """The one Lua of this process; it keeps nothing but compiled scripts."""
 
 
-class Peer(Protocol):
+class ServerEnd(Protocol):
     """The server's end of a connection."""
 
     process: int
@@ -74,9 +74,9 @@ class MemoryServer:
         self._number = 0
         self.lineage, self.former_lineage = self._new_lineage(), NO_LINEAGE
         """Its replication id, and that of the server whose data it took over."""
-        self._open: dict[Peer, None] = {}
-        self._listeners: dict[bytes, dict[Peer, None]] = {}
-        self._blocked: dict[Peer, tuple[Reading, Callable[[Any], None]]] = {}
+        self._open: dict[ServerEnd, None] = {}
+        self._listeners: dict[bytes, dict[ServerEnd, None]] = {}
+        self._blocked: dict[ServerEnd, tuple[StreamRead, Callable[[Any], None]]] = {}
         self._touched: set[bytes] = set()
         self.commands = 0
         """How many it has done, those of scripts included."""
@@ -133,7 +133,7 @@ class MemoryServer:
     # ------------------------------------------------------------ commands
 
     def execute(self, command: Sequence[bytes]) -> Any:
-        """Do one command; its reply, an error as ``ResponseError``, or a `Reading` that has to wait."""
+        """Do one command; its reply, an error as ``ResponseError``, or a `StreamRead` that has to wait."""
         self.commands += 1
         try:
             name, args = command[0].upper(), list(command[1:])
@@ -141,7 +141,7 @@ class MemoryServer:
             if special is not None:
                 reply = special(self, args)
             elif name == b"XREAD":
-                reading = Reading(self.keys, args)
+                reading = StreamRead(self.keys, args)
                 reply = reading.reply()
                 if reply is None and reading.block is not None:
                     return reading
@@ -235,36 +235,36 @@ class MemoryServer:
 
     # ------------------------------------------------------------ who listens, and who waits
 
-    def enter(self, peer: Peer) -> None:
+    def enter(self, peer: ServerEnd) -> None:
         """A connection is made."""
         self._open[peer] = None
         peer.process = self._number
 
-    def peers(self) -> list[Peer]:
+    def peers(self) -> list[ServerEnd]:
         """All connections."""
         return list(self._open)
 
-    def knows(self, peer: Peer) -> bool:
+    def knows(self, peer: ServerEnd) -> bool:
         """Whether what comes by `peer` still comes to the process that it was sent to."""
         return peer.process == self._number
 
-    def listen(self, peer: Peer, channel: bytes) -> None:
+    def listen(self, peer: ServerEnd, channel: bytes) -> None:
         """Hand `peer` what is published there."""
         self._listeners.setdefault(channel, {})[peer] = None
 
-    def listen_no_more(self, peer: Peer, channel: bytes) -> None:
+    def listen_no_more(self, peer: ServerEnd, channel: bytes) -> None:
         """Do so no more."""
         self._listeners.get(channel, {}).pop(peer, None)
 
-    def block(self, peer: Peer, reading: Reading, done: Callable[[Any], None]) -> None:
+    def block(self, peer: ServerEnd, reading: StreamRead, done: Callable[[Any], None]) -> None:
         """Call `done` with the reply of `reading` as soon as there is one."""
         self._blocked[peer] = reading, done
 
-    def unblock(self, peer: Peer) -> None:
+    def unblock(self, peer: ServerEnd) -> None:
         """It waits no more."""
         self._blocked.pop(peer, None)
 
-    def leave(self, peer: Peer) -> None:
+    def leave(self, peer: ServerEnd) -> None:
         """The connection is closed."""
         self._open.pop(peer, None)
         self._blocked.pop(peer, None)

@@ -11,7 +11,7 @@ from redis._parsers.base import BaseParser
 from redis.exceptions import ResponseError
 
 from streamlease.testing.memory_server import MemoryServer
-from streamlease.testing.stream_commands import Reading
+from streamlease.testing.stream_commands import StreamRead
 
 
 class Cancellable(Protocol):
@@ -109,7 +109,7 @@ class Socket:
                 self._subscribe(name, command[1:])
                 continue
             reply = self.server.execute(command)
-            if isinstance(reply, Reading):
+            if isinstance(reply, StreamRead):
                 self._block(reply)
                 return
             self.answer(reply)
@@ -124,7 +124,7 @@ class Socket:
                 self.server.listen_no_more(self, channel)
             self.answer([name.lower(), channel, len(self._channels)])
 
-    def _block(self, reading: Reading) -> None:
+    def _block(self, reading: StreamRead) -> None:
         if self.closed or self.lost:
             return
         self._blocked = True

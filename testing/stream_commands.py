@@ -171,7 +171,7 @@ def xdel(keys: Keyspace, args: Args) -> int:
     return deleted
 
 
-class Reading:
+class StreamRead:
     """An XREAD: what it asks for. ``$`` is settled when it is made."""
 
     def __init__(self, keys: Keyspace, args: Args) -> None:

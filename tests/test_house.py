@@ -311,12 +311,43 @@ def test_the_rules_find_what_they_forbid(tmp_path: Path) -> None:
     ]
 
 
+OWNED = {
+    "streams/tasks.py": "the owners of tasks: `Supervisor`, and all or none",
+    "testing/loops.py": "processes of virtual time, which end with their timeline",
+    "agent/membership/leader_search.py": "awaited at once, in a context of its own",
+    "agent/loop.py": "awaited by the thread that called, and cancelled with its call",
+    "hosts/serve.py": "awaited by the thread of a probe, and cancelled with its answer",
+    "leader/runner.py": "awaited in the same turn, beside what may end it",
+    "admin/demo/stage.py": "awaited by the loop that began it, and stopped with it",
+    "gateway/catalog/catalog_handlers.py": "awaited beside the client that may go, and stopped with it",
+    "gateway/http1/http_connection.py": "among the tasks of its server; its failure is logged",
+    "gateway/between/passing_on.py": "awaited beside the client that may go, and cancelled with it",
+    "gateway/members/served_member.py": "awaited beside the client that may go, and cancelled with it",
+    "hosts/archiving.py": "a thread, awaited in turns; its end is told if the host stops first",
+    "hosts/signals/group_signals.py": "of a TaskGroup",
+    "services/binding.py": "among the requests at work, which end with the binding",
+}
+"""Where tasks are made by hand, and who owns them there; elsewhere a `Supervisor` or a TaskGroup does."""
+
+
+def makes_tasks(path: Path) -> bool:
+    """Whether it calls what makes a task of a coroutine."""
+    calls = (node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call))
+    names = {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}
+    return not names.isdisjoint({"create_task", "ensure_future", "run_coroutine_threadsafe"})
+
+
+def test_every_task_has_an_owner() -> None:
+    """Rule 9 of the design page."""
+    made = {str(path.relative_to(ROOT)) for path in MODULES.values() if makes_tasks(path)}
+    assert made == OWNED.keys()
+
+
 SAME_THING = {
     "Batch", "Catalog", "Client", "Collection", "EpochPart", "EpochPublisher",  # the blocking twins
     "PageFollower", "GatewayClient",  # these, too
     "EpochSubscription", "PlainSubscription", "Publisher", "Serving", "Subscription",  # these too
     "DeadLetter", "Failed", "NotLeader", "Received", "Tick",  # the event, message or record of the same thing
-    "Held", "Peer", "Process", "Reading",  # these are not: they wait for a name each
 }  # fmt: skip
 """Names that two modules may give to a class. The answers of commands are named as what they tell."""
 

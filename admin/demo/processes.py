@@ -22,7 +22,7 @@ LINES, MOST = 3, 1000
 _FRAME = re.compile(r"\s+(at |\.\.\. \d+ more)")
 
 
-class Process:
+class DemoProcess:
     """One child process with all its descendants; what it prints goes into a file."""
 
     def __init__(self, name: str, arguments: list[str], directory: Path, env: Mapping[str, str]) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from streamlease.admin.demo.flight_query import SUBSCRIPTION
 from streamlease.admin.demo.flights import Flights, event_time, load
-from streamlease.admin.demo.processes import Process
+from streamlease.admin.demo.processes import DemoProcess
 from streamlease.admin.demo.report import DemoOutcome, DemoProgress, Reporter
 from streamlease.admin.redis.embedded import EmbeddedRedis
 from streamlease.agent.client import Client
@@ -105,8 +105,8 @@ class Stage:
     directory: Path
     flights: Flights
     reporter: Reporter
-    hosts: list[Process] = field(default_factory=list)
-    queries: dict[str, Process] = field(default_factory=dict)
+    hosts: list[DemoProcess] = field(default_factory=list)
+    queries: dict[str, DemoProcess] = field(default_factory=dict)
     sessions: dict[str, str] = field(default_factory=dict)
     """Session -> name of its query."""
     progress: DemoProgress = field(default_factory=DemoProgress)
@@ -355,8 +355,8 @@ class Stage:
 
     # ------------------------------------------------------------ processes
 
-    def _start(self, name: str, *arguments: str) -> Process:
-        return Process(name, [*arguments], self.directory, {"STREAMLEASE_REDIS_URL": self.url})
+    def _start(self, name: str, *arguments: str) -> DemoProcess:
+        return DemoProcess(name, [*arguments], self.directory, {"STREAMLEASE_REDIS_URL": self.url})
 
     def _start_query(self, name: str) -> None:
         self.queries[name] = self._start(

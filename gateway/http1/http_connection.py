@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 from streamlease.gateway.core.refusals import TooSlow
 from streamlease.gateway.http1.exchange import HIGH_WATER, HttpExchange, header_lines, whole_answer
-from streamlease.gateway.http1.request_reader import Reading, RequestHead, RequestReader
+from streamlease.gateway.http1.request_reader import NextPart, RequestHead, RequestReader
 from streamlease.protocol.errors import StreamleaseError
 
 if TYPE_CHECKING:
@@ -136,10 +136,10 @@ class HttpConnection(asyncio.Protocol):
         except StreamleaseError as refusal:
             self._refuse(refusal)
             return
-        if reader.reading is Reading.HEAD:
+        if reader.reading is NextPart.HEAD:
             if reader.heads > heads:
                 self._deadline = self._loop.time() + HEAD_SECONDS
-        elif reader.reading is Reading.BODY:
+        elif reader.reading is NextPart.BODY:
             if reader.receiving is not None and not reader.receiving.complete:
                 self._deadline = self._loop.time() + BODY_SECONDS
             self._flow()
@@ -160,7 +160,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
         elif now > self._deadline:
             receiving = self._reader.receiving
-            if self._reader.reading is Reading.HEAD or (receiving is not None and not receiving.complete):
+            if self._reader.reading is NextPart.HEAD or (receiving is not None and not receiving.complete):
                 self._refuse(TooSlow("the request did not come whole in time: send it again"))
             else:
                 self._transport.close()
@@ -260,7 +260,7 @@ class HttpConnection(asyncio.Protocol):
             self._flow()
         elif self._refusal is not None:
             self._say(self._refusal)
-        elif self._reader.reading is Reading.NOTHING:
+        elif self._reader.reading is NextPart.NOTHING:
             self._wait()
 
     def _wait(self) -> None:
@@ -277,7 +277,7 @@ class HttpConnection(asyncio.Protocol):
             self._deadline = math.inf
             self._transport.pause_reading()
         else:
-            if self._reader.reading is not Reading.NOTHING:
+            if self._reader.reading is not NextPart.NOTHING:
                 self._deadline = self._loop.time() + BODY_SECONDS
             self._transport.resume_reading()
 

@@ -38,7 +38,7 @@ SINGLE = {
 """Headers that mean one thing, and may stand in a request once."""
 
 
-class Reading(Enum):
+class NextPart(Enum):
     """What comes next from a client."""
 
     NOTHING = auto()
@@ -76,7 +76,7 @@ class RequestReader:
         self._came = came
         self._ended = ended
         self._parser = httptools.HttpRequestParser(self)
-        self.reading = Reading.NOTHING
+        self.reading = NextPart.NOTHING
         self.receiving: HttpExchange | None = None
         """The one whose body comes now."""
         self.heads = 0
@@ -114,9 +114,9 @@ class RequestReader:
             self._feed(self._plain_head() + data[upgrade.args[0] :])
             return
         if self._around > MOST_HEAD:
-            if self.reading is Reading.HEAD:
+            if self.reading is NextPart.HEAD:
                 raise _head_too_large()
-            if self.reading is Reading.BODY:
+            if self.reading is NextPart.BODY:
                 raise MalformedRequest("the body has more around its chunks than in them: send larger chunks")
 
     def _plain_head(self) -> bytes:
@@ -133,7 +133,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         """See httptools, as all that follow."""
-        self.reading = Reading.HEAD
+        self.reading = NextPart.HEAD
         self.heads += 1
         self._url = b""
         self._headers = []
@@ -143,7 +143,7 @@ class RequestReader:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.reading is Reading.HEAD:  # what comes behind a body is no header
+        if self.reading is NextPart.HEAD:  # what comes behind a body is no header
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -156,7 +156,7 @@ class RequestReader:
         except StreamleaseError as refusal:
             self._refusal = refusal
             raise
-        self.reading = Reading.BODY
+        self.reading = NextPart.BODY
         self._around = 0
         self.receiving = self._came(head)
 
@@ -168,7 +168,7 @@ class RequestReader:
     def on_message_complete(self) -> None:
         if self._upgrading:
             return
-        self.reading = Reading.NOTHING
+        self.reading = NextPart.NOTHING
         receiving, self.receiving = self.receiving, None
         if receiving is not None:
             receiving.end()

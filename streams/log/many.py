@@ -325,7 +325,7 @@ def _read_below(below: Segment, reader: RangeReader, memory: int) -> Outcome:
     return found
 
 
-class Reading:
+class ServerReading:
     """Reads for somebody who takes what comes: all servers of a cluster at once, each in one exchange.
 
     A server that is slow holds up its own streams only. A stream is not read again before what came of it was

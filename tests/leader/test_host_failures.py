@@ -111,6 +111,27 @@ async def test_damaged_data_are_looked_at_again_until_somebody_repairs_them(
         assert host.failure is None
 
 
+async def test_a_scrape_that_takes_too_long_is_given_up_whole(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each scrape of a slow Redis leaves one more at work."""
+    given_up = asyncio.Event()
+
+    async def facts(self: LeaderHost) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    monkeypatch.setattr(LeaderHost, "facts", facts)
+    monkeypatch.setattr(serve_room, "SCRAPE_SECONDS", 0.01)
+    async with hosting(redis, "one") as host:
+        serving = serve_room._Serving(host, asyncio.get_running_loop())
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(serving.metrics)
+        await asyncio.wait_for(given_up.wait(), 10)
+
+
 async def _ask(url: str, host: LeaderHost, path: str) -> tuple[int, dict[str, Any]]:
     """What a probe of the host answers."""
     serving = serve_room._Serving(host, asyncio.get_running_loop())
