@@ -129,10 +129,18 @@ class ChannelClient:
         """
         self._end(key)
         self._machine.subscribe(key, filter, since, policy, limit)
-        self._begun[key] = future = asyncio.get_running_loop().create_future()
-        self._commanded.set()
-        self._wanted.set()
-        return future
+        return self._wanting(key)
+
+    def follow(self, key: str) -> asyncio.Future[str | None]:
+        """Have the states of a key, as the console has them (``docs/console.md``): at first the whole, then
+        what differs. A former subscription of that key ends.
+
+        Returns:
+            Done once somebody took it, or it ended; without a cursor. It need not be awaited.
+        """
+        self._end(key)
+        self._machine.follow(key)
+        return self._wanting(key)
 
     def unsubscribe(self, key: str) -> None:
         """Have nothing of that key any more; also not what came already and was not handed on."""
@@ -157,7 +165,7 @@ class ChannelClient:
         return self
 
     async def __anext__(self) -> ChannelEvent:
-        """The next message, notice or failure.
+        """The next message, notice, state or failure.
 
         Raises:
             GatewayRefused: the token is unknown, or there are no channels at the address.
@@ -269,6 +277,12 @@ class ChannelClient:
         future = self._begun.pop(begun.key, None)
         if future is not None and not future.done():
             future.set_result(begun.cursor)
+
+    def _wanting(self, key: str) -> asyncio.Future[str | None]:
+        self._begun[key] = future = asyncio.get_running_loop().create_future()
+        self._commanded.set()
+        self._wanted.set()
+        return future
 
     def _end(self, key: str) -> None:
         future = self._begun.pop(key, None)

@@ -1,4 +1,4 @@
-"""The web application: the console, the documents behind it, live updates as server-sent events, and acts.
+"""The web application: the console, the documents behind it, live updates over channels, and acts.
 
 ====================================  ==========================================================
 ``GET /``                             the console
@@ -8,14 +8,16 @@
 ``GET /api/group?subscription=SUB``   one group: rows of streams, lag over time, events
 ``GET /api/heat?subscription=SUB``    the lag of its streams over time
 ``GET /api/look/WHAT``                what somebody opens: see ``LOOKS``
-``GET /api/live[?subscription=SUB]``  server-sent events: ``overview``, ``series``, and ``group``
+``POST /v1/channels/TAB/commands``    subscribe to keys, see ``live.console_states``; and unsubscribe
+``POST /v1/channels/TAB/poll``        have what is new of them, or wait
+``DELETE /v1/channels/TAB``           nobody looks any more
 ``POST /api/act``                     an operator's act; the header ``Authorization: Bearer TOKEN`` serves too
 ``GET /healthz``                      200 while Redis answers and the newest look succeeded, else 503
 ====================================  ==========================================================
 
-All of ``/api`` takes ``server=NAME`` where the console has several. Nothing can be changed unless somebody
-logged in who may. The console loads nothing from elsewhere, and answers only under addresses, localhost and
-the names that it was told (see ``admin.ui.host_names``).
+All of ``/api`` and ``/v1`` takes ``server=NAME`` where the console has several. Nothing can be changed unless
+somebody logged in who may. The console loads nothing from elsewhere, and answers only under addresses,
+localhost and the names that it was told (see ``admin.ui.host_names``).
 """
 
 from __future__ import annotations
@@ -36,14 +38,18 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamlease.admin.ui import live, looks, query_looks
+from streamlease.admin.ui import looks, query_looks
 from streamlease.admin.ui.board import Board
+from streamlease.admin.ui.console_requests import RefusedRequest, json_body, refused
 from streamlease.admin.ui.host_names import KnownHosts, sent_by_another
+from streamlease.admin.ui.live import channel_requests
+from streamlease.admin.ui.live.console_states import whole_group, whole_overview
+from streamlease.admin.ui.live.tab_channels import TabChannels, TooManyTabs
 from streamlease.admin.ui.logins import LASTS_SECONDS, ConsoleRole, Logins, Person
 from streamlease.admin.ui.other_acts import asked, demanded, do, roles
 from streamlease.protocol.errors import (
@@ -62,7 +68,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
-LONGEST_BODY = 2 * 1024 * 1024
 LOOKS: dict[str, Callable[[Client, Mapping[str, str]], Awaitable[dict[str, Any]]]] = {
     "space": looks.space,
     "archive": looks.archive,
@@ -111,7 +116,7 @@ def make_app(
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
             for site in sites:
-                stack.push_async_callback(_running(site.board, failed).close)
+                stack.push_async_callback(_running(site.board, console.tabs[site.name], failed).close)
             yield
 
     pages, guard = [Route("/", console.page), Route("/healthz", console.health)], console.guarded
@@ -124,23 +129,32 @@ def make_app(
             Route("/api/overview", guard(console.overview)),
             Route("/api/group", guard(console.group)),
             Route("/api/heat", guard(console.heat)),
-            Route("/api/live", guard(console.live)),
             *(Route(f"/api/look/{name}", guard(console.looked(work))) for name, work in LOOKS.items()),
             Route("/api/act", guard(console.act), methods=["POST"]),
+            Route("/v1/channels/{client}/commands", guard(console.commands), methods=["POST"]),
+            Route("/v1/channels/{client}/poll", guard(console.poll), methods=["POST"]),
+            Route("/v1/channels/{client}", guard(console.leave), methods=["DELETE"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
+        exception_handlers={RefusedRequest: _refused_request},
         middleware=[Middleware(_Headers, policy=console.policy), Middleware(KnownHosts, names=names)],
         lifespan=lifespan,
     )
 
 
-def _running(board: Board, failed: Callable[[], None]) -> Supervisor:
+async def _refused_request(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedRequest)
+    return refused(error.status, str(error))
+
+
+def _running(board: Board, tabs: TabChannels, failed: Callable[[], None]) -> Supervisor:
     def fail(name: str, error: StreamleaseError) -> None:
         board.fail(name, error)
         failed()
 
     supervisor = Supervisor("the console", fail)
     supervisor.start("the reader", board.run(), endless=True)
+    supervisor.start("looking for dead tabs", tabs.look_for_dead(), endless=True)
     return supervisor
 
 
@@ -183,6 +197,7 @@ class _Console:
         self._sites = {site.name: site for site in sites}
         self._names = names
         self._first = sites[0]
+        self.tabs = {site.name: TabChannels(site.board) for site in sites}
         self._logins = logins
         self._page = (STATIC / "index.html").read_text("utf-8")
         self.policy = policy_of(self._page)
@@ -195,19 +210,21 @@ class _Console:
         async def answered(request: Request) -> Response:
             person = self._person(request)
             if person is None:
-                return _refused(401, "log in to see this")
+                return refused(401, "log in to see this")
             name = request.query_params.get("server") or self._first.name
             site = self._sites.get(name)
             if site is None:
-                return _refused(404, f"the console has no server {name!r}: it has {', '.join(self._sites)}")
+                return refused(404, f"the console has no server {name!r}: it has {', '.join(self._sites)}")
             try:
                 return await answer(request, site, person)
+            except TooManyTabs as error:
+                return refused(429, str(error))
             except (UnknownGroup, UnknownSpace) as error:
-                return _refused(404 if request.method == "GET" else 409, str(error))
+                return refused(404 if request.method == "GET" else 409, str(error))
             except InvalidInput as error:
-                return _refused(400, str(error))
+                return refused(400, str(error))
             except StreamleaseError as error:
-                return _refused(409, str(error))
+                return refused(409, str(error))
 
         return answered
 
@@ -239,20 +256,24 @@ class _Console:
             }
         )
 
+    async def _own_body(self, request: Request) -> bytes:
+        """The body of a request that changes something: see `admin.ui.host_names`."""
+        if (why := sent_by_another(request.headers, self._names)) is not None:
+            raise RefusedRequest(403, why)
+        return await json_body(request)
+
     async def login(self, request: Request) -> Response:
         if not self._logins.by_token:
-            return _refused(403, "start 'streamlease ui' with --token-file to log in by token")
-        body, refused = await _body(request, self._names)
-        if refused is not None:
-            return refused
+            return refused(403, "start 'streamlease ui' with --token-file to log in by token")
+        body = await self._own_body(request)
         try:
             token = str(json.loads(body).get("token", ""))
         except (ValueError, AttributeError):
-            return _refused(400, "give a document with the field token")
+            return refused(400, "give a document with the field token")
         person = self._logins.with_token(token)
         if person is None:
             await asyncio.sleep(LOGIN_SECONDS)
-            return _refused(401, "the token is missing or wrong")
+            return refused(401, "the token is missing or wrong")
         answer = JSONResponse({"name": person.name, "role": person.role.name.lower()})
         answer.set_cookie(
             self._logins.cookie_name,
@@ -265,9 +286,7 @@ class _Console:
         return answer
 
     async def logout(self, request: Request) -> Response:
-        _, refused = await _body(request, self._names)
-        if refused is not None:
-            return refused
+        await self._own_body(request)
         answer = JSONResponse({})
         answer.delete_cookie(self._logins.cookie_name, httponly=True, samesite="strict")
         return answer
@@ -285,34 +304,34 @@ class _Console:
 
     async def overview(self, _: Request, site: Site, person: Person) -> Response:
         await site.board.fresh()
-        return JSONResponse({**live.whole_overview(site.board), "acts": person.role >= ConsoleRole.OPERATOR})
+        return JSONResponse({**whole_overview(site.board), "acts": person.role >= ConsoleRole.OPERATOR})
 
     async def group(self, request: Request, site: Site, _: Person) -> Response:
         await site.board.fresh()
         subscription = request.query_params.get("subscription", "")
         found = site.board.groups.get(subscription)
         if found is None:
-            return _refused(404, f"there is no group {subscription!r}")
-        return JSONResponse(live.whole_group(found))
+            return refused(404, f"there is no group {subscription!r}")
+        return JSONResponse(whole_group(found))
 
     async def heat(self, request: Request, site: Site, _: Person) -> Response:
         await site.board.fresh()
         found = site.board.groups.get(request.query_params.get("subscription", ""))
-        return _refused(404, "there is no such group") if found is None else JSONResponse(found.heat_map())
+        return refused(404, "there is no such group") if found is None else JSONResponse(found.heat_map())
 
-    async def live(self, request: Request, site: Site, _: Person) -> Response:
-        news = live.events(site.board, request.query_params.get("subscription"))
-        # Else a proxy that gathers answers would hold updates back.
-        headers = {"X-Accel-Buffering": "no"}
-        let_in = self._while_let_in(request, news)
-        return StreamingResponse(let_in, headers=headers, media_type="text/event-stream")
+    async def commands(self, request: Request, site: Site, person: Person) -> Response:
+        return await channel_requests.commands(request, self.tabs[site.name], person.name)
 
-    async def _while_let_in(self, request: Request, news: AsyncIterator[str]) -> AsyncIterator[str]:
-        """`news`, until whoever asked may not look any more: the browser asks again, and is refused."""
-        async for one in news:
-            if self._person(request) is None:
-                return
-            yield one
+    async def poll(self, request: Request, site: Site, person: Person) -> Response:
+        channels = self.tabs[site.name]
+        answer = await channel_requests.poll(request, channels, site.board, person.name)
+        if self._person(request) is None:  # who may not look any more gets nothing of what came meanwhile
+            channel_requests.leave(request, channels, person.name)
+            return refused(401, "log in to see this")
+        return answer or Response(status_code=204)
+
+    async def leave(self, request: Request, site: Site, person: Person) -> Response:
+        return channel_requests.leave(request, self.tabs[site.name], person.name)
 
     def looked(self, work: Callable[[Client, Mapping[str, str]], Awaitable[dict[str, Any]]]) -> Answer:
         """The answer to one of `LOOKS`."""
@@ -325,18 +344,16 @@ class _Console:
     # ------------------------------------------------------------ acts
 
     async def act(self, request: Request, site: Site, person: Person) -> Response:
-        body, refused = await _body(request, self._names)
-        if refused is not None:
-            return refused
+        body = await self._own_body(request)
         if person.role < ConsoleRole.OPERATOR:
             if not self._logins.by_token and self._logins.everyone is not None:
-                return _refused(
+                return refused(
                     403, "this page only shows: start 'streamlease ui' with --token-file to allow acts"
                 )
-            return _refused(401 if not person.name else 403, "log in as an operator to do this")
+            return refused(401 if not person.name else 403, "log in as an operator to do this")
         wanted = asked(body)
         if person.role < demanded(wanted):
-            return _refused(403, f"only an admin may {wanted.act.replace('_', ' ')}: you are an operator")
+            return refused(403, f"only an admin may {wanted.act.replace('_', ' ')}: you are an operator")
         says = await do(site.client, wanted, _who(request, person))
         return JSONResponse({"done": not wanted.dry_run, "says": says})
 
@@ -350,25 +367,6 @@ async def _trouble(site: Site) -> str | None:
     except StreamleaseError as error:
         return str(error)
     return None
-
-
-async def _body(request: Request, names: frozenset[str]) -> tuple[bytes, Response | None]:
-    """The body of a request that changes something; else why it is refused: see `admin.ui.host_names`."""
-    if (why := sent_by_another(request.headers, names)) is not None:
-        return b"", _refused(403, why)
-    given = request.headers.get("content-type", "")
-    if given.partition(";")[0].strip().lower() != "application/json":
-        return b"", _refused(415, f"its Content-Type is {ascii(given)[:100]}: send application/json")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LONGEST_BODY:
-            return b"", _refused(413, f"the request is longer than {LONGEST_BODY} bytes")
-    return body, None
-
-
-def _refused(status: int, why: str) -> JSONResponse:
-    return JSONResponse({"error": " ".join(why.split())}, status)
 
 
 def _who(request: Request, person: Person) -> str:

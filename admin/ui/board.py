@@ -8,9 +8,10 @@ watching adds little load to a busy Redis or machine. While nobody looks, nothin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,8 @@ class Board:
         """When the newest look ended, or the first one after a rest was asked for, by this process' clock."""
         self.resting = True
         """Nobody looks, so nothing is read."""
+        self.is_current = False
+        """Whether it was looked at since the last rest."""
         self.space_rates, self.group_rates = MessageRates(), MessageRates()
         self._client = client
         self._interval = interval
@@ -91,6 +94,8 @@ class Board:
         self._holdings = Holdings(client.redis)
         self._known: dict[str, tuple[object, dict[StreamId, str]]] = {}
         """The streams of each space with their text forms, as long as it has the same generations."""
+        self.listeners: list[Callable[[], None]] = []
+        """Called after each look."""
         self._news = asyncio.Event()
         self._asked = asyncio.Event()
         self._viewers = 0
@@ -109,7 +114,7 @@ class Board:
         self._wanted_until = time.monotonic() + self._interval
         while True:
             if not self._wanted:
-                self.resting = True
+                self.resting, self.is_current = True, False
                 self._asked.clear()
                 await self._asked.wait()
             if self.resting:
@@ -123,19 +128,22 @@ class Board:
                 log.warning("cannot read: %s", self.error)
             self.looked_at = time.monotonic()
             self.took = time.monotonic() - began
-            self.number += 1
-            self._wake()
+            self._tell()
             await asyncio.sleep(max(self._interval, REST * min(before, self.took)))
 
     def fail(self, name: str, error: StreamleaseError) -> None:
         """What ran it has ended, against its will: wake those who wait, and say why."""
         self.failure = error
         self.error = " ".join(str(error).split())
-        self._wake()
+        self._tell()
 
-    def _wake(self) -> None:
+    def _tell(self) -> None:
+        self.number += 1
+        self.is_current = True
         news, self._news = self._news, asyncio.Event()
         news.set()
+        for listener in self.listeners:
+            listener()
 
     @property
     def _wanted(self) -> bool:
@@ -151,20 +159,26 @@ class Board:
             return self.error
         return None
 
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Somebody looks as long as this lasts."""
+        self._viewers += 1
+        self._asked.set()
+        try:
+            yield
+        finally:
+            self._viewers -= 1
+            self._wanted_until = time.monotonic() + LINGER_SECONDS
+
     async def after(self, number: int) -> int:
         """Wait for a look after that of `number`; its number.
 
         Raises:
             TaskFailed: it looks no more.
         """
-        self._viewers += 1
-        self._asked.set()
-        try:
+        with self.watched():
             while self.failure is None and self.number <= number:
                 await self._news.wait()
-        finally:
-            self._viewers -= 1
-            self._wanted_until = time.monotonic() + LINGER_SECONDS
         if self.failure is not None:
             raise self.failure
         return self.number

@@ -16,6 +16,8 @@ Rules:
 * Another gateway answers, because the former one died or forgot this client: every key is subscribed to there
   from its cursor, which is behind the last message that was handed on, or behind all that the last answers
   had. So nothing is missed, and nothing comes twice unless a gateway died between a message and its cursor.
+* A state comes as what differs from an earlier one, whose sequence it names. A key that has another one is
+  subscribed to anew, and gets the whole.
 * A batch that is refused is cut in halves until the command is found that the gateway does not take: that key
   fails, and the others live.
 """
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Document = dict[str, Any]
-Policy = Literal["lossy", "critical"]
+Policy = Literal["lossy", "critical", "state"]
 
 BATCH = 1000
 """Commands of one batch."""
@@ -65,18 +67,29 @@ class ChannelFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelState:
+    """A state is another one; those between it and the one before were left out."""
+
+    key: str
+    state: Document
+    """As who serves the channel tells it: the whole, or what differs from the state that came before."""
+    is_first: bool
+    """Whether it needs none before it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelBegun:
     """A gateway took the subscription to a key; of no interest but to who waits for that."""
 
     key: str
-    cursor: str
+    cursor: str | None
 
 
-ChannelEvent = ChannelMessage | ChannelDropped | ChannelFailed
+ChannelEvent = ChannelMessage | ChannelDropped | ChannelState | ChannelFailed
 
 
 class _Key:
-    __slots__ = ("at", "command", "cursor", "filter", "limit", "moved", "policy", "since")
+    __slots__ = ("at", "command", "cursor", "filter", "has", "limit", "moved", "policy", "since")
 
     def __init__(self, command: int, filter: str, since: str, policy: Policy, limit: int) -> None:
         self.command = command
@@ -89,6 +102,8 @@ class _Key:
         """The number of the answer that moved the cursor."""
         self.at: str | None = None
         """The gateway that has it; None: none that answered."""
+        self.has = 0
+        """The sequence of the last state; 0: none came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +155,10 @@ class ChannelMachine:
         self._keys[key] = _Key(self._number, filter, since, policy, limit)
         self._queue.append((self._number, key))
 
+    def follow(self, key: str) -> None:
+        """Have the states of a key; a former subscription of that key ends."""
+        self.subscribe(key, "", policy="state")
+
     def unsubscribe(self, key: str) -> None:
         """Have nothing of that key any more."""
         if self._keys.pop(key, None) is not None:
@@ -161,6 +180,8 @@ class ChannelMachine:
         key = self._keys.get(name)
         if key is None or key.command != number:  # unsubscribed, or followed by another command
             return {"command": number, "unsubscribe": name}
+        if key.policy == "state":
+            return {"command": number, "subscribe": name, "policy": key.policy}
         return {
             "command": number, "subscribe": name, "filter": key.filter,
             "since": self._cursor(key) or key.since, "policy": key.policy, "limit": key.limit,
@@ -231,7 +252,11 @@ class ChannelMachine:
             self.processed = entry["sequence"]
             name = entry["key"]
             key = self._keys.get(name)
-            if key is not None and entry["command"] == key.command:
+            if key is None or entry["command"] != key.command:
+                continue
+            if entry.get("after", 0) not in (0, key.has):
+                self._again(name, key)
+            else:
                 events.append(self._came(name, key, entry))
         if answer.get("cursor") is not None:
             self._settled = _Settled(answer["cursor"], answer["command"], self._answers, self.gateway)
@@ -244,6 +269,9 @@ class ChannelMachine:
             return ChannelFailed(name, entry["error"], key.cursor)
         if "dropped" in entry:
             return ChannelDropped(name, entry["dropped"])
+        if "state" in entry:
+            key.has = entry["sequence"]
+            return ChannelState(name, entry["state"], entry["after"] == 0)
         key.cursor, key.moved = entry["cursor"], self._answers
         return ChannelMessage(name, entry["message"], entry["cursor"])
 
@@ -255,6 +283,10 @@ class ChannelMachine:
             if key.at != gateway:
                 key.cursor = self._cursor(key)
                 if key.command not in underway:
-                    self._number += 1
-                    key.command, key.at = self._number, None
-                    self._queue.append((self._number, name))
+                    self._again(name, key)
+
+    def _again(self, name: str, key: _Key) -> None:
+        """Subscribe to a key that is subscribed to, under a new number."""
+        self._number += 1
+        key.command, key.at, key.has = self._number, None, 0
+        self._queue.append((self._number, name))

@@ -335,6 +335,52 @@ def test_live_is_said_as_long_as_it_is_true(
         assert site.ask("/healthz")[0] == 503
 
 
+POLLS = "return performance.getEntriesByType('resource').filter((one) => one.name.endsWith('/poll')).length"
+HIDE = """
+Object.defineProperty(document, "hidden", { configurable: true, get: () => arguments[0] });
+document.dispatchEvent(new Event("visibilitychange"));
+"""
+
+
+def test_a_tab_follows_what_it_shows_rests_unseen_and_notices_a_console_that_began_anew(
+    command: Command, browser: webdriver.Chrome
+) -> None:
+    command.ok("group", "declare", SUB, "--from", "earliest")
+    known = (
+        "const { groups, spaces, group } = window.streamlease.store; return [groups.size, spaces.size, group]"
+    )
+    with serving(command) as site:
+        browser.get(f"{site.url}/#/groups")
+        sees(browser, "#groups tbody", SUB)
+        assert browser.execute_script(known) == [1, 0, None], "spaces are another page"
+        click(browser, "a[data-page=spaces]")
+        sees(browser, "#spaces tbody", "flights/#")
+        assert browser.execute_script(known) == [0, 1, None]
+        click(browser, "#spaces tbody a")
+        sees(browser, "#space", "Groups that read it", SUB)
+        assert browser.execute_script(known) == [1, 1, None], "this space, and the groups that read it"
+        click(browser, "a[data-page=hosts]")
+        sees(browser, "#state", "live")
+        assert browser.execute_script(known) == [0, 0, None]
+        browser.execute_script(HIDE, True)
+        sees(browser, "#state", "resting: nobody looks")
+        polls = browser.execute_script(POLLS)
+        for _ in range(3):
+            time = site.ask("/api/overview")[1]["time"]
+            until(lambda time=time: site.ask("/api/overview")[1]["time"] > time, PATIENCE)
+        assert browser.execute_script(POLLS) == polls, "it asks for nothing"
+        browser.execute_script(HIDE, False)
+        sees(browser, "#state", "live")
+        click(browser, "a[data-page=groups]")
+        sees(browser, "#groups tbody", SUB)
+    sees(browser, "#state", "no connection, trying again")
+    assert SUB in text_of(browser, "#groups tbody"), "what was known stays"
+    command.ok("group", "declare", "$shared/second/flights/#", "--from", "earliest")
+    with serving(command, "--http-port", site.url.rpartition(":")[2]):
+        sees(browser, "#groups tbody", SUB, "$shared/second/flights/#")
+        sees(browser, "#state", "live")
+
+
 def test_hand_overs_fold_and_lag_is_a_map_over_time(command: Command, browser: webdriver.Chrome) -> None:
     assert command.url is not None
     command.ok("group", "declare", SUB, "--from", "earliest")

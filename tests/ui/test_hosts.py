@@ -65,7 +65,7 @@ def asked_as(site: Site, path: str, *hosts: str, method: str = "GET") -> tuple[i
 
 def test_a_page_whose_name_was_made_to_point_here_reads_nothing(command: Command) -> None:
     with serving(command, "--allow-host", "board.example.org") as site:
-        for path in ("/", "/api/overview", "/api/live", "/static/page.js", "/healthz"):
+        for path in ("/", "/api/overview", "/v1/channels/a", "/static/page.js", "/healthz"):
             status, said = asked_as(site, path, "evil.example:8090")
             assert (status, "evil.example" in said, "--allow-host" in said) == (421, True, True), path
         assert asked_as(site, "/api/act", "evil.example", method="POST")[0] == 421

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from streamlease.http.channel_client import ChannelClient
+from streamlease.http.core.channel_machine import ChannelState
+from streamlease.http.core.gateway_errors import GatewayRefused
 from tests.admin.command import Command, finish, until
 from tests.ui.conftest import QUOTED, SUB, TOKEN, Site, consuming, serving
 from tests.ui.test_logins import document
@@ -42,35 +44,40 @@ def test_the_documents_show_what_is_there(command: Command) -> None:
         assert {"term", "lease"} <= {event["what"] for event in found["events"]}
 
 
-def test_live_updates_send_everything_once_and_then_what_changed(command: Command) -> None:
-    with serving(command) as site, consuming(command):
-        until(lambda: group(site).get("held") == 4)
-        with urllib.request.urlopen(f"{site.url}/api/live?subscription={QUOTED}", timeout=30) as live:
-            events: list[dict[str, object]] = []
-            kind = ""
-            while len(events) < 2 or not events[-1]["rows"]:
-                line = live.readline().decode()
-                if line.startswith("data: ") and "group" in kind:
-                    events.append(json.loads(line.removeprefix("data: ")))
-                    if len(events) == 1:
-                        command.ok("publish", "flights/JFK", text="one\n")
-                kind = line if line.startswith("event: ") else ""
-    assert (events[0]["whole"], len(events[0]["rows"])) == (True, 4)
-    assert (events[-1]["whole"], len(events[-1]["rows"])) == (False, 1)
-
-
-def test_live_updates_end_with_the_login_that_they_were_opened_with(command: Command, tmp_path: Path) -> None:
+async def test_the_client_of_gateways_follows_the_console(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(document(("ana", "token-of-ana", "observer")))
+    key, bearer = f"group/{SUB}", "token-of-ana"
     with serving(command, "--token-file", str(file)) as site, consuming(command):
-        asked = urllib.request.Request(f"{site.url}/api/live")
-        asked.add_header("Authorization", "Bearer token-of-ana")
-        with urllib.request.urlopen(asked, timeout=30) as live:
-            assert live.headers["X-Accel-Buffering"] == "no"
-            assert live.readline().startswith(b"event: ")
-            file.write_text(document(("cleo", "token-of-cleo", "admin")))
+        await asyncio.to_thread(until, lambda: _held(site, bearer) == 4)
+        async with ChannelClient(site.url, token=bearer) as channel, asyncio.timeout(120):
+            await channel.follow(key)
+            first = await anext(channel)
+            assert isinstance(first, ChannelState)
+            assert (first.is_first, first.state["whole"], len(first.state["rows"])) == (True, True, 4)
             command.ok("publish", "flights/JFK", text="one\n")
-            live.read()  # to its end: it has no other one
+            async for event in channel:
+                assert isinstance(event, ChannelState)
+                assert not event.is_first
+                if event.state["rows"]:
+                    assert len(event.state["rows"]) == 1
+                    break
+            channel.follow("group/nothing")
+            async for event in channel:
+                if event.key == "group/nothing":
+                    assert isinstance(event, ChannelState)
+                    assert event.state == {"missing": True}
+                    break
+            file.write_text(document(("cleo", "token-of-cleo", "admin")))
+            command.ok("publish", "flights/JFK", text="two\n")
+            with pytest.raises(GatewayRefused, match="log in"):
+                async for _ in channel:
+                    pass  # to its end: it has no other one
+
+
+def _held(site: Site, token: str) -> object:
+    status, found, _ = site.ask(f"/api/group?subscription={QUOTED}", token=token)
+    return found["summary"].get("held") if status == 200 else None
 
 
 def test_an_act_needs_the_token(command: Command, token_file: Path) -> None:

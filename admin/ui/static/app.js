@@ -1,7 +1,7 @@
 // The console: which page is shown, its head, and the loop that draws it when something is new.
 
 import { html, place, render, to } from "./lib.js";
-import { follow, onChange, session, store } from "./live.js";
+import { follow, onChange, ready, session, store, trouble } from "./live.js";
 import { ActDialog, Login, logout } from "./acts.js";
 import { Problems, useInView } from "./parts.js";
 import { Home } from "./home.js";
@@ -24,7 +24,7 @@ function App() {
     <${Head} page=${shown} query=${query} />
     <${Problems} />
     <main id="main" tabindex="-1"><section id=${shown} key=${`${shown} ${arg} ${query.server ?? ""}`}>
-      ${store.overview?.redis === undefined ? html`<p class="more" role="status">${store.overview?.error ?? "reading…"}</p>` : html`<${Page} arg=${arg} query=${query} />`}
+      ${store.overview?.redis === undefined || !ready() ? html`<p class="more" role="status">${trouble() ?? "reading…"}</p>` : html`<${Page} arg=${arg} query=${query} />`}
     </section></main>
     <${ActDialog} />`;
 }
@@ -68,7 +68,7 @@ function arrive() {
   draw();
 }
 window.addEventListener("hashchange", arrive);
-session().then(() => { if (store.session.role !== null) follow(); }, () => {});
+session().catch(() => {});
 arrive();
 // "/" goes to the filter of the page, as in many programs.
 window.addEventListener("keydown", (event) => {

@@ -115,8 +115,8 @@ export async function get(path, query = {}, signal = undefined) {
 }
 
 // To the server that the page is of now, unless it was another one when this was asked for.
-export async function post(path, body, server = place().query.server) {
+export async function post(path, body, server = place().query.server, signal = undefined) {
   return read(await fetch(address(path, {}, server ?? ""), {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
   }));
 }

@@ -1,18 +1,28 @@
-// Follows /api/live: what there is, kept up to date, and whether it is. Text from the server stays text.
+// What the shown page needs to know, kept up to date over a channel, and whether it is. Text from the server stays text.
 
-import { address, get, place } from "./lib.js";
+import { get, place, Refused } from "./lib.js";
+import { Channel } from "./channel.js";
 
 const STEP_MS = 2000;
 const POINTS = 90;
 const LAG_POINTS = 1200;
 const EVENTS = 500;
 const HIDDEN_MS = 10000; // a tab that nobody sees is followed so long
+const ALWAYS = ["server", "attention"];
+const KEYS = {
+  home: () => ["groups", "spaces", "hosts", "processes"], groups: () => ["groups"], group: (name) => [`group/${name}`],
+  spaces: () => ["spaces"], space: (name) => [`space/${name}`], queries: () => [], query: () => ["groups"],
+  hosts: () => ["hosts"], services: () => ["processes"], catalog: () => [],
+};
 
 export const store = {
   overview: null, groups: new Map(), spaces: new Map(), series: { groups: new Map(), spaces: new Map() },
-  subscription: null, group: null, session: null, state: { kind: "wait", text: "connecting" },
+  group: null, session: null, state: { kind: "wait", text: "connecting" },
 };
-let source = null, followed = null, newest = 0, stepped = 0, resting = null;
+let channel = null, server = null, wanted = [], problem = null;
+let known = new Set(), came = new Set(); // keys of which something is here; which this channel brought
+let looked = false;
+let newest = 0, stepped = 0, resting = null;
 let changed = () => {};
 window.streamlease = { looks: 0, rows: 0, shownAt: 0, drawn: [], store };
 
@@ -29,6 +39,8 @@ export function onChange(work) {
 
 export async function session() {
   store.session = await get("/api/session");
+  if (store.session.role === null) leave();
+  else if (channel === null && !document.hidden) follow();
   changed();
   return store.session;
 }
@@ -40,46 +52,67 @@ export function may(role) {
 
 // ------------------------------------------------------------ the connection
 
+// Follows what the page at this address shows, and nothing else any more.
 export function follow() {
   const { page, arg, query } = place();
-  const subscription = page === "group" ? arg : null;
-  const wanted = JSON.stringify([subscription, query.server ?? ""]);
-  if (source !== null && followed === wanted) return;
-  if (followed !== null && JSON.parse(followed)[1] !== (query.server ?? "")) forget();
-  followed = wanted;
-  store.subscription = subscription;
-  store.group = null;
-  open();
+  if (channel !== null && (query.server ?? "") !== server) leave();
+  const before = wanted;
+  wanted = [...ALWAYS, ...(Object.hasOwn(KEYS, page) ? KEYS[page] : KEYS.home)(arg)];
+  for (const key of before) if (!wanted.includes(key)) forget(key);
+  if (channel === null) {
+    server = query.server ?? "";
+    came.clear();
+    const mine = channel = new Channel(server, {
+      came: (key, state) => { if (channel === mine) take(key, state); },
+      failed: (key, why) => { if (channel === mine) fail(key, why); },
+      answered: () => { if (channel === mine) answered(); },
+      lost: (error) => { if (channel === mine) lose(error); },
+    });
+  }
+  channel.want(wanted);
 }
 
-function forget() {
+// Whether all that the shown page needs is here.
+export const ready = () => wanted.every((key) => known.has(key));
+export const trouble = () => problem ?? store.overview?.error;
+
+function leave() {
+  channel?.close();
+  channel = null;
+  for (const key of wanted) forget(key);
+  wanted = [];
   store.overview = null;
-  store.groups.clear();
-  store.spaces.clear();
-  store.series.groups.clear();
-  store.series.spaces.clear();
 }
 
-function open() {
-  source?.close();
-  const query = store.subscription === null ? {} : { subscription: store.subscription };
-  const opened = new EventSource(address("/api/live", query));
-  source = opened;
-  opened.onerror = () => {
-    say("lost", "no connection, trying again");
-    if (opened.readyState === EventSource.CLOSED) {
-      opened.close();
-      window.setTimeout(() => { if (source === opened) open(); }, 2000);
-      session().catch(() => {});
-    }
-  };
-  opened.addEventListener("overview", (event) => {
-    takeOverview(JSON.parse(event.data));
-    // On the page of a group, the news of the group come right behind, and are drawn then.
-    if (store.subscription === null) changed();
-  });
-  opened.addEventListener("series", (event) => { takeSeries(JSON.parse(event.data)); });
-  opened.addEventListener("group", (event) => { takeGroup(JSON.parse(event.data)); changed(); });
+function forget(key) {
+  known.delete(key);
+  came.delete(key);
+  problem = null;
+  const kind = key.split("/", 1)[0];
+  if (kind === "group") store.group = null;
+  for (const what of kind === "space" ? ["groups", "spaces"] : kind === "groups" || kind === "spaces" ? [kind] : []) {
+    store[what].clear();
+    store.series[what].clear();
+  }
+}
+
+function fail(key, why) {
+  problem = why;
+  changed();
+}
+
+function answered() {
+  if (came.size === 0) return;
+  if (looked && wanted.every((key) => came.has(key))) {
+    store.state = store.overview.error ? { kind: "lost", text: "Redis does not answer" } : { kind: "live", text: "live" };
+  }
+  looked = false;
+  changed();
+}
+
+function lose(error) {
+  say("lost", error instanceof Refused && error.status !== 401 ? error.message : "no connection, trying again");
+  if (error.status === 401) session().catch(() => {});
 }
 
 function say(kind, text) {
@@ -90,7 +123,7 @@ function say(kind, text) {
 
 // "Live" is said only as long as it is true: of what is shown, and of Redis behind it.
 function judge() {
-  if (store.overview === null || source === null) return;
+  if (store.overview === null || channel === null) return;
   const silent = Date.now() - newest;
   const patience = 4000 + 4 * (store.overview.took_ms ?? 0);
   if (store.overview.error) say("lost", "Redis does not answer");
@@ -98,41 +131,60 @@ function judge() {
 }
 window.setInterval(judge, 1000);
 
+function rest() {
+  resting = window.setTimeout(() => {
+    channel?.close();
+    channel = null;
+    say("rest", "resting: nobody looks");
+  }, HIDDEN_MS);
+}
+
+if (document.hidden) rest();
 document.addEventListener("visibilitychange", () => {
   window.clearTimeout(resting);
-  if (document.hidden) {
-    resting = window.setTimeout(() => {
-      source?.close();
-      source = null;
-      say("rest", "resting: nobody looks");
-    }, HIDDEN_MS);
-  } else if (source === null && followed !== null) {
-    store.group = null;
-    open();
-  }
+  if (document.hidden) rest();
+  else if (channel === null && wanted.length > 0) follow();
 });
+window.addEventListener("pagehide", () => { channel?.close(); channel = null; });
+window.addEventListener("pageshow", (event) => { if (event.persisted && channel === null && wanted.length > 0) follow(); });
 
 // ------------------------------------------------------------ what came
 
-function takeOverview(news) {
+function take(key, state) {
+  known.add(key);
+  came.add(key);
+  const kind = key.split("/", 1)[0];
+  if (kind === "server") takeServer(state);
+  else if (kind === "group") takeGroup(state);
+  else if (kind === "space") takeSpace(key.slice("space/".length), state);
+  else if (kind === "groups") takeRows("groups", "subscription", state);
+  else if (kind === "spaces") takeRows("spaces", "name", state);
+  else Object.assign(overview(), state);
+}
+
+const overview = () => (store.overview ??= {});
+
+function takeServer(state) {
   newest = Date.now();
-  if (news.whole) {
-    store.groups.clear();
-    store.spaces.clear();
-    store.overview = news;
-  } else {
-    Object.assign(store.overview, news, { whole: true });
-  }
-  for (const one of news.groups ?? []) store.groups.set(one.subscription, one);
-  for (const one of news.spaces ?? []) store.spaces.set(one.name, one);
-  for (const name of news.gone_groups ?? []) store.groups.delete(name);
-  for (const name of news.gone_spaces ?? []) store.spaces.delete(name);
-  store.state = news.error ? { kind: "lost", text: "Redis does not answer" } : { kind: "live", text: "live" };
+  Object.assign(overview(), state);
+  looked = true;
   if (newest - stepped >= STEP_MS) {
     stepped = newest;
     grow(store.series.groups, store.groups);
     grow(store.series.spaces, store.spaces);
   }
+}
+
+function takeRows(what, name, { whole, rows, gone, series }) {
+  if (whole) store[what].clear();
+  for (const row of rows) store[what].set(row[name], row);
+  for (const one of gone) store[what].delete(one);
+  for (const [one, points] of Object.entries(series ?? {})) store.series[what].set(one, points);
+}
+
+function takeSpace(name, { row, groups, series }) {
+  takeRows("spaces", "name", { whole: true, rows: row === null ? [] : [row], gone: [], series: series === undefined ? {} : { [name]: series } });
+  takeRows("groups", "subscription", { whole: true, rows: groups, gone: [] });
 }
 
 function grow(series, rows) {
@@ -148,16 +200,8 @@ function grow(series, rows) {
   for (const name of series.keys()) if (!rows.has(name)) series.delete(name);
 }
 
-function takeSeries(news) {
-  for (const what of ["groups", "spaces"]) {
-    for (const [name, points] of Object.entries(news[what])) {
-      if ((store.series[what].get(name)?.length ?? 0) <= points.length) store.series[what].set(name, points);
-    }
-  }
-}
-
 function takeGroup(news) {
-  if (news.summary === undefined) { store.group = { missing: true }; return; }
+  if (news.missing) { store.group = { missing: true }; return; }
   if (news.whole || store.group === null || store.group.missing) {
     store.group = { rows: new Map(), order: [], lag: [], events: [] };
   }

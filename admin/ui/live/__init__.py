@@ -1,0 +1,1 @@
+"""What is new, for every browser: one channel for each tab, whose keys are states of the console's board."""
