@@ -318,6 +318,7 @@ OWNED = {
     "agent/loop.py": "awaited by the thread that called, and cancelled with its call",
     "hosts/serve.py": "awaited by the thread of a probe, and cancelled with its answer",
     "leader/runner.py": "awaited in the same turn, beside what may end it",
+    "admin/ui/live/channel_requests.py": "awaited beside the client that may go, and cancelled with it",
     "admin/demo/stage.py": "awaited by the loop that began it, and stopped with it",
     "gateway/catalog/catalog_handlers.py": "awaited beside the client that may go, and stopped with it",
     "gateway/http1/http_connection.py": "among the tasks of its server; its failure is logged",
