@@ -55,6 +55,14 @@ settings = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.driv
 spark = SparkSession.builder.config(map=submitted_settings(settings)).getOrCreate()
 places = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getcwd()).distinct().collect()
 print(spark.sparkContext.master, spark.conf.get("spark.app.name"), *places, flush=True)
+
+flights = spark.readStream.format("streamlease").options(
+    redis=query.redis, subscribe="$shared/board/flights/#", startingOffsets="earliest"
+)
+board = flights.load().selectExpr("concat('board/', substring(topic, 9)) AS topic", "payload")
+board.writeStream.format("streamlease").options(
+    redis=query.redis, checkpointLocation=query.conf["checkpoint"]
+).start().awaitTermination()
 """
 
 
@@ -68,7 +76,12 @@ def test_a_submitted_program_runs_on_a_standalone_cluster(
     cluster: Standalone, executors: Executors, tmp_path: Path
 ) -> None:
     executors.start("one")
+    for space in ("flights", "board"):
+        executors.command.ok("space", "create", space, "--topics", f"{space}/#", "--streams", "2")
+    executors.command.ok("publish", "flights/JFK", text="one\ntwo\n")
+    executors.command.ok("publish", "flights/LAX", text="three\n")
     conf = {
+        "checkpoint": str(tmp_path / "checkpoint"),
         "spark.master": cluster.url,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -78,8 +91,22 @@ def test_a_submitted_program_runs_on_a_standalone_cluster(
     }
     words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     query = executors.submit(executors.program(SUBMITTED), "--spawn-timeout", "5m", *words)
-    until(lambda: executors.state(query) == "ended", 240)
-    assert executors.show(query)["outcome"] == "done", executors.output(query)
+
+    def on_board() -> bool:
+        assert executors.state(query) != "ended", executors.output(query)
+        streams = executors.command.ok("space", "show", "board", "--json").document["streams"]
+        return sum(stream["next"] for stream in streams) == 3
+
+    until(on_board, 240)
+    found = executors.command.ok("consume", "board/#", "--from", "earliest", "--count", "3", "--json")
+    arrived = [(one["topic"], one["payload"]) for one in found.documents]
+    assert sorted(arrived) == [("board/JFK", "one"), ("board/JFK", "two"), ("board/LAX", "three")]
+    shown = executors.show(query)
+    assert (shown["publishes"], shown["reads"]) == (["board/JFK", "board/LAX"], ["$shared/board/flights/#"])
+    assert {one["query"] for one in executors.items("borrowers")} == {query}
+    executors.command.ok("query", "terminate", query)
+    executors.until(query, "ended")
+    assert executors.show(query)["outcome"] == "terminated"
     (line,) = [one for one in executors.output(query).splitlines() if one.startswith("spark://")]
     said = f"{cluster.url} of $HOME 'and' more "
     assert line.startswith(said), "quoted for PYSPARK_SUBMIT_ARGS"
