@@ -9,10 +9,13 @@ What protects the archive is said in `streams/archive/archiver.py`; the claim sa
 a host that was followed by another stop early.
 
 A stream is worth a file when it has `FILE_BYTES` that are in none, or the oldest of these has waited for
-`WAIT_SECONDS`, or for a quarter of the time that messages stay in memory. The work is done in a thread; after
-each step (a look at the table, a file that is written or joined) it rests for as long as that took, so it
-takes at most half of a core, and the leaders are never short of time. A space that somebody else works at,
-such as a job with many writers, is left alone meanwhile (`streams/archive/archive_turns.py`).
+`WAIT_SECONDS`, or for a quarter of the time that messages stay in memory; and where the memory of a space has
+a size, also when it has its share of half of that.
+
+The work is done in a thread. After each step (a look at the table, a file that is written or joined) it rests
+for twice as long as that took, so it takes a third of a core at most, and leaders and publishers go first.
+When Redis has used most of its memory (`PRESSED`), it rests as long as that took. A space that somebody else
+works at, such as a job with many writers, is left alone meanwhile (`streams/archive/archive_turns.py`).
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from streamlease.streams.archive.upkeep_steps import merge, retire, runs, tidy
 from streamlease.streams.collections.snapshots import newest_snapshots
 from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
+from streamlease.streams.redis.memory_use import memory_use
 from streamlease.streams.redis.urls import blocking_twin
 from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.retirement import retirable
@@ -57,7 +61,16 @@ TURN_SECONDS = 20.0
 """After so long with one space it is the turn of the others."""
 
 FILE_BYTES = 32 * 1024 * 1024
+LEAST_BYTES = 1024 * 1024
+"""Fewer are not worth a file before they have waited, however little may stay in memory."""
+
 WAIT_SECONDS = 60.0
+REST = 2.0
+"""So many times as long as a step took it rests from it."""
+
+PRESSED = 0.75
+"""Where Redis uses more than that of its memory, a rest lasts as long as the step."""
+
 MANY_FILES = 16
 """So many small files of a stream are joined."""
 
@@ -93,6 +106,7 @@ class ArchiveUpkeep:
         self._whose = f"{host} {random_token()}"
         self._manifests = Manifests()
         self._told: dict[str, str] = {}
+        self._rest = REST
         self._blocking: BlockingRedis | None = None
 
     async def round(self) -> list[Archived]:
@@ -110,6 +124,7 @@ class ArchiveUpkeep:
             return []
         if self._blocking is None:
             self._blocking = blocking_twin(self._redis)
+        await self._pace()
         done: list[Archived] = []
         for space in spaces:
             if not await self._claim.get():
@@ -120,6 +135,10 @@ class ArchiveUpkeep:
             except StreamleaseError as error:
                 self._tell(space.name, str(error))
         return done
+
+    async def _pace(self) -> None:
+        """How long the thread rests: what is written now stays in memory until it is archived."""
+        self._rest = REST if await memory_use(self._redis) < PRESSED else 1.0
 
     def _tell(self, space: str, why: str) -> None:
         """Once for each reason."""
@@ -144,7 +163,7 @@ class ArchiveUpkeep:
         """The thread that works for this space, if there is one still, is to end."""
 
         def rest(seconds: float) -> None:
-            if over.wait(seconds):
+            if over.wait(seconds * self._rest):
                 raise Fenced(f"archive of space {space.name}: this host stops")
 
         archiver = Archiver(
@@ -211,6 +230,7 @@ class ArchiveUpkeep:
                 with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
                     await self._claim.get()
                     await archive_turns.take(self._redis, space, self._whose)
+                    await self._pace()
         finally:
             if not task.done():  # this host stops, and the thread ends with its next step
                 task.add_done_callback(_tell_end)
@@ -227,7 +247,7 @@ class ArchiveUpkeep:
         self._waiting[stream] = begin, since
         keep = None if space.archive is None else space.archive.keep_ms
         wait = WAIT_SECONDS * 1000 if keep is None else min(WAIT_SECONDS * 1000, keep / 4)
-        return now - since >= wait or (state.next - begin) * state.mean_bytes >= FILE_BYTES
+        return now - since >= wait or (state.next - begin) * state.mean_bytes >= _file_bytes(space)
 
     async def _retire(self, space: Space, archiver: Archiver, known: dict[StreamId, Recorded]) -> None:
         """Take out of the archive what retention does not want any more and no group needs."""
@@ -253,6 +273,14 @@ class ArchiveUpkeep:
             await group_needs.tell_passed(
                 self._redis, [one.subscription.id for one in _passed(groups, floors)]
             )
+
+
+def _file_bytes(space: Space) -> float:
+    """So much of a stream that is in no file is worth one."""
+    most = None if space.archive is None else space.archive.keep_bytes
+    if most is None:
+        return FILE_BYTES
+    return min(FILE_BYTES, max(LEAST_BYTES, most / 2 / space.generations[-1].streams))
 
 
 def _tell_end(thread: asyncio.Task[Any]) -> None:

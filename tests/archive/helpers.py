@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,16 @@ from streamlease.streams.spaces.retention import Retention, Trim, trim
 
 ENTRY = 50
 """Messages that are published together."""
+
+
+class Clock:
+    """A host's own clock, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.now = time.time_ns() // 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
 
 
 async def space_of(client: Client, uri: str, *, streams: int = 2, **more: object) -> Space:

@@ -34,17 +34,7 @@ from streamlease.streams.spaces.definitions import Generation, Space
 from streamlease.streams.spaces.retention import NOTHING_NEWER, Newer, Retention
 from streamlease.streams.spaces.retirement import retirable
 from streamlease.streams.spaces.spaces import SpaceStore
-from tests.archive.helpers import all_of, archive, in_table, publish, rows, same, space_of, trim_all
-
-
-class Clock:
-    """A host's own clock, in milliseconds."""
-
-    def __init__(self) -> None:
-        self.now = time.time_ns() // 1_000_000
-
-    def __call__(self) -> int:
-        return self.now
+from tests.archive.helpers import Clock, all_of, archive, in_table, publish, rows, same, space_of, trim_all
 
 
 async def test_a_host_archives_what_has_waited_and_lets_it_go(
