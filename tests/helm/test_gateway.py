@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -13,11 +14,12 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import trustme
 
+from streamlease.admin.gateway import gateway_cli
 from tests.admin.command import Command, until
 from tests.helm.charts import (
     Document,
@@ -89,6 +91,30 @@ def test_probes_and_services_lead_to_the_port_that_is_listened_on(rendered: Rend
         assert [one["path"] for one in asked] == ["/healthz", "/healthz", "/readyz"]
         assert {one["port"] for one in asked} == {"http"}
         assert rendered.the("Service", part)["spec"]["ports"][0]["targetPort"] == "http"
+
+
+def limits_of_the_command() -> dict[str, str]:
+    """The environment variable of each limit, and what the command takes without it."""
+    found = {}
+    hints = get_type_hints(gateway_cli.gateway, include_extras=True)
+    for name, parameter in inspect.signature(gateway_cli.gateway).parameters.items():
+        if name.startswith("max_"):
+            _, option = get_args(hints[name])
+            found[option.envvar] = str(parameter.default)
+    return found
+
+
+def test_every_limit_of_the_command_is_a_value_with_the_same_default() -> None:
+    known = limits_of_the_command()
+    assert len(known) >= 12
+    given = variables(render({**with_redis(), "gateway": GATEWAY}), "gateway")
+    shown = {name: value for name, value in given.items() if "_MAX_" in name}
+    assert shown.keys() == known.keys()
+    assert {name: value for name, value in shown.items() if known[name] not in (value, f"{value}.0")} == {}
+    few = {"maxClientChannels": 7, "maxClientWebhooks": 8, "maxChannelBytes": "1MiB"}
+    given = variables(render({**with_redis(), "gateway": {**GATEWAY, **few}}), "gateway")
+    names = ("MAX_CLIENT_CHANNELS", "MAX_CLIENT_WEBHOOKS", "MAX_CHANNEL_BYTES")
+    assert [given[f"STREAMLEASE_GATEWAY_{name}"] for name in names] == ["7", "8", "1MiB"]
 
 
 def test_tls_is_asked_for_where_it_is_spoken() -> None:
@@ -250,6 +276,14 @@ def test_notes_say_where_they_are() -> None:
         pytest.param({"gateway": {**GATEWAY, "port": 80}}, "'/gateway/port'", id="low port"),
         pytest.param({"gateway": {**GATEWAY, "maxBody": "much"}}, "'/gateway/maxBody'", id="body"),
         pytest.param({"gateway": {**GATEWAY, "maxRate": -1}}, "'/gateway/maxRate'", id="rate"),
+        pytest.param(
+            {"gateway": {**GATEWAY, "maxClientChannels": 0}}, "'/gateway/maxClientChannels'", id="channels"
+        ),
+        pytest.param(
+            {"gateway": {**GATEWAY, "maxClientWebhooks": "all"}},
+            "'/gateway/maxClientWebhooks'",
+            id="webhooks",
+        ),
         pytest.param(
             {"gateway": {**GATEWAY, "ingress": {"enabled": True}}}, "'/gateway/ingress/hosts'", id="no hosts"
         ),
