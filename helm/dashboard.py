@@ -10,45 +10,53 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).parent / "streamlease" / "files" / "dashboard.json"
-GROUP = '{subscription=~"$subscription"}'
+GROUP = '{namespace=~"$namespace",subscription=~"$subscription"}'
+RELEASE = "namespace, job, subscription"
+"""One group of one release: several may be in one Prometheus."""
+
 PANELS = [
     (
         "Lag in messages",
         "short",
-        f"max by (subscription) (streamlease_group_lag_messages{GROUP})",
-        "{{subscription}}",
+        f"max by ({RELEASE}) (streamlease_group_lag_messages{GROUP})",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Lag in seconds",
         "s",
-        f"max by (subscription) (streamlease_group_lag_seconds{GROUP})",
-        "{{subscription}}",
+        f"max by ({RELEASE}) (streamlease_group_lag_seconds{GROUP})",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Streams without an owner",
         "short",
-        f"max by (subscription) (streamlease_group_streams{GROUP} - streamlease_group_held_streams{GROUP})",
-        "{{subscription}}",
+        f"max by ({RELEASE}) (streamlease_group_streams{GROUP} - streamlease_group_held_streams{GROUP})",
+        "{{namespace}} {{subscription}}",
     ),
-    ("Borrowers", "short", f"max by (subscription) (streamlease_group_borrowers{GROUP})", "{{subscription}}"),
+    (
+        "Borrowers",
+        "short",
+        f"max by ({RELEASE}) (streamlease_group_borrowers{GROUP})",
+        "{{namespace}} {{subscription}}",
+    ),
     ("Groups by state", "short", "count by (state) (streamlease_group_state)", "{{state}}"),
     (
         "Consumed per second",
         "short",
-        f"max by (subscription) (clamp_min(deriv(streamlease_group_committed_messages{GROUP}[5m]), 0))",
-        "{{subscription}}",
+        f"max by ({RELEASE}) (clamp_min(deriv(streamlease_group_committed_messages{GROUP}[5m]), 0))",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Moves per minute",
         "short",
-        f"60 * sum by (subscription) (deriv(streamlease_group_moves{GROUP}[5m]))",
-        "{{subscription}}",
+        f"60 * sum by ({RELEASE}) (deriv(streamlease_group_moves{GROUP}[5m]))",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Rebalances per minute",
         "short",
-        f"60 * sum by (subscription) (clamp_min(deriv(streamlease_group_rebalances{GROUP}[5m]), 0))",
-        "{{subscription}}",
+        f"60 * sum by ({RELEASE}) (clamp_min(deriv(streamlease_group_rebalances{GROUP}[5m]), 0))",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Hand-over, 99th percentile",
@@ -57,7 +65,12 @@ PANELS = [
         "{{how}}",
     ),
     ("Leaders per host", "short", "streamlease_leaders", "{{pod}}"),
-    ("Terms", "short", f"max by (subscription) (streamlease_group_term{GROUP})", "{{subscription}}"),
+    (
+        "Terms",
+        "short",
+        f"max by ({RELEASE}) (streamlease_group_term{GROUP})",
+        "{{namespace}} {{subscription}}",
+    ),
     ("Leases per second", "short", "sum(rate(streamlease_leases_total[5m]))", "leases"),
     ("Fenced leaders", "short", "sum(increase(streamlease_fenced_leaders_total[5m]))", "fenced"),
     (
@@ -69,8 +82,8 @@ PANELS = [
     (
         "Messages that wait for leaders",
         "short",
-        f"sum by (subscription) (streamlease_group_mailbox_messages{GROUP})",
-        "{{subscription}}",
+        f"sum by ({RELEASE}) (streamlease_group_mailbox_messages{GROUP})",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Published messages per second",
@@ -99,26 +112,26 @@ PANELS = [
     (
         "Consumers: messages read per second",
         "short",
-        f"sum by (subscription) (rate(streamlease_consumer_read_messages_total{GROUP}[5m]))",
-        "{{subscription}}",
+        f"sum by (namespace, subscription) (rate(streamlease_consumer_read_messages_total{GROUP}[5m]))",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Consumers: messages delivered per second",
         "short",
-        f"sum by (subscription) (rate(streamlease_consumer_delivered_messages_total{GROUP}[5m]))",
-        "{{subscription}}",
+        f"sum by (namespace, subscription) (rate(streamlease_consumer_delivered_messages_total{GROUP}[5m]))",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Consumers: messages committed per second",
         "short",
-        f"sum by (subscription) (rate(streamlease_consumer_committed_messages_total{GROUP}[5m]))",
-        "{{subscription}}",
+        f"sum by (namespace, subscription) (rate(streamlease_consumer_committed_messages_total{GROUP}[5m]))",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Consumers: leases that came",
         "short",
-        f"sum by (subscription) (increase(streamlease_consumer_granted_streams_total{GROUP}[5m]))",
-        "{{subscription}}",
+        f"sum by (namespace, subscription) (increase(streamlease_consumer_granted_streams_total{GROUP}[5m]))",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Consumers: reconnects",
@@ -129,16 +142,16 @@ PANELS = [
     (
         "Consumers: giving streams back, 99th percentile",
         "s",
-        "histogram_quantile(0.99, sum by (le, subscription) "
+        "histogram_quantile(0.99, sum by (le, namespace, subscription) "
         f"(rate(streamlease_consumer_hand_over_seconds_bucket{GROUP}[5m])))",
-        "{{subscription}}",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Consumers: ping to the leader, 99th percentile",
         "s",
-        "histogram_quantile(0.99, sum by (le, subscription) "
+        "histogram_quantile(0.99, sum by (le, namespace, subscription) "
         f"(rate(streamlease_consumer_ping_seconds_bucket{GROUP}[5m])))",
-        "{{subscription}}",
+        "{{namespace}} {{subscription}}",
     ),
     (
         "Epochs: for how long the frontier stands",
@@ -242,6 +255,17 @@ def dashboard() -> dict[str, Any]:
         "templating": {
             "list": [
                 {"name": "source", "type": "datasource", "query": "prometheus", "label": "Source"},
+                {
+                    "name": "namespace",
+                    "type": "query",
+                    "label": "Namespace",
+                    "datasource": source,
+                    "query": "label_values(streamlease_leaders, namespace)",
+                    "includeAll": True,
+                    "allValue": ".*",
+                    "multi": True,
+                    "refresh": 2,
+                },
                 {
                     "name": "subscription",
                     "type": "query",

@@ -16,7 +16,7 @@ from streamlease.agent.client import Client, connect
 from streamlease.protocol.acts import StepDown
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
-from streamlease.registry.keys import QUEUE
+from streamlease.registry.keys import QUEUE, leader
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.catalog.keys import rows
 from tests.admin.command import Command, finish
@@ -27,8 +27,8 @@ from tests.conftest import MakeServer
 from tests.servers import Kind
 from tests.streams.test_durability import replica_of
 
-DEAD, STALLED, HUNG, KEPT = (
-    SharedSubscription.parse(f"$shared/{name}/a/#") for name in ("dead", "stalled", "hung", "kept")
+DEAD, STALLED, HUNG, KEPT, DAMAGED = (
+    SharedSubscription.parse(f"$shared/{name}/a/#") for name in ("dead", "stalled", "hung", "kept", "damaged")
 )
 
 
@@ -40,8 +40,8 @@ async def client(embedded_redis_url: str) -> AsyncIterator[Client]:
 
 
 async def test_alerts_of_groups(client: Client, prometheus: Prometheus, tmp_path: Path) -> None:
-    """Side by side: a dead fleet, a stalled leader, a consumer that hangs, a slow publisher of epochs, and
-    somebody who writes into the queue of hosts."""
+    """Side by side: a dead fleet, a stalled leader, a consumer that hangs, a group that cannot be read, a
+    slow publisher of epochs, and somebody who writes into the queue of hosts."""
     command = Command(tmp_path, client.url)
     host, port = await asyncio.to_thread(start_host, command)
     try:
@@ -63,6 +63,8 @@ async def test_alerts_of_groups(client: Client, prometheus: Prometheus, tmp_path
             publishing = work.create_task(publish_on(client))
             with Redis.from_url(client.url) as store:
                 Queue(QUEUE, connection=store).enqueue("os.system", "true")
+                await client.groups.declare(DAMAGED, "earliest")
+                store.hset(leader(DAMAGED.id), "term", "x")
             waits = {
                 "StreamleaseJobsRefused": {},
                 "StreamleaseNothingConsumed": {"subscription": str(HUNG)},
@@ -71,6 +73,7 @@ async def test_alerts_of_groups(client: Client, prometheus: Prometheus, tmp_path
                 "StreamleaseEpochsHeldBack": {"space": "e"},
                 "StreamleaseLeaderStalls": {"subscription": str(STALLED)},
                 "StreamleaseDeadFleet": {"subscription": str(DEAD)},
+                "StreamleaseGroupDamaged": {"subscription": str(DAMAGED), "job": "streamlease"},
             }
             for alert, labels in waits.items():
                 await asyncio.to_thread(prometheus.until_fires, alert, **labels)

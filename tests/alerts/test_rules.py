@@ -50,6 +50,9 @@ def group(**series: str) -> dict[str, str]:
 CASES = {
     "StreamleaseNoLeaderHost": Case({"streamlease_leaders": f"1+0x{BEFORE - 1} stale"}),
     "StreamleaseDeadFleet": Case(group(lag_seconds=then(0, 61, 30), borrowers=then(1, 0))),
+    "StreamleaseGroupDamaged": Case(
+        {f'streamlease_group_state{{{SUB},state="damaged"}}': f"_x{BEFORE} 1+0x{AFTER}"}
+    ),
     "StreamleaseLeaderStalls": Case(
         group(lag_messages=then(0, 5), borrowers=then(1, 1), held_streams=then(2, 0))
     ),
@@ -148,8 +151,18 @@ def minutes_of(rule: dict[str, Any]) -> float:
     return float(text[:-1])
 
 
-def judged(tmp_path: Path, name: str, expected: list[tuple[float, bool]], series: dict[str, str]) -> None:
-    """promtool says whether the alert fires so many minutes after its situation began."""
+def judged(
+    tmp_path: Path,
+    name: str,
+    expected: list[tuple[float, bool]],
+    series: dict[str, str],
+    **release: str,
+) -> None:
+    """promtool says whether the alert fires so many minutes after its situation began, once.
+
+    Args:
+        release: labels of the release where it is.
+    """
     chosen = copy.deepcopy(rules())
     for rule in chosen:
         rule.pop("annotations", None)
@@ -158,10 +171,11 @@ def judged(tmp_path: Path, name: str, expected: list[tuple[float, bool]], series
     labels = {"severity": rule["labels"]["severity"]}
     for part in next(iter(found)).partition("{")[2].rstrip("}").split(","):
         key, _, value = part.partition("=")
-        if key in ("subscription", "space", "pod", "error", "limit", "route"):
+        if key in ("namespace", "job", "subscription", "space", "pod", "error", "limit", "route"):
             labels[key] = value.strip('"')
     if name == "StreamleaseMqttDropped":
         labels |= {"pod": "b", "error": "NoSpace"}
+    labels |= release
     tests = [
         {
             "eval_time": f"{round((BEFORE * STEP) + minutes * 60)}s",
@@ -223,6 +237,52 @@ def test_what_an_operator_paused_or_gave_up_alerts_nobody(name: str, state: str,
     series = {one: values for one, values in CASES[name].series.items() if "state=" not in one}
     series[f'streamlease_group_state{{{SUB},state="{state}"}}'] = then(1, 1)
     judged(tmp_path, name, [(20.0, False)], series)
+
+
+@pytest.mark.parametrize("apart", ["namespace", "job"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "StreamleaseNoLeaderHost",
+        "StreamleaseDeadFleet",
+        "StreamleaseGroupDamaged",
+        "StreamleaseLeaderStalls",
+        "StreamleaseNothingConsumed",
+        "StreamleaseLagGrows",
+        "StreamleaseStreamsWithoutOwner",
+    ],
+)
+def test_of_two_releases_in_one_prometheus_the_one_that_is_ill_is_told(
+    name: str, apart: str, tmp_path: Path
+) -> None:
+    """Both have a group of the same name; that of the other release is well, or paused."""
+    ill = {"namespace": "here", "job": "here"}
+    other = ill | {apart: "there"}
+    series = {}
+    for one, values in CASES[name].series.items():
+        series[labelled(one, ill)] = values
+        if 'state="damaged"' not in one:
+            series[labelled(one, other)] = re.sub(r"x\d+.*", f"x{BEFORE + AFTER}", values)
+    (rule,) = [one for one in rules() if one.get("alert") == name]
+    lasts = minutes_of(rule) + CASES[name].minutes + 2 * STEP / 60
+    judged(tmp_path, name, [(-1.0, False), (lasts, True)], series, **ill)
+    paused = labelled(f'streamlease_group_state{{{SUB},state="paused"}}', other)
+    judged(tmp_path, name, [(lasts, True)], series | {paused: then(1, 1)}, **ill)
+
+
+def labelled(series: str, labels: dict[str, str]) -> str:
+    """The series of that release."""
+    name, _, own = series.rstrip("}").partition("{")
+    more = [f'{key}="{value}"' for key, value in labels.items()]
+    return f"{name}{{{','.join([*filter(None, [own]), *more])}}}"
+
+
+def test_the_last_hosts_of_a_release_are_missed_for_a_day_and_where_none_ever_was(tmp_path: Path) -> None:
+    none = {"up": then(1, 1)}
+    judged(tmp_path, "StreamleaseNoLeaderHost", [(2.0, True)], none)
+    gone = {'streamlease_leaders{job="here"}': f"1+0x{BEFORE - 1} stale"}
+    judged(tmp_path, "StreamleaseNoLeaderHost", [(1400.0, True)], gone, job="here")
+    judged(tmp_path, "StreamleaseNoLeaderHost", [(1500.0, True)], gone)
 
 
 def test_a_change_of_the_host_that_tells_neither_ends_an_alert_nor_doubles_it(tmp_path: Path) -> None:
