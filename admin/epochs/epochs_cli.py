@@ -104,10 +104,20 @@ async def give_up(client: Client, name: str, publisher: str) -> None:
     Raises:
         UnknownSpace, InvalidInput: there is no such publisher now.
     """
+    from streamlease.streams.epochs.writing import lose
+
+    await lose(client.redis, name, publisher, await present(client, name, publisher), "operator")
+
+
+async def present(client: Client, name: str, publisher: str) -> int:
+    """The incarnation of a publisher that is there.
+
+    Raises:
+        UnknownSpace, InvalidInput: there is no such publisher now.
+    """
     from streamlease.protocol.errors import InvalidInput
     from streamlease.protocol.nearest import nearest
     from streamlease.streams.epochs.stored import read_writers
-    from streamlease.streams.epochs.writing import lose
 
     space = await _space(client, name)
     writers = await read_writers(client.redis, space.name)
@@ -119,7 +129,7 @@ async def give_up(client: Client, name: str, publisher: str) -> None:
             f"space {name} has no publisher {ascii(publisher)[:80]} now; {was}; "
             f"see 'streamlease epochs show {name}'"
         )
-    await lose(client.redis, space.name, publisher, writers[publisher].inc, "operator")
+    return writers[publisher].inc
 
 
 async def _space(client: Client, name: str) -> Space:

@@ -310,14 +310,13 @@ class _Console:
         await site.board.fresh()
         subscription = request.query_params.get("subscription", "")
         found = site.board.groups.get(subscription)
-        if found is None:
-            return refused(404, f"there is no group {subscription!r}")
-        return JSONResponse(whole_group(found))
+        return _no_group(site, subscription) if found is None else JSONResponse(whole_group(found))
 
     async def heat(self, request: Request, site: Site, _: Person) -> Response:
         await site.board.fresh()
-        found = site.board.groups.get(request.query_params.get("subscription", ""))
-        return refused(404, "there is no such group") if found is None else JSONResponse(found.heat_map())
+        subscription = request.query_params.get("subscription", "")
+        found = site.board.groups.get(subscription)
+        return _no_group(site, subscription) if found is None else JSONResponse(found.heat_map())
 
     async def commands(self, request: Request, site: Site, person: Person) -> Response:
         return await channel_requests.commands(request, self.tabs[site.name], person.name)
@@ -356,6 +355,15 @@ class _Console:
             return refused(403, f"only an admin may {wanted.act.replace('_', ' ')}: you are an operator")
         says = await do(site.client, wanted, _who(request, person))
         return JSONResponse({"done": not wanted.dry_run, "says": says})
+
+
+def _no_group(site: Site, subscription: str) -> Response:
+    """Why there is nothing to show of a group: it is not there, or it is damaged."""
+    damaged = () if site.board.overview is None else site.board.overview.damaged
+    for one in damaged:
+        if one.what == f"group {subscription}":
+            return refused(409, f"{one.what} cannot be read: {one.why}")
+    return refused(404, f"there is no group {subscription!r}")
 
 
 async def _trouble(site: Site) -> str | None:

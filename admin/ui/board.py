@@ -58,6 +58,9 @@ SLOW_REST = 10
 MOST_PAGES = 200
 """So many times journals are read on in one look."""
 
+MOST_PROCESSES = 500
+"""Processes that are shown; the consumers of a group are counted among all."""
+
 MOST_BEGUN = 20_000
 """Streams of groups that nobody led yet that are looked at; of further such groups the lag is unknown."""
 
@@ -104,7 +107,8 @@ class Board:
         self._ages: dict[str, float | None] = {}
         self._never_led: dict[str, dict[str, int]] = {}
         """The groups that no leader has begun yet, and where each of their streams would begin."""
-        self._processes: list[ProcessOnPage] = []
+        self._processes: list[ProcessOnPage] | None = None
+        """All that live; None: the catalog cannot be read."""
         self._matching = SpacesByFilter([])
         self._slow_looks, self._slow_facts = SlowLooks(client), SlowFacts()
         self._changes = HostChanges()
@@ -249,7 +253,7 @@ class Board:
             hosts=alive,
             spaces=shown,
             groups=rows,
-            processes=self._processes,
+            processes=(self._processes or [])[:MOST_PROCESSES],
             concerns=concerns(
                 rows,
                 shown,
@@ -282,7 +286,7 @@ class Board:
         }
         rates = self.group_rates.take(time.monotonic(), counts)
         consumers: dict[str, int] = {}
-        for process in self._processes:
+        for process in self._processes or ():
             for subscription, count in process.consumes.items():
                 consumers[subscription] = consumers.get(subscription, 0) + count
         for name, group in self.groups.items():
@@ -293,7 +297,7 @@ class Board:
                 self._matching.names(shared.filter),
                 rates[name],
                 0.0 if group.lag[-1][1] == 0 else self._ages.get(name),
-                consumers.get(name, 0),
+                None if self._processes is None else consumers.get(name, 0),
             )
 
     async def _look_at_never_led(self, spaces: Sequence[Space]) -> None:
@@ -318,8 +322,7 @@ class Board:
 
         What this user of Redis may not see is left out.
         """
-        processes, _ = await attempt(read_processes(self._client))
-        self._processes = processes or []
+        self._processes, _ = await attempt(read_processes(self._client))
         letters = {
             one.subscription: one.summary.dead_letters
             for one in self.groups.values()

@@ -46,7 +46,9 @@ class GroupOnPage(FactRow):
     term: Count
     streams: Count
     held: Count
-    borrowers: Count
+    """Streams that somebody holds of a leader that lives."""
+    borrowers: Count | None
+    """Those of processes that live; null: nobody leads it, and the catalog cannot be read."""
     moves: Count
     lag: Count | None
     lag_seconds: Seconds | None

@@ -44,8 +44,10 @@ class GroupBoard:
     rows: dict[str, StreamRow] = field(default_factory=dict)
     lag: deque[tuple[int, int | None]] = field(default_factory=lambda: deque(maxlen=LAG_POINTS))
     """Time (ms since 1970) and lag of all streams."""
-    heat: deque[tuple[int, dict[str, int]]] = field(default_factory=lambda: deque(maxlen=HEAT_POINTS))
-    """Time and lag of each stream that had one."""
+    heat: deque[tuple[int, dict[str, int | None] | None]] = field(
+        default_factory=lambda: deque(maxlen=HEAT_POINTS)
+    )
+    """Time and lag of each stream that had one, or whose lag was unknown; None: nobody looked until then."""
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS))
     summary: GroupOnPage | None = None
     """None: it was not looked at yet."""
@@ -91,23 +93,35 @@ class GroupBoard:
         if self.lag and now - self.lag[-1][0] > PAUSE_MS:
             self.lag.append((now - 1, None))  # nobody looked meanwhile: no line leads over it
         self.lag.append((now, total(row.lag for row in rows.values()) if known else None))
-        if not self.heat or now - self.heat[-1][0] >= HEAT_MS:
-            self.heat.append((now, {row.stream: row.lag for row in rows.values() if row.lag}))
+        if self.heat and now - self.heat[-1][0] > PAUSE_MS:
+            self.heat.append((now - 1, None))
+        if not self.heat or self.heat[-1][1] is None or now - self.heat[-1][0] >= HEAT_MS:
+            self.heat.append((now, {row.stream: row.lag for row in rows.values() if row.lag != 0}))
 
     def _tell(self, event: dict[str, Any]) -> None:
         self.written += 1
         self.events.append({"number": self.written, **event})
 
     def heat_map(self) -> dict[str, Any]:
-        """The lag over time of the streams that had most."""
+        """The lag over time of the streams that had most, and before them of those where it was unknown.
+
+        An unknown lag is null. ``gaps`` are the places of the times until when nobody looked.
+        """
         most: dict[str, int] = {}
+        unknown: set[str] = set()
         for _, lags in self.heat:
-            for stream, lag in lags.items():
-                most[stream] = max(most.get(stream, 0), lag)
-        shown = sorted(most, key=lambda stream: (-most[stream], stream))[:HEAT_STREAMS]
+            for stream, lag in (lags or {}).items():
+                most[stream] = max(most.get(stream, 0), lag or 0)
+                if lag is None:
+                    unknown.add(stream)
+        shown = sorted(most, key=lambda stream: (stream not in unknown, -most[stream], stream))
+        shown = shown[:HEAT_STREAMS]
         return {
             "times": [time for time, _ in self.heat],
-            "streams": [[one, [lags.get(one, 0) for _, lags in self.heat]] for one in shown],
+            "streams": [
+                [one, [None if lags is None else lags.get(one, 0) for _, lags in self.heat]] for one in shown
+            ],
+            "gaps": [place for place, (_, lags) in enumerate(self.heat) if lags is None],
             "others": len(most) - len(shown),
         }
 
@@ -118,15 +132,20 @@ class GroupBoard:
         spaces: Sequence[str],
         rate: float | None,
         lag_seconds: float | None,
-        borrowers: int,
+        borrowers: int | None,
     ) -> None:
         """Make the row of the whole group.
 
         Args:
-            borrowers: that the catalog knows.
+            borrowers: that the catalog knows; None: it cannot be read.
         """
         lag = self.lag[-1][1]
-        owners = {row.owner for row in self.rows.values() if row.owner is not None}
+        led = leader.leader is not None
+        # The owners that a dead leader left in the journal hold nothing and may be dead, too.
+        owned = [row.owner for row in self.rows.values() if led and row.owner is not None]
+        if led:
+            # The catalog is looked at less often than the journal.
+            borrowers = max(len({*owned}), borrowers or 0)
         stopped = [row.stream for row in self.rows.values() if row.state == "stopped"]
         paused = state.operated.paused
         self.summary = GroupOnPage(
@@ -134,15 +153,15 @@ class GroupBoard:
             leader=leader.leader,
             term=leader.term,
             streams=len(self.rows),
-            held=sum(row.owner is not None for row in self.rows.values()),
-            borrowers=max(len(owners), borrowers),
+            held=len(owned),
+            borrowers=borrowers,
             moves=state.moves,
             lag=lag,
             lag_seconds=lag_seconds,
             rate=rate,
             state=_word(
-                bool(stopped), paused is not None, leader.leader is not None, bool(owners or borrowers),
-                state.expired_at is not None, lag, lag_seconds, rate,
+                bool(stopped), paused is not None, led, bool(borrowers), state.expired_at is not None,
+                lag, lag_seconds, rate,
             ),
             spaces=[*spaces],
             paused_since=None if paused is None else paused.at,

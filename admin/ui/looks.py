@@ -223,11 +223,22 @@ def _values(values: dict[str, Any], most: int | None) -> dict[str, Any]:
 
 
 async def why(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """What the leader of a group says of its streams and borrowers; asked when somebody wants to know."""
+    """What the leader of a group says of its streams and borrowers; asked when somebody wants to know.
+
+    Args:
+        wanted: ``like`` stands in the stream, its owner, its state or the reason; none: all streams.
+    """
+    like = wanted.get("like", "").casefold()
     seen = (await describe(client, SharedSubscription.parse(wanted.get("subscription", "")))).as_json()
     streams = [vars(one) if not isinstance(one, dict) else one for one in seen["streams"]]
-    streams.sort(key=lambda one: (not one["why"], -(one["lag"] or 0)))
-    return {**seen, "streams": streams[:MOST_ROWS], "streams_in_all": len(streams)}
+    kept = [one for one in streams if like in _words(one)]
+    # A lag that is unknown may be the largest.
+    kept.sort(key=lambda one: (not one["why"], one["lag"] is not None, -(one["lag"] or 0)))
+    return {**seen, "streams": kept[:MOST_ROWS], "found": len(kept), "streams_in_all": len(streams)}
+
+
+def _words(stream: Mapping[str, Any]) -> str:
+    return " ".join(str(stream[name] or "") for name in ("stream", "owner", "state", "why")).casefold()
 
 
 async def letters(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:

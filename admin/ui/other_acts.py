@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, assert_never, get_arg
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from streamlease.admin.facts.epochs import SpaceEpochs
 from streamlease.admin.ui.logins import ConsoleRole
 from streamlease.admin.ui.page_acts import GroupAct, Name, OfAdmins, OfOperators, OnGroup, do_to_group
 from streamlease.protocol.errors import InvalidInput, InvalidOption
@@ -19,7 +20,10 @@ from streamlease.protocol.topics import SharedSubscription, check_topic
 from streamlease.registry import hosts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from streamlease.agent.client import Client
+    from streamlease.registry.hosts import HostInfo
 
 MOST_REPLAYED = 10_000
 Text = Annotated[str, Field(max_length=1_000_000)]
@@ -199,15 +203,14 @@ async def _replay(client: Client, wanted: _Replay, who: str) -> list[str]:
 
 
 async def _drain(client: Client, wanted: _DrainHost, who: str) -> list[str]:
-    known = [one.host for one in await hosts.alive(client.redis)]
+    known = {one.host: one for one in await hosts.alive(client.redis)}
     if wanted.host not in known:
         raise InvalidInput(
-            f"no leader host is called {ascii(wanted.host)[:80]}; {nearest(wanted.host, known)}"
+            f"no leader host is called {ascii(wanted.host)[:80]}; {nearest(wanted.host, [*known])}"
         )
     undo = wanted.act == "undrain_host"
     if wanted.dry_run:
-        what = "takes leaders again" if undo else "hands its leaders to others, one by one, and takes none"
-        return [f"{wanted.host} {what}; progress and leases stay"]
+        return [_would_drain(known.pop(wanted.host), [*known.values()], undo)]
     said = await client.drain_host(wanted.host, who=who, undo=undo)
     if undo:
         return [f"{wanted.host} takes leaders again"]
@@ -215,18 +218,56 @@ async def _drain(client: Client, wanted: _DrainHost, who: str) -> list[str]:
     return [f"{wanted.host} hands over {counted(len(leaders), 'group')}, one by one", *leaders[:200]]
 
 
+def _would_drain(host: HostInfo, others: Sequence[HostInfo], undo: bool) -> str:
+    if host.drained is not undo:
+        return f"nothing: {host.host} is {'drained' if host.drained else 'not drained'} already"
+    if undo:
+        return f"{host.host} would take leaders again"
+    takers = [one.host for one in others if not one.drained]
+    if not takers:
+        return f"{host.host} would keep its {counted(host.leaders, 'leader')}: no other leader host takes any"
+    to = takers[0] if len(takers) == 1 else f"{len(takers)} other hosts"
+    leads = counted(host.leaders, "leader")
+    return f"{host.host} would hand {leads} to {to}, one by one, and take none; leases stay"
+
+
 async def _abort(client: Client, wanted: _AbortPublisher) -> list[str]:
-    from streamlease.admin.epochs.epochs_cli import give_up
+    from streamlease.admin.epochs.epochs_cli import give_up, present
 
     if wanted.dry_run:
-        return [
-            f"what {wanted.publisher} staged in space {wanted.space} and has not given up is dropped, "
-            f"and its epochs no longer hold back the others'"
-        ]
+        await present(client, wanted.space, wanted.publisher)
+        shown = await SpaceEpochs.read(client.redis, await client.spaces.get(wanted.space))
+        return _would_abort(wanted, shown)
     if wanted.confirm != wanted.publisher:
         raise InvalidOption(f"type {wanted.publisher} to confirm that it is given up")
     await give_up(client, wanted.space, wanted.publisher)
     return [f"{wanted.publisher} of space {wanted.space} is given up"]
+
+
+def _would_abort(wanted: _AbortPublisher, shown: SpaceEpochs) -> list[str]:
+    """What it has staged goes, and who waits for it goes on."""
+    rows = [one for one in shown.publishers if one.name == wanted.publisher]
+    if not rows:  # it is there, and has not been heard of yet
+        return [f"{wanted.publisher} has staged nothing yet, and holds nothing back"]
+    (row,) = rows
+    ahead = len(shown.publishers) - 1
+    says = [
+        f"{counted(row.staged, 'message')} that {row.name} staged, and has not given up, would be dropped"
+        if row.staged
+        else f"{row.name} has staged nothing that would be dropped"
+    ]
+    if not row.holds_back:
+        says.append("it holds no epoch back")
+    elif ahead:
+        others = counted(ahead, "other publisher")
+        says.append(f"epochs of {others} would no longer wait for it at {_epochs(row.holds_back)}")
+    else:
+        says.append(f"it alone holds the frontier, at {_epochs(row.holds_back)}")
+    return says
+
+
+def _epochs(frontier: Sequence[Sequence[int]]) -> str:
+    return " ".join(str(one[0]) if len(one) == 1 else f"({', '.join(map(str, one))})" for one in frontier)
 
 
 async def _alter_space(client: Client, wanted: _AlterSpace) -> list[str]:

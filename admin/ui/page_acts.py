@@ -34,15 +34,17 @@ from streamlease.protocol.acts import (
     UndrainBorrower,
     made,
 )
-from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.errors import InvalidOption, NotLeader
 from streamlease.protocol.group_options import OnPoison, check_options
 from streamlease.protocol.plurals import counted
 from streamlease.protocol.quantities import parse_duration
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import hosts, leadership
 
 if TYPE_CHECKING:
     from streamlease.admin.answers import ResetStream
     from streamlease.agent.client import Client
+    from streamlease.registry.leadership import LeaderRecord
 
 MOST_LINES = 200
 """Lines of one answer; of a longer list the rest is counted."""
@@ -203,10 +205,8 @@ async def do_to_group(client: Client, wanted: GroupAct, who: str) -> list[str]:
             return _planned((await answer(RebalanceGroup()))["plan"])
         case _StepDown():
             if wanted.dry_run:
-                # A dry run has nothing to tell of it, and there may be no leader to ask.
-                return [
-                    "the leader would resign; another term begins with its next consumer, and streams stay"
-                ]
+                return [await _would_step_down(client, shared)]
+            await _led(client, shared)
             said = await answer(StepDown())
             return [f"{said['host']} steps down from term {said['term']}"]
         case _Pause():
@@ -248,6 +248,30 @@ async def do_to_group(client: Client, wanted: GroupAct, who: str) -> list[str]:
             return await _delete(client, shared, wanted, who)
         case _:
             assert_never(wanted)
+
+
+async def _led(client: Client, shared: SharedSubscription) -> LeaderRecord:
+    """Who leads the group.
+
+    Raises:
+        UnknownGroup: there is no such group.
+        NotLeader: nobody does. An act would have somebody lead it.
+    """
+    await declared(client, shared)
+    record = await leadership.read(client.redis, shared.id)
+    if record.leader is None:
+        raise NotLeader(f"group '{shared}' has no leader now: there is nobody to step down")
+    return record
+
+
+async def _would_step_down(client: Client, shared: SharedSubscription) -> str:
+    record = await _led(client, shared)
+    others = [one for one in await hosts.alive(client.redis) if one.host != record.leader and not one.drained]
+    if others:
+        follows = f"one of {counted(len(others), 'other leader host')} follows"
+    else:
+        follows = "no other leader host takes leaders, so it, or a client, leads again when a consumer asks"
+    return f"{record.leader} would resign from term {record.term}; {follows}; consumers keep their streams"
 
 
 def _planned(plan: dict[str, Any]) -> list[str]:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from streamlease.agent.client import Client
 
 COLLECTIONS = ("publications", "subscriptions", "borrowers", "services")
-MOST = 500
-"""Processes that are shown."""
 
 
 async def items(client: Client, collection: str) -> list[CatalogItem]:
@@ -87,4 +85,4 @@ def by_process(made: list[CatalogItem]) -> list[ProcessOnPage]:
         )
         for name, one in seen.items()
     ]
-    return sorted(rows, key=lambda row: (row.host, row.pid, row.process))[:MOST]
+    return sorted(rows, key=lambda row: (row.host, row.pid, row.process))

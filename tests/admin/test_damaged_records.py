@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import redis
 from pydantic import ValidationError
 
 from streamlease.admin.facts.hosts import Host
+from streamlease.admin.ui.app import Site, make_app
 from streamlease.admin.ui.board import SILENT_SECONDS, Board
 from streamlease.agent.client import Client, connect
 from streamlease.protocol.errors import StoreUnavailable, Unsupported
@@ -175,6 +178,37 @@ async def test_the_page_goes_on(command: InProcess, store: redis.Redis, name: st
         assert "good" in [space.name for space in board.overview.spaces]
         if name in ("definition", "set of groups", "term", "journal", "journal of another type"):
             assert told in " ".join(one.what for one in board.overview.damaged)
+
+
+async def test_a_damaged_group_is_not_said_to_be_missing(command: InProcess, store: redis.Redis) -> None:
+    DAMAGES["term"][0](store)
+    assert command.url is not None
+    async with Client(command.url) as client:
+        app = make_app([Site("main", client, Board(client))])
+        async with app.router.lifespan_context(app):
+            for path in ("group", "heat"):
+                for group, status, said in (
+                    (str(BAD), 409, f"group {BAD} cannot be read: "),
+                    ("$shared/no/#", 404, "there is no group '$shared/no/#'"),
+                ):
+                    answer = await asked(app, f"/api/{path}", f"subscription={quote(group)}")
+                    assert (answer[0], answer[1]["error"].startswith(said)) == (status, True), answer
+
+
+async def asked(app: Any, path: str, query: str) -> tuple[int, dict[str, Any]]:
+    """Status and document of an answer of the page."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(),
+             "headers": [(b"host", b"localhost")]}  # fmt: skip
+    await app(scope, receive, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])
 
 
 async def test_a_look_that_fails_does_not_freeze_the_page(

@@ -38,7 +38,7 @@ function* faint() {
 function* tooWide() {
   const width = document.documentElement.clientWidth;
   if (document.documentElement.scrollWidth > width) yield `the page is ${document.documentElement.scrollWidth} wide`;
-  for (const node of document.querySelectorAll("main *")) {
+  for (const node of document.querySelectorAll("main *, dialog[open] *")) {
     const { right, width: own } = node.getBoundingClientRect();
     // What scrolls by itself, or is there for screen readers alone, may be wider.
     if (right > width + 1 && own > 0 && !node.closest("nav, .hidden, .skip, .log, thead, .table")) yield `${node.tagName}.${node.className} reaches ${Math.round(right)}`;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
+from streamlease.admin.ui.board import INTERVAL_SECONDS
 from streamlease.leader.core.state.operated import Acted
 from streamlease.leader.core.state.outcomes import GroupPaused
 from streamlease.leader.core.state.records import (
@@ -239,6 +241,8 @@ def test_the_whole_at_a_glance_sorted_by_keyboard_and_the_catalog(
         browser.get(site.url)
         sees(browser, "#attention", "$shared/audit/#", "2 messages wait")
         sees(browser, ".flow", "flights", SUB, "no leader", "1 borrower")
+        # The lines of the picture, for who cannot see them.
+        sees(browser, "#flows", f"read: flights by {SUB}", f"consumed: {SUB} by ")
         click(browser, "#attention a")
         sees(browser, "#group h1", "$shared/audit/#")
         sees(browser, "#group tbody", "flights.0.3")
@@ -378,6 +382,44 @@ def test_a_tab_follows_what_it_shows_rests_unseen_and_notices_a_console_that_beg
     command.ok("group", "declare", "$shared/second/flights/#", "--from", "earliest")
     with serving(command, "--http-port", site.url.rpartition(":")[2]):
         sees(browser, "#groups tbody", SUB, "$shared/second/flights/#")
+        sees(browser, "#state", "live")
+
+
+def test_a_tab_that_nobody_sees_costs_nothing(command: Command, browser: webdriver.Chrome) -> None:
+    """It is let go after a while, and then neither the console nor Redis has anything to do for it."""
+    assert command.url is not None
+    # A tenth of the time will do here.
+    hurried = """const wait = window.setTimeout.bind(window);
+        window.setTimeout = (work, ms, ...more) => wait(work, ms >= 10000 ? ms / 10 : ms, ...more)"""
+    script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hurried})
+    with redis.Redis.from_url(command.url) as store, serving(command) as site:
+
+        def asked() -> int:
+            return int(store.info("stats")["total_commands_processed"])  # type: ignore[index]
+
+        def quiet() -> bool:
+            """Redis has heard this test alone, while there was time for four looks."""
+            first = asked()
+            for number in range(1, 31):
+                time.sleep(2 * INTERVAL_SECONDS / 15)
+                if asked() != first + number:
+                    return False
+            return True
+
+        browser.get(f"{site.url}/#/spaces")
+        sees(browser, "#state", "live")
+        sees(browser, "#spaces tbody", "flights/#")
+        assert not quiet()
+        shown = browser.current_window_handle
+        browser.switch_to.new_window("tab")
+        try:
+            until(quiet, PATIENCE)
+            command.ok("space", "create", "calls", "--topics", "calls/#")
+        finally:
+            browser.close()
+            browser.switch_to.window(shown)
+            browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+        sees(browser, "#spaces tbody", "calls/#")
         sees(browser, "#state", "live")
 
 

@@ -231,15 +231,48 @@ def test_each_act_has_a_form_and_the_role_of_its_kind() -> None:
             assert demanded(kind.model_construct(act=name)).name.lower() == roles()[name]
 
 
+async def test_why_streams_wait_says_how_many_there_are_and_reaches_each(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.groups.declare(SHARED, "earliest")
+    monkeypatch.setattr(looks, "MOST_ROWS", 1)
+
+    async def asked(like: str) -> tuple[list[str], int, int]:
+        seen = await looks.why(client, {"subscription": str(SHARED), "like": like})
+        return [one["stream"] for one in seen["streams"]], seen["found"], seen["streams_in_all"]
+
+    (shown,), found, in_all = await asked("")
+    assert (found, in_all) == (2, 2)
+    (other,) = {"calls.0.0", "calls.0.1"} - {shown}
+    assert await asked(other.upper()) == ([other], 1, 2)
+    assert await asked("nothing") == ([], 0, 2)
+
+
 async def test_publishers_of_epochs_are_given_up_by_name(client: Client) -> None:
     await client.create_space("clicks", ["clicks/#"], epochs=1)
-    async with client.epoch_publisher("clicks", "ingest"):
+    async with client.epoch_publisher("clicks", "ingest") as ingest:
         shown = await looks.space(client, {"space": "clicks"})
         assert [one["name"] for one in shown["frontiers"]["publishers"]] == ["ingest"]
         fields = {"act": "abort_publisher", "space": "clicks", "publisher": "ingest"}
-        assert "is dropped" in (await act(client, **fields, dry_run=True))[0]
+        assert await act(client, **fields, dry_run=True) == [
+            "ingest has staged nothing that would be dropped", "it alone holds the frontier, at 0",
+        ]  # fmt: skip
         with pytest.raises(InvalidOption, match="type ingest to confirm"):
             await act(client, **fields)
+        with pytest.raises(InvalidInput, match="no publisher 'ingst' now; nearest: ingest"):
+            await act(client, **{**fields, "publisher": "ingst"}, dry_run=True)
+        async with client.epoch_publisher("clicks", "quick") as quick:
+            await ingest.send("clicks/a", b"one", epoch=0)
+            await ingest.flush()
+            await quick.advance(5)
+            assert await act(client, **fields, dry_run=True) == [
+                "1 message that ingest staged, and has not given up, would be dropped",
+                "epochs of 1 other publisher would no longer wait for it at 0",
+            ]
+            quick_fields = {**fields, "publisher": "quick"}
+            assert await act(client, **quick_fields, dry_run=True) == [
+                "quick has staged nothing that would be dropped", "it holds no epoch back",
+            ]  # fmt: skip
     with pytest.raises(InvalidInput, match="has epochs"):
         await act(client, act="publish", topic="clicks/a", payload="x")
 

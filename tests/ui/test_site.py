@@ -126,7 +126,7 @@ def test_every_act_can_be_looked_at_before_it_is_done(command: Command, token_fi
         command.ok("publish", "flights/JFK", text="one\ntwo\n")
         moved, owner = until(lambda: next((row[:2] for row in rows(site) if row[4] == 2), None))
 
-        assert look("step_down")[0].startswith("the leader would resign")
+        assert look("step_down") == [resigns(group(site))]
         assert look("rebalance") == ["no moves: the group is balanced"]
         assert look("move", stream=moved, borrower=owner) == [
             f"{moved} is with {owner} already, and stays there"
@@ -172,6 +172,14 @@ def test_every_act_can_be_looked_at_before_it_is_done(command: Command, token_fi
         until(lambda: site.ask("/api/overview")[1]["groups"] == [])
 
 
+def resigns(led: dict[str, Any]) -> str:
+    """What stepping down would do where there is no leader host."""
+    return (
+        f"{led['leader']} would resign from term {led['term']}; no other leader host takes leaders, so it, "
+        f"or a client, leads again when a consumer asks; consumers keep their streams"
+    )
+
+
 def test_a_host_hands_its_groups_over_and_takes_leaders_again(command: Command, token_file: Path) -> None:
     words = ("--token-file", str(token_file))
     hosts = [command.start("serve", "--http-port", "0") for _ in range(2)]
@@ -188,8 +196,12 @@ def test_a_host_hands_its_groups_over_and_takes_leaders_again(command: Command, 
             until(lambda: len(alive()) == 2)
             led = str(until(lambda: leader if (leader := group(site).get("leader")) in alive() else None))
             until(lambda: group(site).get("held") == 4)
-            hands = f"{led} hands its leaders to others, one by one, and takes none; progress and leases stay"
-            assert act("drain_host", dry_run=True) == (200, [hands])
+            (other,) = alive().keys() - {led}
+            hands = f"{led} would hand 1 leader to {other}, one by one, and take none; leases stay"
+            until(lambda: act("drain_host", dry_run=True) == (200, [hands]))
+            follows = site.ask("/api/act", {"act": "step_down", "subscription": SUB, "dry_run": True}, TOKEN)
+            assert "; one of 1 other leader host follows; " in follows[1]["says"][0]
+            assert act("undrain_host", dry_run=True) == (200, [f"nothing: {led} is not drained already"])
             assert alive()[led] is False
             status, says = act("drain_host")
             assert (status, says) == (200, [f"{led} hands over 1 group, one by one", "demo/flights/#"])

@@ -37,7 +37,7 @@ const FIELDS = {
   archive_catalog: { label: "Address of the archive's Iceberg catalog, if it is not its own" },
   columns: { label: 'All columns, of which new ones may be null, as JSON: {"columns": [{"name": …, "type": …, "nullable": …}]}', type: "area" },
   confirm_force: { label: "To remove what groups have not consumed: type the name to confirm", name: "confirm" },
-  diff: { label: "How many of the item come, or go (below 0)", type: "number" },
+  diff: { label: "How many of the item come, or go (below 0)", type: "number" }, // of a collection alone
 };
 
 export const ACTS = {
@@ -56,7 +56,7 @@ export const ACTS = {
   expire: { title: "Expire", fields: ["confirm"], means: "Retention no longer waits for it, until it is consumed again. It must have no consumers." },
   delete: { title: "Delete", fields: ["force", "confirm"], means: "The group is deleted with its progress and its history." },
   replay: { title: "Replay", fields: [], means: "The original messages are published to their topics again, for all groups. None is published twice." },
-  publish: { title: "Publish", long: "Publish a message", fields: ["topic", "key", "payload", "headers"], means: "It goes to all groups that read the topic." },
+  publish: { title: "Publish", long: "Publish a message", fields: ["topic", "key", "payload", "headers", "diff"], means: "It goes to all groups that read the topic." },
   alter_space: { title: "Settings", long: "Change the settings", fields: ["streams", "rotate", "retention", "retention_bytes", "retention_messages", "retention_force", "group_expiry", "compact_after", "keep_in_memory", "archive", "archive_catalog", "columns", "confirm_force"], means: "What is left empty stays as it is. What retention removes cannot be brought back." },
   drain_host: { title: "Drain", long: "Drain a leader host", fields: [], means: "Its leaders go to other hosts, one by one, and it takes none; consumers keep their streams." },
   undrain_host: { title: "Undrain", long: "Undrain a leader host", fields: [], means: "It takes leaders again." },
@@ -121,7 +121,7 @@ function Asking({ asked: { name, about, fixed, start, borrowers, server }, close
   return html`<form method="dialog" ref=${form} onSubmit=${(event) => { event.preventDefault(); ask(true); }}>
     <h2 id="act-title">${long ?? title}: ${about}</h2>
     <p class="meaning">${means}</p>
-    <div class="fields">${fields.map((field) => html`<${Field} field=${field} start=${start[FIELDS[field].name ?? field]} borrowers=${borrowers} />`)}</div>
+    <div class="fields">${fields.filter((field) => field !== "diff" || "diff" in start).map((field) => html`<${Field} field=${field} start=${start[FIELDS[field].name ?? field]} borrowers=${borrowers} />`)}</div>
     ${may(role) || !store.session?.login ? "" : html`<label class="token">Token of ${role === "admin" ? "an admin" : "an operator"} <input type="password" name="token" autocomplete="off" /></label>`}
     <div class="buttons">
       <button type="button" data-do="show" disabled=${answer.busy} onClick=${() => ask(true)}>Show what it would do</button>

@@ -1,8 +1,8 @@
 // Groups: the list, and one group with its streams, why they wait, its consumers, dead letters and history.
 
-import { age, bytes, clock, get, groupLink, html, moment, number, plural, rate, short, spaceLink, spaceOf, to, useEffect, useState } from "./lib.js";
+import { age, bytes, change, clock, get, groupLink, html, moment, number, plural, rate, short, spaceLink, spaceOf, to, useEffect, useState } from "./lib.js";
 import { store } from "./live.js";
-import { Facts, Spark, State, Table, Tabs, useAnswer, useFilter, Waiting, WORST } from "./parts.js";
+import { Facts, Missing, Spark, State, Table, Tabs, useAnswer, useFilter, Waiting, WORST } from "./parts.js";
 import { ActButton, canAct, OF_GROUP } from "./acts.js";
 import { Chart, HeatMap, OwnerMap } from "./pictures.js";
 import { Text } from "./messages.js";
@@ -21,7 +21,7 @@ export function Groups() {
     { title: "Consumers", n: true, value: (row) => row.borrowers, show: (row) => number(row.borrowers) },
     { title: "Moves", n: true, value: (row) => row.moves, show: (row) => number(row.moves) },
     { title: "Leader", value: (row) => row.leader, show: (row) => row.leader ?? "–" },
-    { title: "Term", n: true, value: (row) => row.term, show: (row) => number(row.term) },
+    { title: "Term", n: true, value: (row) => row.term, show: (row) => row.term },
   ];
   return html`<div class="head"><h1>Groups</h1>${field("Filter groups")}</div>
     <${Table} label="Groups" columns=${columns} rows=${rows} keyOf=${(row) => row.subscription} empty="There are no groups." sort=${2} down />`;
@@ -30,13 +30,13 @@ export function Groups() {
 export function Group({ arg, query }) {
   const group = store.group;
   if (group === null) return html`<h1>${arg}</h1><p class="facts" role="status">reading…</p>`;
-  if (group.missing) return html`<h1>${arg}</h1><p class="facts">There is no such group.</p>`;
+  if (group.missing) return html`<h1>${arg}</h1><${Missing} kind="group" name=${arg} />`;
   const { leader, term, borrowers, streams, held, moves, lag, expired, state, lag_seconds, rate: speed, spaces, dead_letters, stopped, paused_by, paused_since } = group.summary;
   const tab = query.tab ?? "streams";
   const owners = [...new Set([...group.rows.values()].map((row) => row[1]))].filter((owner) => owner !== null).sort();
   const fixed = { subscription: arg };
   return html`<h1>${arg} <${State} word=${state} /></h1>
-    <p class="facts">${leader === null ? "no leader" : `led by ${leader}`}, term ${term}; ${number(held)} of ${plural(streams, "stream")} held by ${plural(borrowers, "consumer")}; ${plural(moves, "move")}; lag ${number(lag)}${expired ? "; expired: it keeps no messages" : ""}; reads ${spaces.map((name, place) => html`${place > 0 ? ", " : ""}${spaceLink(name)}`)}</p>
+    <p class="facts">${leader === null ? `no leader since term ${term}, so its ${plural(streams, "stream")} are held by nobody, and are shown as that one left them; ${plural(borrowers, "consumer")}` : `led by ${leader}, term ${term}; ${number(held)} of ${plural(streams, "stream")} held by ${plural(borrowers, "consumer")}`}; ${plural(moves, "move")}; lag ${number(lag)}${expired ? "; expired: it keeps no messages" : ""}; reads ${spaces.map((name, place) => html`${place > 0 ? ", " : ""}${spaceLink(name)}`)}</p>
     ${state === "paused" ? html`<p class="note">Paused by ${paused_by} since ${moment(paused_since)}. <${ActButton} small name="resume" about=${arg} fixed=${fixed} /></p>` : ""}
     ${stopped.length > 0 ? html`<p class="note bad">${plural(stopped.length, "stream")} stopped at a message that failed: ${stopped.slice(0, 5).join(", ")}. <${ActButton} small name="retry" about=${arg} fixed=${fixed} start=${{ stream: stopped[0] }} /> <${ActButton} small name="dead_letter" about=${arg} fixed=${fixed} start=${{ stream: stopped[0] }} /></p>` : ""}
     ${canAct() ? html`<div class="acts">${OF_GROUP.map((name) => html`<${ActButton} name=${name} about=${arg} fixed=${fixed} borrowers=${owners} />`)}</div>` : ""}
@@ -46,14 +46,13 @@ export function Group({ arg, query }) {
       <${OwnerMap} group=${group} />
     </div>
     <${Tabs} now=${tab} link=${(name) => to("group", arg, { tab: name === "streams" ? "" : name })} tabs=${[["streams", "Streams and events"], ["heat", "Lag by stream"], ["why", "Why streams wait"], ["letters", "Dead letters", number(dead_letters)]]} />
-    ${tab === "heat" ? html`<${Heat} subscription=${arg} />` : tab === "why" ? html`<${Why} subscription=${arg} />` : tab === "letters" ? html`<${Letters} subscription=${arg} />` : html`
+    ${tab === "heat" ? html`<${Heat} subscription=${arg} />` : tab === "why" ? html`<${Why} subscription=${arg} like=${query.like ?? ""} />` : tab === "letters" ? html`<${Letters} subscription=${arg} />` : html`
     <div class="columns wide">
       <${Streams} group=${group} fixed=${fixed} />
       <div><div class="head"><h2>What happened</h2></div><${Events} events=${group.events} /></div>
     </div>`}`;
 }
 
-const streamLink = (stream) => spaceLink(spaceOf(stream), { tab: "messages", stream });
 const cell = (stream) => html`<a href=${to("space", spaceOf(stream), { tab: "messages", stream })}>${stream}</a>`;
 
 function Streams({ group, fixed }) {
@@ -62,7 +61,7 @@ function Streams({ group, fixed }) {
   const columns = [
     { title: "Stream", value: (row) => row[0], show: (row) => cell(row[0]) },
     { title: "Owner", value: (row) => row[1], show: (row) => row[1] ?? "–", grow: true },
-    { title: "Lease epoch", n: true, value: (row) => row[2], show: (row) => number(row[2]) },
+    { title: "Lease epoch", n: true, value: (row) => row[2], show: (row) => row[2] },
     { title: "State", value: (row) => row[3], show: (row) => html`<${State} word=${row[3]} />` },
     { title: "Committed", n: true, value: (row) => row[4], show: (row) => number(row[4]) },
     { title: "Next", n: true, value: (row) => row[5], show: (row) => number(row[5]) },
@@ -73,25 +72,27 @@ function Streams({ group, fixed }) {
 }
 
 function Heat({ subscription }) {
-  const [heat, set] = useState(null);
+  const [{ heat, error }, set] = useState({ heat: null, error: null });
   useEffect(() => {
     let gone = false;
-    const look = () => get("/api/heat", { subscription }).then((found) => { if (!gone) set(found); }, () => {});
+    const look = () => get("/api/heat", { subscription }).then(
+      (found) => { if (!gone) set({ heat: found, error: null }); },
+      (failed) => { if (!gone) set((before) => ({ ...before, error: failed.message })); },
+    );
     look();
     const timer = window.setInterval(() => { if (!document.hidden) look(); }, 5000);
     return () => { gone = true; window.clearInterval(timer); };
   }, [subscription]);
-  return heat === null ? html`<p class="more" role="status">reading…</p>` : html`<${HeatMap} heat=${heat} />`;
+  return html`${error === null ? "" : html`<p class="problem" role="alert">${heat === null ? "" : "Not as it is now: "}${error}</p>`}
+    ${heat !== null ? html`<${HeatMap} heat=${heat} />` : error === null ? html`<p class="more" role="status">reading…</p>` : ""}`;
 }
 
 // Asked of the leader when somebody wants to know, not twice a second.
-function Why({ subscription }) {
-  const said = useAnswer((signal) => get("/api/look/why", { subscription }, signal), [subscription]);
-  const [wanted, field] = useFilter();
+function Why({ subscription, like }) {
+  const said = useAnswer((signal) => get("/api/look/why", { subscription, like }, signal), [subscription, like]);
   const seen = said.answer;
   if (seen === null) return html`<${Waiting} of=${said} />`;
   const fixed = { subscription };
-  const rows = seen.streams.filter((row) => `${row.stream} ${row.owner} ${row.state} ${row.why}`.toLowerCase().includes(wanted));
   const columns = [
     { title: "Stream", value: (row) => row.stream, show: (row) => cell(row.stream) },
     { title: "Why it waits", value: (row) => row.why || "~", show: (row) => row.why || "–", grow: true },
@@ -110,9 +111,12 @@ function Why({ subscription }) {
     { title: "", show: (row) => row.drained ? html`<${State} word="drained" />` : "" },
     { title: "Act", show: (row) => html`<${ActButton} small name=${row.drained ? "undrain" : "drain"} about=${subscription} fixed=${fixed} start=${{ borrower: row.name }} />` },
   ];
-  return html`<div id="why"><div class="head"><h2>Why streams wait</h2>${field("Filter by stream, owner or reason")}<button type="button" onClick=${said.repeat} disabled=${said.busy}>Ask again</button></div>
+  return html`<div id="why"><form class="head" onSubmit=${(event) => { event.preventDefault(); change({ like: event.target.elements.like.value }); }}><h2>Why streams wait</h2>
+      <input class="filter" type="search" name="like" key=${like} defaultValue=${like} placeholder="Stream, owner, state or reason" aria-label="Stream, owner, state or reason" />
+      <button type="submit">Find</button><button type="button" onClick=${said.repeat} disabled=${said.busy}>Ask again</button>
+      <span class="more" role="status">${seen.found === seen.streams_in_all ? "" : `${number(seen.found)} of ${plural(seen.streams_in_all, "stream")}`}${seen.found > seen.streams.length ? `${seen.found === seen.streams_in_all ? "" : "; "}the ${number(seen.streams.length)} that wait most of ${number(seen.found)}: find others by their names` : ""}</span></form>
     ${seen.note ? html`<p class="note">${seen.note}</p>` : ""}
-    <${Table} label="Streams and why they wait" columns=${columns} rows=${rows} keyOf=${(row) => row.stream} empty="No stream matches." sort=${4} down />
+    <${Table} label="Streams and why they wait" columns=${columns} rows=${seen.streams} keyOf=${(row) => row.stream} empty="No stream matches." sort=${4} down />
     <h2>Consumers</h2>
     <${Table} id="borrowers-table" label="Consumers" columns=${people} rows=${seen.borrowers} keyOf=${(row) => row.id ?? row.name} empty="It has no consumers." /></div>`;
 }
@@ -134,7 +138,8 @@ function Letters({ subscription }) {
     { title: "Replayed", value: (row) => row.replayed?.at, show: (row) => row.replayed ? `${moment(Date.parse(row.replayed.at))} by ${row.replayed.by}` : html`<${ActButton} small name="replay" about=${row.place} fixed=${{ ...fixed, places: [row.place] }} />` },
   ];
   return html`<div id="letters"><div class="head"><h2>Dead letters</h2>${field("Filter by topic, cause or place")}<button type="button" onClick=${said.repeat} disabled=${said.busy}>Look again</button>
-    ${seen.letters.some((one) => !one.replayed) ? html`<${ActButton} name="replay" about=${`all that were not replayed, of ${subscription}`} fixed=${fixed} label="Replay all" />` : ""}</div>
+    ${seen.letters.some((one) => !one.replayed) ? html`<${ActButton} name="replay" about=${`all that were not replayed, of ${subscription}`} fixed=${fixed} label="Replay all" />` : ""}
+    ${seen.found > seen.letters.length ? html`<span class="more" role="status">the newest ${number(seen.letters.length)} of ${number(seen.found)}: the topic of dead letters has the others</span>` : ""}</div>
     <${Table} label="Dead letters" columns=${columns} rows=${rows} keyOf=${(row) => row.place} empty="It has no dead letters." sort=${0} down /></div>`;
 }
 

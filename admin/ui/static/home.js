@@ -11,12 +11,17 @@ const ROW = 52;
 export function Home() {
   const seen = store.overview, groups = [...store.groups.values()], spaces = [...store.spaces.values()];
   const sum = (rows, value) => rows.reduce((all, row) => all === null || value(row) === null ? null : all + value(row), 0);
+  // The rate of what is new is not known at once: the others are added up, and it is said of how many there is none.
+  const rates = (rows) => {
+    const unknown = rows.filter((row) => row.rate === null).length;
+    return unknown === 0 ? [rate(sum(rows, (row) => row.rate))] : unknown === rows.length ? [rate(null)] : [rate(sum(rows, (row) => row.rate ?? 0)), ` and ${unknown} not known yet`];
+  };
   const oldest = groups.reduce((most, row) => row.lag_seconds === null || most === null ? null : Math.max(most, row.lag_seconds), 0);
-  const consumers = groups.reduce((all, row) => all + row.borrowers, 0);
+  const consumers = sum(groups, (row) => row.borrowers);
   return html`<h1 class="hidden">Overview</h1>
     <${Facts} items=${[
-      ["Published", rate(sum(spaces, (row) => row.rate ?? 0))],
-      ["Consumed", rate(sum(groups, (row) => row.rate ?? 0))],
+      ["Published", ...rates(spaces)],
+      ["Consumed", ...rates(groups)],
       ["Lag", short(sum(groups, (row) => row.lag))],
       ["Oldest waits", age(oldest)],
       ["Spaces", number(spaces.length), ` ${plural(sum(spaces, (row) => row.streams), "stream")}`],
@@ -87,6 +92,12 @@ function Flow({ seen, groups, spaces }) {
   for (const one of publishers) for (const name of Object.keys(one.publishes)) join(0, places[0].get(one.process), places[1].get(name), 0.5, (store.spaces.get(name)?.rate ?? 0) > 0);
   for (const one of groups) for (const name of one.spaces) join(1, places[1].get(name), places[2].get(one.subscription), one.rate ?? 0, (one.rate ?? 0) > 0);
   for (const one of consumers) for (const name of Object.keys(one.consumes)) join(2, places[2].get(name), places[3].get(one.process), 0.5, (store.groups.get(name)?.rate ?? 0) > 0);
+  // The same for who cannot see the lines.
+  const named = [publishers, sortedSpaces, sortedGroups, consumers].map((rows, column) => [...rows.slice(0, MOST).map([nameOf, (one) => one.name, (one) => one.subscription, nameOf][column]), "others"]);
+  const told = edges.map(({ column, from, to: target, live }) => {
+    const [what, word] = [["published", "into"], ["read", "by"], ["consumed", "by"]][column];
+    return [`${column} ${from} ${target}`, `${what}: ${named[column][from]} ${word} ${named[column + 1][target]}${live ? "" : ", nothing now"}`];
+  });
   const rows = Math.max(1, ...columns.map(({ rows }) => Math.min(rows.length, MOST + 1)));
   const height = rows * ROW;
   return html`<h2>Flow</h2><div class="flow">
@@ -97,5 +108,6 @@ function Flow({ seen, groups, spaces }) {
     ${columns.map(({ title, rows, key, node, link, empty }) => html`<section aria-label=${title}><h3>${title} <small>${number(rows.length)}</small></h3><ul>
       ${rows.length === 0 ? html`<li class="none">${empty}</li>` : rows.slice(0, MOST).map((row) => html`<li key=${key(row)}>${node(row)}</li>`)}
       ${rows.length > MOST ? html`<li><a class="node rest" href=${link}>and ${number(rows.length - MOST)} more</a></li>` : ""}</ul></section>`)}
+    <ul id="flows" class="hidden" aria-label="What flows where">${told.map(([key, text]) => html`<li key=${key}>${text}</li>`)}</ul>
   </div>`;
 }

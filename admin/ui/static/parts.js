@@ -112,6 +112,13 @@ export function Waiting({ of }) {
   return of.answer === null ? html`<p class="more" role="status">reading…</p>` : null;
 }
 
+// Not there, or there and not to be read.
+export function Missing({ kind, name }) {
+  const damage = (store.overview.damaged ?? []).find((one) => one.what === `${kind} ${name}`);
+  if (damage === undefined) return html`<p class="facts">There is no such ${kind}.</p>`;
+  return html`<p class="problem" id="missing" role="alert">It cannot be read: ${damage.why}. 'streamlease doctor' says what to do.</p>`;
+}
+
 export function Problems() {
   const seen = store.overview;
   if (!seen) return null;

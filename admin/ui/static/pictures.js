@@ -1,6 +1,6 @@
 // The pictures of a group: streams by owner with colour, pattern and label; lag by stream over time; curves.
 
-import { clock, html, number, short, useEffect, useRef, useState } from "./lib.js";
+import { clock, html, number, plural, short, useEffect, useRef, useState } from "./lib.js";
 import { Picture } from "./parts.js";
 
 // Colours that people who see few colours tell apart (Okabe and Ito), each with a pattern of its own.
@@ -109,7 +109,9 @@ const shades = () => dark() ? HEAT.slice(1).reverse() : HEAT.slice(1);
 export function HeatMap({ heat }) {
   const [pointed, point] = useState("");
   const rows = heat.streams, times = heat.times, colours = shades();
-  const top = Math.max(1, ...rows.map(([, lags]) => Math.max(...lags)));
+  const most = (lags) => Math.max(0, ...lags); // what is unknown is null, and counts as 0 here
+  const top = Math.max(1, ...rows.map(([, lags]) => most(lags)));
+  const gaps = new Set(heat.gaps);
   const shade = (lag) => lag === 0 ? null : colours[Math.min(colours.length - 1, Math.floor(colours.length * Math.log1p(lag) / Math.log1p(top) * 0.999))];
   const label = 96;
   const draw = (context, width) => {
@@ -119,9 +121,11 @@ export function HeatMap({ heat }) {
       context.fillStyle = ink;
       context.fillText(stream.length > 15 ? `…${stream.slice(-14)}` : stream, 0, line * LINE + 10);
       lags.forEach((lag, place) => {
-        const colour = shade(lag);
-        context.fillStyle = colour ?? "rgb(128 128 128 / 10%)";
-        context.fillRect(label + place * step, line * LINE, Math.max(1, step - 0.5), LINE - 1);
+        const x = label + place * step, y = line * LINE, wide = Math.max(1, step - 0.5);
+        if (gaps.has(place)) return;
+        if (lag === null) { unknown(context, ink, x, y, wide, LINE - 1); return; }
+        context.fillStyle = shade(lag) ?? "rgb(128 128 128 / 10%)";
+        context.fillRect(x, y, wide, LINE - 1);
       });
     });
     if (times.length > 1) {
@@ -134,12 +138,37 @@ export function HeatMap({ heat }) {
   const grid = (width) => ({ left: label, columns: Math.max(1, times.length), rows: rows.length, wide: (width - label) / Math.max(1, times.length), high: LINE });
   const seeing = (place, line) => {
     const lag = rows[line]?.[1][place];
-    point(lag === undefined ? "" : `${rows[line][0]} at ${clock(times[place])}: ${number(lag)}`);
+    point(lag === undefined ? "" : gaps.has(place) ? `nobody looked until ${clock(times[place])}` : `${rows[line][0]} at ${clock(times[place])}: ${lag === null ? "unknown" : number(lag)}`);
   };
-  const worst = rows[0] === undefined ? "no stream had any" : `most had ${rows[0][0]}, ${Math.max(...rows[0][1])}`;
+  const lost = rows.filter(([, lags]) => lags.some((lag, place) => lag === null && !gaps.has(place)));
+  const [first, sure] = [rows[0], rows.find((row) => !lost.includes(row))];
+  const worst = first === undefined ? "no stream had any" : [
+    lost.length === 0 ? "" : `unknown for a while of ${plural(lost.length, "stream")}, such as ${first[0]}`,
+    sure === undefined ? "" : `most had ${sure[0]}, ${number(most(sure[1]))}`,
+  ].filter(Boolean).join("; ");
   return html`<figure id="heat"><figcaption>Lag by stream over time, worst first <output>${pointed}</output></figcaption>
     ${rows.length === 0 ? html`<p class="more">No stream had any lag while somebody looked.</p>` : html`<${Picture} draw=${draw} height=${() => rows.length * LINE + 16} of=${[heat]} told=${`Lag by stream over time: ${worst}`} onPoint=${seeing} grid=${grid} />
-    <p class="scale">1 ${colours.map((colour) => html`<span style=${{ background: colour }}></span>`)} ${short(top)}${heat.others > 0 ? ` · and ${number(heat.others)} streams with less` : ""}</p>`}</figure>`;
+    <p class="scale">${lost.length === 0 ? "" : html`unknown <${Unknown} /> · `}1 ${colours.map((colour) => html`<span style=${{ background: colour }}></span>`)} ${short(top)}${heat.others > 0 ? ` · and ${number(heat.others)} streams with less` : ""}</p>`}</figure>`;
+}
+
+// Hatched, so that nobody takes it for a shade: an unknown lag may be any.
+function unknown(context, ink, x, y, wide, high) {
+  context.save();
+  context.beginPath();
+  context.rect(x, y, wide, high);
+  context.clip();
+  context.strokeStyle = ink;
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let at = Math.floor((x - high) / 4) * 4; at < x + wide; at += 4) { context.moveTo(at, y + high); context.lineTo(at + high, y); }
+  context.stroke();
+  context.restore();
+}
+
+function Unknown() {
+  const canvas = useRef(null);
+  useEffect(() => { unknown(canvas.current.getContext("2d"), getComputedStyle(document.body).color, 0, 0, 26, 13); }, []);
+  return html`<canvas class="unknown" width="26" height="13" ref=${canvas} aria-hidden="true"></canvas>`;
 }
 
 // ------------------------------------------------------------ curves, by uPlot, which is read when it is needed
@@ -166,7 +195,7 @@ export function Chart({ title, times, series, told, height = 170 }) {
   useEffect(() => {
     let gone = false, watch = null;
     uPlot().then((Plot) => {
-      if (gone) return;
+      if (gone || holder.current === null) return; // its page was left meanwhile
       const style = getComputedStyle(document.body), ink = style.getPropertyValue("--soft"), line = style.getPropertyValue("--line");
       const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui, sans-serif" };
       plot.current = new Plot({
@@ -179,7 +208,7 @@ export function Chart({ title, times, series, told, height = 170 }) {
       }, latest.current, holder.current);
       watch = new ResizeObserver(() => { if (holder.current) plot.current?.setSize({ width: Math.max(200, holder.current.clientWidth), height }); });
       watch.observe(holder.current);
-    }, () => {});
+    }, (error) => { if (!gone) point(`the curve cannot be drawn: ${error.message}`); library = null; });
     return () => { gone = true; watch?.disconnect(); plot.current?.destroy(); plot.current = null; };
   }, []);
   useEffect(() => { plot.current?.setData(data); }, [times.at(-1), times.length]);

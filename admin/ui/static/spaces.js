@@ -2,7 +2,7 @@
 
 import { age, bytes, change, get, groupLink, html, moment, number, plural, rate, short, spaceLink, to } from "./lib.js";
 import { store } from "./live.js";
-import { Facts, Spark, State, Table, Tabs, useAnswer, useFilter, Waiting } from "./parts.js";
+import { Facts, Missing, Spark, State, Table, Tabs, useAnswer, useFilter, Waiting } from "./parts.js";
 import { ActButton } from "./acts.js";
 import { Messages } from "./messages.js";
 import { Chart } from "./pictures.js";
@@ -31,11 +31,11 @@ export function Spaces() {
 
 export function Space({ arg, query }) {
   const row = store.spaces.get(arg), tab = query.tab ?? "whole";
-  if (row === undefined) return html`<h1>${arg}</h1><p class="facts">There is no such space.</p>`;
+  if (row === undefined) return html`<h1>${arg}</h1><${Missing} kind="space" name=${arg} />`;
   const tabs = [["whole", "Overview"], ["messages", "Messages"], ["topics", "Topics"], ["streams", "Streams", number(row.streams)]];
   if (row.epochs > 0) tabs.push(["epochs", "Epochs"]);
   if (row.archive) tabs.push(["archive", "Archive"]);
-  return html`<div class="head"><h1>${arg} ${row.ended ? html`<${State} word="ended" />` : ""}</h1><${ActButton} name="publish" about=${`into space ${arg}`} start=${{ topic: query.topic ?? row.topics[0].replace(/[/]?#$/, "") }} label="Publish" /><${ActButton} name="alter_space" about=${`space ${arg}`} fixed=${{ space: arg, from_generation: row.generations.at(-1).number }} /></div>
+  return html`<div class="head"><h1>${arg} ${row.ended ? html`<${State} word="ended" />` : ""}</h1><${ActButton} name="publish" about=${`into space ${arg}`} start=${{ topic: query.topic ?? row.topics[0].replace(/[/]?#$/, ""), ...(row.collection ? { diff: 1 } : {}) }} label="Publish" /><${ActButton} name="alter_space" about=${`space ${arg}`} fixed=${{ space: arg, from_generation: row.generations.at(-1).number }} /></div>
     <p class="facts">${row.topics.join(" ")}</p>
     <${Tabs} now=${tab} link=${(name) => to("space", arg, { tab: name === "whole" ? "" : name })} tabs=${tabs} />
     ${tab === "messages" ? html`<${Messages} space=${row} query=${query} />` : tab === "topics" ? html`<${Topics} name=${arg} query=${query} />` : tab === "archive" ? html`<${Archive} name=${arg} />` : html`<${Details} row=${row} tab=${tab} />`}`;
@@ -49,6 +49,8 @@ function Details({ row, tab }) {
   return tab === "epochs" ? html`<${Epochs} seen=${said.answer} again=${again} />` : html`<${Streams} seen=${said.answer} again=${again} />`;
 }
 
+const lettersOf = ({ subscription }) => store.groups.get(subscription)?.dead_letters ?? null;
+
 function Whole({ row, seen }) {
   const { retention } = row, points = store.series.spaces.get(row.name) ?? [];
   const now = store.overview.time;
@@ -56,6 +58,7 @@ function Whole({ row, seen }) {
     { title: "Group", value: (one) => one.subscription, show: (one) => groupLink(one.subscription), grow: true },
     { title: "State", value: (one) => store.groups.get(one.subscription)?.state, show: (one) => html`<${State} word=${store.groups.get(one.subscription)?.state ?? "idle"} />` },
     { title: "Behind", n: true, value: (one) => one.behind, show: (one) => number(one.behind) },
+    { title: "Dead letters", n: true, value: (one) => lettersOf(one), show: (one) => lettersOf(one) ? html`<a href=${to("group", one.subscription, { tab: "letters" })}>${number(lettersOf(one))}</a>` : number(lettersOf(one)) },
     { title: "Idle", n: true, value: (one) => one.idle_seconds, show: (one) => age(one.idle_seconds) },
     { title: "Expires after", n: true, value: (one) => one.expires_after_seconds, show: (one) => age(one.expires_after_seconds) },
   ];
