@@ -129,6 +129,8 @@ class ExecutorItem(MadeItem):
     busy: int = 0
     labels: tuple[tuple[str, str], ...] = ()
     ports: tuple[int, int] | None = None
+    strange: tuple[int, ...] = ()
+    """Ports of these that programs of others have."""
     address: str = ""
     """Where its workers' ports are reached."""
 

@@ -31,6 +31,7 @@ from streamlease.executor.guard import clock
 from streamlease.executor.program_environment import program_environment
 from streamlease.executor.queries_of_others import KEEP_SECONDS, QueriesOfOthers
 from streamlease.executor.run_folders import remove_left, run_name
+from streamlease.executor.strange_ports import StrangePorts
 from streamlease.executor.worker_run import End, WorkerRun, WorkerSpec
 from streamlease.protocol.errors import (
     Indefinite,
@@ -130,6 +131,7 @@ class Executor:
         """Signatures of orders, and when their time is over: none is run twice."""
         self._tasks = Supervisor(f"executor {config.name}", self._failed)
         self._wake = asyncio.Event()
+        self._strange = StrangePorts()
         self._bells = Bells("changes of queries", redis, self._tasks)
         self._others = QueriesOfOthers(redis, queue, key, config.lease)
         self._kept_at = 0.0
@@ -185,6 +187,7 @@ class Executor:
             busy=len(self._runs),
             labels=one.labels,
             ports=one.ports,
+            strange=self._strange.still(),
             address=one.address or socket.gethostname(),
             process=self.life,
             host=socket.gethostname(),
@@ -338,18 +341,14 @@ class Executor:
             log.warning("executor %s takes no order for a moment: %s", self._config.name, error)
             return  # the query ends when its time to spawn is over
         ordered = {one.worker: one.port for one in order.workers}
-        for one in record.of_life(self.life):
-            if (
-                one.pid is None
-                and not one.over
-                and record.state is QueryStage.SPAWNING
-                and one.worker in ordered
-            ):
+        for one in (one for one in record.of_life(self.life) if one.pid is None and not one.over):
+            if record.state is QueryStage.SPAWNING and one.worker in ordered:
                 run = WorkerRun(
                     self._redis,
                     self._spec(order, job, one.worker, ordered[one.worker]),
                     self._folder(order, one.worker),
                     self._tasks,
+                    self._strange,
                 )
                 run.renew(self._lease_until)
                 self._runs[order.query, one.worker] = run

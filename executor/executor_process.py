@@ -13,10 +13,11 @@ import redis as redis_py
 
 from streamlease.executor.executor import Executor, ExecutorConfig
 from streamlease.hosts.jobs import SpawnJobs
-from streamlease.protocol.errors import StreamleaseError, Unsupported
+from streamlease.protocol.errors import StreamleaseError
+from streamlease.queries.submitting import check_one_server
 from streamlease.registry.spawn import queue_client
 from streamlease.registry.spawn_jobs import SpawnJob, SpawnWorkers, executor_queue
-from streamlease.streams.redis.connection import AsyncRedis, check_server, connect, is_cluster
+from streamlease.streams.redis.connection import AsyncRedis, check_server, connect
 from streamlease.streams.tasks import task_failed
 
 log = logging.getLogger(__name__)
@@ -38,8 +39,7 @@ async def run_executor(url: str, config: ExecutorConfig, key: bytes) -> None:
             ctypes.CDLL(None).prctl(DUMPABLE, 0, 0, 0, 0)
     redis = connect(url)
     try:
-        if is_cluster(redis):
-            raise Unsupported("executors need one Redis, not a cluster: the keys of RQ lie in several slots")
+        check_one_server(redis)
         await check_server(redis)
         queue = queue_client(url)
         try:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
-import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from streamlease.executor.run_folders import make, remove
+from streamlease.executor.strange_ports import StrangePorts
 from streamlease.executor.worker_log import WorkerLog
 from streamlease.protocol.errors import QueryRefused
 from streamlease.queries.core.signed_orders import JobFile, printable
@@ -59,8 +58,11 @@ class End(NamedTuple):
 class WorkerRun:
     """A worker from its order to its end."""
 
-    def __init__(self, redis: AsyncRedis, spec: WorkerSpec, folder: Path, tasks: Supervisor) -> None:
+    def __init__(
+        self, redis: AsyncRedis, spec: WorkerSpec, folder: Path, tasks: Supervisor, ports: StrangePorts
+    ) -> None:
         self.spec = spec
+        self._ports = ports
         self.pid: int | None = None
         self._redis = redis
         self._folder = folder
@@ -120,7 +122,7 @@ class WorkerRun:
     async def _prepare(self) -> None:
         spec = self.spec
         if spec.port is not None:
-            _check_port(spec.port)
+            self._ports.check(spec.port)
         for file in (spec.program, *spec.files):
             target = self._folder / file.name
             if file.uri:
@@ -197,14 +199,3 @@ class WorkerRun:
 
 async def _awaited(work: Awaitable[None]) -> None:
     await work
-
-
-def _check_port(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise QueryRefused(f"port {port} is taken by another program of this machine") from None

@@ -45,6 +45,8 @@ class ExecutorRow(BaseModel):
     busy: int = 0
     labels: tuple[tuple[str, str], ...] = ()
     ports: tuple[int, int] | None = None
+    strange: tuple[int, ...] = ()
+    """Ports that programs of others have."""
     address: str = ""
     """Where its workers' ports are reached."""
     process: str = ""
@@ -144,7 +146,9 @@ async def look(redis: Redis) -> SeenQueries:
             continue
         if until.get(life, 0) >= int(at):
             host = row.address or row.host
-            executors.append(ExecutorSeen(row.executor, life, host, row.slots, row.labels, row.ports))
+            executors.append(
+                ExecutorSeen(row.executor, life, host, row.slots, row.labels, row.ports, row.strange)
+            )
     queries, damaged = {}, []
     for id, value in _pairs(records):
         query = id.decode("utf-8", "replace")

@@ -48,7 +48,7 @@ from streamlease.queries.store import (
 )
 from streamlease.registry.spawn import put_job
 from streamlease.registry.spawn_jobs import SpawnWorkers, executor_queue
-from streamlease.streams.redis.connection import Redis, ask
+from streamlease.streams.redis.connection import Redis, ask, is_cluster
 
 PERMIT_MS = 15 * 60_000
 """How long after the last renewal of its permit a query may be placed anew."""
@@ -59,6 +59,15 @@ _shuffled = random.SystemRandom()
 def new_query() -> str:
     """A fresh id."""
     return secrets.token_hex(8)
+
+
+def check_one_server(redis: Redis) -> None:
+    """Raises Unsupported on a Redis Cluster: orders go through RQ, whose keys lie in several slots."""
+    if is_cluster(redis):
+        raise Unsupported(
+            "executors need one Redis, or one behind Sentinels, and this is a Redis Cluster, over which the "
+            "keys of RQ would be spread: give executors and who submits another --redis"
+        )
 
 
 async def submit(

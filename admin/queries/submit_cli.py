@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -163,16 +164,14 @@ async def _submit(
     from streamlease.queries import submitting
     from streamlease.registry.spawn import queue_client
 
-    queue = queue_client(url)
-    try:
-        async with connect(url) as client:
-            contents = [one.content for one in files if one.content is not None]
+    async with connect(url) as client:
+        submitting.check_one_server(client.redis)
+        contents = [one.content for one in files if one.content is not None]
+        with contextlib.closing(queue_client(url)) as queue:
             record = await submitting.submit(client.redis, queue, key, job, contents)
-            if not wait:
-                return record
-            return await wait_for_end(client.redis, record.query, quiet=as_json)
-    finally:
-        queue.close()
+        if not wait:
+            return record
+        return await wait_for_end(client.redis, record.query, quiet=as_json)
 
 
 async def wait_for_end(redis: AsyncRedis, query: str, *, quiet: bool) -> QueryRecord:

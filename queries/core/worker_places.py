@@ -22,6 +22,8 @@ class ExecutorSeen(NamedTuple):
     slots: int
     labels: tuple[tuple[str, str], ...]
     ports: tuple[int, int] | None
+    strange: tuple[int, ...] = ()
+    """Those of them that programs of others have."""
 
 
 class Booked(NamedTuple):
@@ -81,7 +83,8 @@ class _Place:
         self.free = executor.slots - (booked.slots if booked else 0)
         self.taken = 0
         first, last = executor.ports or (0, -1)
-        self.ports = [one for one in range(first, last + 1) if booked is None or one not in booked.ports]
+        gone = {*executor.strange, *(booked.ports if booked else ())}
+        self.ports = [one for one in range(first, last + 1) if one not in gone]
 
     def has_room(self, with_port: bool) -> bool:
         return self.free > 0 and not (with_port and not self.ports)

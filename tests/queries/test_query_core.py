@@ -213,6 +213,8 @@ def test_workers_are_spread_each_with_a_port_of_its_own() -> None:
         ("b", 7001),
     ]
     assert [one.port for one in place(job(), [executor("a", ports=None)], {})] == [None]
+    strange = executor("a", ports=(7000, 7003))._replace(strange=(7000, 7002))
+    assert [one.port for one in place(job(2), [strange], {})] == [7001, 7003]
 
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 
@@ -10,9 +11,12 @@ import pytest
 from streamlease.executor import queries_of_others
 from streamlease.executor.core.past_placing import PastPlacing
 from streamlease.executor.queries_of_others import QueriesOfOthers
+from streamlease.protocol.errors import SpawningAborted
 from streamlease.queries import files, keys, store
+from streamlease.queries.core.machine import WorkerExited
 from streamlease.queries.core.record import QueryOutcome, QueryRecord, QueryStage, Worker
-from streamlease.queries.core.signed_orders import Job, former_query, permit_for, sign
+from streamlease.queries.core.signed_orders import Job, former_query, permit_for, sign, token_digest
+from streamlease.queries.join_query import join
 from streamlease.queries.query_waits import QueryWait, silent_executors
 from streamlease.queries.store import ExecutorRow, Write
 from streamlease.registry.spawn import queue_client
@@ -62,6 +66,38 @@ async def test_who_waits_tells_the_dead_only_if_redis_has_answered_for_half_a_mi
     found = await waiting.record(QUERY)
     assert (found.state, found.outcome) == (QueryStage.ENDED, QueryOutcome.LOST)
     assert found.reason == "executor one died, or was cut off"
+
+
+async def test_who_waits_in_join_is_told_why_the_query_ends(
+    embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its program sees, and in its log whoever looks for it, if the program catches nothing."""
+    redis = connect(embedded_redis_url)
+    workers = tuple(Worker(worker=n, executor="one", life="life", host="h", pid=n + 1) for n in range(2))
+    record = QueryRecord(
+        query=QUERY, name="q", state=QueryStage.SPAWNING, size=2, workers=workers, submitted_at=0
+    )
+    await store.write(redis, [Write(0, record, digest=token_digest("the token"))])
+    for name, value in (
+        ("STREAMLEASE_QUERY_ID", QUERY),
+        ("STREAMLEASE_QUERY_TOKEN", "the token"),
+        ("STREAMLEASE_QUERY_WORKER", "0"),
+        ("STREAMLEASE_REDIS_URL", embedded_redis_url),
+    ):
+        monkeypatch.setenv(name, value)
+    waiting = asyncio.create_task(asyncio.to_thread(join))
+    async with asyncio.timeout(20):
+        while not (await store.read(redis, QUERY)).record.workers[0].joined:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await store.change(redis, QUERY, WorkerExited(1, "life", 3), 1)
+    with pytest.raises(SpawningAborted) as told:
+        await waiting
+    assert str(told.value) == (
+        f"query {QUERY} ends before all workers have joined: worker 1 exited with 3 when 1 of 2 workers had "
+        f"joined: each worker calls streamlease.queries.join()"
+    )
+    await redis.aclose()
 
 
 def test_what_was_seen_behind_its_placing_is_known_as_long_as_a_permit_can_hold() -> None:

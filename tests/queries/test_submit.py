@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -255,6 +256,29 @@ def test_where_it_runs_what_is_missing_and_who_never_joins(executors: Executors)
     assert sorted(one["state"] for one in executors.items("queries")) == ["ended"] * 4, (
         "what is refused is none"
     )
+
+
+def test_a_port_that_another_program_has_is_taken_by_no_worker_as_long_as_it_has_it(
+    executors: Executors,
+) -> None:
+    executors.start("one")
+    port = first_port(0)
+    program = executors.program("import streamlease; print(streamlease.queries.join().peers)")
+    words = ("submit", program, "--workers", "2", "--wait", "--json")
+    with socket.create_server(("", port)):
+        refused = executors.command(*words)
+        assert (refused.code, refused.document["outcome"]) == (1, "aborted")
+        assert refused.document["reason"] == (
+            f"worker 0 cannot be started: port {port} is taken by another program of this machine: "
+            f"submit the job again, it gets another"
+        )
+        until(lambda: executors.items("executors")[0].get("strange") == [port])
+        done = executors.command(*words)
+        assert done.document["outcome"] == "done", done
+        assert [one["port"] for one in done.document["workers"]] == [port + 1, port + 2]
+    until(lambda: "strange" not in executors.items("executors")[0])
+    again = executors.command(*words)
+    assert [one["port"] for one in again.document["workers"]] == [port, port + 1]
 
 
 def _second_of_a_name(executors: Executors) -> str:

@@ -174,6 +174,17 @@ class Sentinels:
             seen = client.sentinel_master(self.service)
             return seen["num-slaves"] >= 1 and seen["num-other-sentinels"] >= 2
 
+    def in_step(self) -> bool:
+        """Whether the replica has all that the primary has written."""
+        ends = []
+        for server in (self.primary, self.replica):
+            info = _raw(server, "INFO", "replication").decode().splitlines()
+            ends.append(
+                [line for line in info if line.startswith(("master_repl_offset:", "slave_repl_offset:"))]
+            )
+        primary, replica = ({int(line.partition(":")[2]) for line in some} for some in ends)
+        return max(replica) >= min(primary)
+
     def primary_port(self) -> int:
         with redis.Redis(port=self.ports[0], retry=NO_RETRY, socket_timeout=2.0) as client:
             return int(client.sentinel_get_master_addr_by_name(self.service)[1])
