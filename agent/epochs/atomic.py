@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 
 from streamlease.agent.epochs.epoch_items import EpochBatch, EpochItem, Frontier
 from streamlease.agent.epochs.opening import Opened
@@ -83,7 +84,7 @@ class AtomicReader:
                 waiting += space.taken(await ask(self._redis, space.commands()))
             if waiting:
                 if not self._ahead.has_begun(waiting[0]):
-                    await self._ahead.fill(waiting)
+                    await self._ahead.fill(waiting, partial(space.check_current, self._redis))
                 self.steps += 1
                 async for told in self._boundary(space, waiting.popleft()):
                     yield told
@@ -103,7 +104,14 @@ class AtomicReader:
             yield Frontier(self._merged.lower, net)
 
     async def _epoch(self, epoch: Epoch, wanted: list[Stretch]) -> AsyncGenerator[Told]:
-        reader = StretchReader(self._redis, epoch, wanted, self._schema, self._ahead)
+        names = {one.stream.space for one in wanted}
+        spaces = [one for one in self._spaces if one.space in names]
+
+        async def check() -> None:
+            for space in spaces:
+                await space.check_current(self._redis)
+
+        reader = StretchReader(self._redis, epoch, wanted, self._schema, self._ahead, check=check)
         while True:
             try:
                 found = await reader.read()

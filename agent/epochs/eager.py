@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -128,7 +129,7 @@ class EagerReader:
             yield loss
         told = self._core.boundary(space.space, bound)
         for unseen in told.unseen:
-            async for one in self._read(unseen):
+            async for one in self._read(space, unseen):
                 yield one
         self.positions |= bound.ends
         for gone in told.dropped:
@@ -136,8 +137,9 @@ class EagerReader:
         if told.changes:
             yield Frontier(self._merged.lower, told.changes)
 
-    async def _read(self, unseen: Unseen) -> AsyncGenerator[Told]:
-        reader = StretchReader(self._redis, unseen.epoch, unseen.wanted, self._schema)
+    async def _read(self, space: FollowedSpace, unseen: Unseen) -> AsyncGenerator[Told]:
+        check = partial(space.check_current, self._redis)
+        reader = StretchReader(self._redis, unseen.epoch, unseen.wanted, self._schema, check=check)
         while True:
             try:
                 found = await reader.read()

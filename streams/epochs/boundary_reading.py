@@ -96,6 +96,22 @@ class FollowedSpace:
         newest, lineage = parse_newest(reply)
         return newest >= self.number and (not lineage or self._lineage in ("", lineage))
 
+    async def check_current(self, redis: Redis) -> None:
+        """Whether what was taken is still there: behind reading what it says, and before handing that on.
+
+        Raises:
+            EpochsLost: it is not.
+            StoreUnavailable, StoreRefused.
+        """
+        (reply,) = await ask(redis, [newest_command(self.space)])
+        if self.is_current(reply):
+            return
+        if self._last is not None:
+            remedy = "begin again at kept positions, or at the earliest"
+            await check_there(redis, Vouched.of(self.space, self._last), remedy)
+        elif parse_newest(reply).boundary < self.number:
+            raise self._lost()
+
     def losses(self, bound: Boundary) -> list[MissingOffsets]:
         """What Redis lost of the messages of a boundary, which is the next one; to be told ahead of it.
 

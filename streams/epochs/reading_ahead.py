@@ -7,7 +7,7 @@ afterwards. It is only a help: what is not here, for whatever reason, is read by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from streamlease.streams.redis.connection import AsyncRedis
 
 MOST_ROWS = 65_536
 """So many messages of more than one boundary are read at once; and no more than `READ_BYTES`."""
+
+Check = Callable[[], Awaitable[None]]
+"""Raises if what was just read is not what it was read for, or if nobody can tell."""
 
 
 class BoundariesAhead:
@@ -41,8 +44,12 @@ class BoundariesAhead:
         """Whether something that a boundary moved is here."""
         return any(stream in self._read for stream in bound.ends)
 
-    async def fill(self, bounds: Iterable[Boundary]) -> None:
-        """Read what the next boundaries of a space moved, if several of them are bearable together."""
+    async def fill(self, bounds: Iterable[Boundary], check: Check) -> None:
+        """Read what the next boundaries of a space moved, if several of them are bearable together.
+
+        Args:
+            check: awaited behind that: whether they are still there.
+        """
         ranges: dict[StreamId, tuple[int, int]] = {}
         rows = taken = 0
         for bound in bounds:
@@ -61,6 +68,7 @@ class BoundariesAhead:
         ]
         try:
             outcomes = await read_all(self._redis, readers)
+            await check()
         except StreamleaseError:
             return  # whoever wants it asks for it, and is told
         for (stream, (begin, _)), outcome in zip(ranges.items(), outcomes, strict=True):

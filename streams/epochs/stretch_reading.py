@@ -14,7 +14,7 @@ from streamlease.protocol.errors import StoreRefused, StoreUnavailable, Streamle
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.epochs.boundary_reading import EpochsLost
 from streamlease.streams.epochs.core.whole import Stretch
-from streamlease.streams.epochs.reading_ahead import BoundariesAhead
+from streamlease.streams.epochs.reading_ahead import BoundariesAhead, Check
 from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, read_all
 from streamlease.streams.log.ranges import MissingOffsets, RangeReader
 from streamlease.streams.redis.connection import AsyncRedis
@@ -31,6 +31,7 @@ class StretchReader:
     Args:
         schema: the typed columns wanted, in spaces with a schema.
         ahead: what was read already.
+        check: awaited behind each exchange: whether those stretches are still what was wanted.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class StretchReader:
         wanted: Sequence[Stretch],
         schema: Schema | None,
         ahead: BoundariesAhead | None = None,
+        *,
+        check: Check,
     ) -> None:
         self.epoch = epoch
         self._redis = redis
@@ -50,6 +53,7 @@ class StretchReader:
         """Up to where it is read now: a hole ends what is read, and what is before it is read by itself."""
         self._found: list[list[pa.RecordBatch]] = [[] for _ in wanted]
         self._ahead = ahead
+        self._check = check
 
     async def read(self) -> list[pa.RecordBatch]:
         """The messages, stretch by stretch. While Redis does not answer it tries again.
@@ -57,7 +61,7 @@ class StretchReader:
         Raises:
             MissingOffsets: Redis lost some of them. Called again, it goes on behind them.
             HistoryTruncated: retention was faster.
-            EpochsLost: other messages stand there.
+            EpochsLost: other messages stand there, or may: what says where they stand is lost.
             SchemaMismatch: an entry is damaged, or a space has not the columns wanted.
         """
         ahead, self._ahead = self._ahead, None
@@ -80,6 +84,7 @@ class StretchReader:
             ]
             try:
                 outcomes = await read_all(self._redis, readers)
+                await self._check()
             except (StoreUnavailable, StoreRefused) as error:
                 outcomes = [error] * len(now)
             again = False

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
 
 from streamlease.agent.client import Client, connect
-from streamlease.agent.epochs.epoch_items import EpochBatch
+from streamlease.agent.epochs.epoch_items import EpochBatch, Frontier
 from streamlease.protocol.errors import EpochsTruncated, HistoryTruncated, InvalidOption, InvalidTopic
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.epochs import beginning, keys, reading_ahead
+from streamlease.streams.epochs import beginning, keys, reading_ahead, stretch_reading
 from streamlease.streams.epochs.boundary_reading import EpochsLost, PartsLost
 from streamlease.streams.epochs.keeping import Keeper
+from streamlease.streams.epochs.writing import lose
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.redis.connection import ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
+from streamlease.testing.memory_connection import connect as connect_in_memory
+from streamlease.testing.memory_server import MemoryServer
 from tests.epochs.playing import SECONDS, Hand, epochs_of, everything, hand, kept, shown, some
 
 ALL = "space/#"
@@ -515,3 +519,49 @@ async def test_deleted_keys_of_a_stream_are_told(client: Client) -> None:
     await ask(client.redis, [("DEL", stream_meta(StreamId("space", 0, 0)))])
     with pytest.raises(Exception, match=r"space\.0\.0"):
         await everything(client.history(ALL, since={"space.0.1": 0}, epochs="atomic"))
+
+
+@pytest.mark.parametrize("behind", [1, 3], ids=["one boundary", "several at once"])
+async def test_what_came_in_the_place_of_a_lost_boundary_is_not_taken_for_its_epoch(
+    monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """Else the reader is handed out half of the epoch that stands there, and is told afterwards."""
+    ticks = count(1_000_000_000)
+    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    async with connect_in_memory(server, embedded=False) as client:
+        await client.create_space("space", [ALL], streams=1, epochs=1)
+        one, keeper = await hand(client.redis, "one"), await kept(client)
+        while await keeper.turn():
+            pass
+        await ask(client.redis, [("WAIT", 1, 100)])
+        for epoch in range(2, 2 + behind):
+            await one.send(epoch, "lost")
+            await one.advance(epoch + 1)
+            assert await keeper.turn()
+
+        async def replaced() -> None:
+            assert server.fail_over(10_000) > 0
+            other = await hand(client.redis, "other")
+            for epoch in range(2, 2 + behind):
+                await other.send(epoch, "came", "instead")
+            await other.advance(2 + behind)
+            await lose(client.redis, "space", "one", 1, "operator")
+            following = await kept(client, term=2)
+            while await following.turn():
+                pass
+
+        read = stretch_reading.read_all
+        ahead = reading_ahead.read_all
+
+        async def late(*of: Any) -> Any:
+            monkeypatch.setattr(stretch_reading, "read_all", read)
+            monkeypatch.setattr(reading_ahead, "read_all", ahead)
+            await replaced()
+            return await read(*of)
+
+        monkeypatch.setattr(stretch_reading, "read_all", late)
+        monkeypatch.setattr(reading_ahead, "read_all", late)
+        async with client.listen(ALL, start="earliest", epochs="atomic") as atomic:
+            with pytest.raises(EpochsLost):
+                while True:
+                    assert isinstance(await anext(atomic), Frontier), "something of an epoch"
