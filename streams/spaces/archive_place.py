@@ -5,9 +5,9 @@ earlier space of that name. A place is taken by whom that file names, whether th
 not; only the mark of a space of this Redis that is not there any more, and left no files, may be overwritten.
 A place without a mark may be taken if it has no table.
 
-Of two that take a folder in the same moment, one is refused. Nothing in a bucket can be done by only one of
-two. So the mark is read again whenever the table is opened (``streams/archive/iceberg_table.py``): of two
-spaces that took a place in the same moment, one archives.
+Of two that take a place in the same moment, one at least is refused (``archive/files/first_writer.py``). Both
+may go through only where a place had the mark of a space that is gone, or a folder has no hard links. So the
+mark is read again whenever the table is opened (``streams/archive/iceberg_table.py``): one archives.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from streamlease.protocol.errors import ArchiveUnavailable, SpaceConflict
+from streamlease.streams.archive.files.first_writer import write_new
 from streamlease.streams.archive.files.places import (
     OWNER_FILE,
     listed,
@@ -24,7 +25,6 @@ from streamlease.streams.archive.files.places import (
     remove,
     remove_folders,
     tried,
-    write_new,
     write_small,
 )
 from streamlease.streams.redis.connection import Redis, beside

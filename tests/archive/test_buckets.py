@@ -14,7 +14,7 @@ from moto.server import ThreadedMotoServer
 
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import ArchiveUnavailable, Lost
-from streamlease.streams.archive.files import file_writing, places
+from streamlease.streams.archive.files import file_writing, first_writer, places
 from streamlease.streams.archive.files.file_reading import _OPENED, read_file
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.archive.redis_catalog import RedisCatalog
@@ -207,3 +207,44 @@ async def test_no_bucket_and_no_store_are_told_in_one_line(
     with pytest.raises(ArchiveUnavailable, match="cannot be written") as caught:
         await space_of(client, bucket)
     assert "\n" not in str(caught.value)
+
+
+def test_of_two_that_take_a_place_in_a_bucket_at_once_one_is_refused(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one stands still between its last look and its write."""
+    address = f"{bucket}/{places.OWNER_FILE}"
+    write = first_writer.write_small
+    seen: list[str] = []
+
+    def slowly(path: str, data: bytes) -> None:
+        if path == address and not seen:
+            seen.append(path)
+            with pytest.raises(ArchiveUnavailable, match="by somebody else in this moment: repeat this"):
+                first_writer.write_new(address, b"the second one")
+            assert places.read_small(address) is None
+        write(path, data)
+
+    monkeypatch.setattr(first_writer, "write_small", slowly)
+    assert first_writer.write_new(address, b"the first one")
+    assert seen == [address]
+    assert not first_writer.write_new(address, b"a third one")
+    assert places.read_small(address) == b"the first one"
+    assert places.listed(f"{bucket}/{first_writer.CLAIMS}") == {}
+
+
+def test_a_claim_of_who_died_is_passed_over_when_it_is_old(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"{bucket}/{places.OWNER_FILE}"
+    places.write_small(f"{bucket}/{first_writer.CLAIMS}/left", b"")
+    with pytest.raises(ArchiveUnavailable, match="by somebody else in this moment"):
+        first_writer.write_new(address, b"mine")
+    monkeypatch.setattr(first_writer, "OLD_SECONDS", 0.0)
+    monkeypatch.setattr(first_writer, "LATE_SECONDS", -1.0)
+    with pytest.raises(ArchiveUnavailable, match="too slow; repeat this later"):
+        first_writer.write_new(address, b"mine")
+    assert places.read_small(address) is None
+    monkeypatch.setattr(first_writer, "LATE_SECONDS", 60.0)
+    assert first_writer.write_new(address, b"mine")
+    assert places.listed(bucket).keys() == {address}

@@ -321,31 +321,6 @@ def write_small(address: str, data: bytes) -> None:
         raise ArchiveUnavailable(f"{address} cannot be written: what was written there is not read again")
 
 
-def write_new(address: str, data: bytes) -> bool:
-    """Write a small file that is not there; False: it is there, as somebody else wrote it.
-
-    In a folder only one of two can. In a bucket, or where there are no hard links, both may: read it again.
-
-    Raises:
-        ArchiveUnavailable: as `write_small`.
-    """
-    if not is_local(address):
-        write_small(address, data)
-        return True
-    other = f"{address}.{uuid.uuid4().hex}"
-    write_small(other, data)
-    try:
-        os.link(other, address)
-    except FileExistsError:
-        return False
-    except OSError:
-        write_small(address, data)
-    finally:
-        remove(other)
-    keep(address)
-    return True
-
-
 def tried(address: str) -> None:
     """Write a file at `address`, read it again, and remove it: whether an archive can be there.
 
