@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql.functions import expr  # noqa: E402
 
 from streamlease.agent import blocking  # noqa: E402
+from streamlease.spark.setup.spark_ui import told_in_ui  # noqa: E402
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -270,6 +272,22 @@ def joined(spark: SparkSession, step: dict[str, Any]) -> Any:
     return {"state": max(states)}
 
 
+def told(spark: SparkSession, step: dict[str, Any]) -> Any:
+    """The pages of Spark's UI after a query that tells there how its source stands; and the rows it got."""
+    rows: list[int] = []
+    written = told_in_ui(spark, lambda batch, number: rows.append(batch.count()))
+    writer = load(spark, step["options"]).writeStream.queryName("flights to <LAX>").foreachBatch(written)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    said = [json.loads(one.sources[0].latestOffset or "{}").get("said") for one in query.recentProgress]
+    url = spark.sparkContext.uiWebUrl
+    pages = {}
+    for page in ("jobs/", "stages/"):
+        with urllib.request.urlopen(f"{url}/{page}", timeout=30) as answer:
+            pages[page] = answer.read().decode()
+    return {"rows": rows, "said": said, "pages": pages}
+
+
 def count(spark: SparkSession, step: dict[str, Any]) -> Any:
     """How often each message is in the sink, as Spark reads it."""
     rows = spark.read.parquet(step["out"]).groupBy("stream", "offset").count().collect()
@@ -284,13 +302,13 @@ def say(what: Any) -> None:
 def main() -> None:
     wanted = json.loads(sys.argv[1])
     builder = SparkSession.builder.master(wanted.get("master", "local[2]")).appName("streamlease-test")
-    for name, value in SETTINGS.items():
+    for name, value in (SETTINGS | wanted.get("settings", {})).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     steps = {
         function.__name__: function
-        for function in (where, refused, once, fails_first, twice, late, always, continuous, count)
+        for function in (where, refused, once, fails_first, twice, late, always, continuous, told, count)
     } | {"collected": collected, "catalogued": catalogued, "joined": joined}
     for step in wanted["steps"]:
         say(steps[step["do"]](spark, step))

@@ -12,13 +12,17 @@ from tests.spark.programs import HERE, Program, command, descendants, parent, ru
 DRIVER = HERE / "driver.py"
 
 
-def run(folder: Path, *steps: dict[str, Any], path: Path | None = None) -> list[Any]:
+def run(
+    folder: Path, *steps: dict[str, Any], path: Path | None = None, settings: dict[str, str] | None = None
+) -> list[Any]:
     """Run the steps in a Spark program; what each of them returned.
 
     Args:
         path: the only folder on PYTHONPATH; None for the source tree.
+        settings: of Spark, besides those of all such programs.
     """
-    return run_program(DRIVER, folder, {"steps": steps}, path=None if path is None else str(path))
+    wanted = {"steps": steps, "settings": settings or {}}
+    return run_program(DRIVER, folder, wanted, path=None if path is None else str(path))
 
 
 class Driver(Program):

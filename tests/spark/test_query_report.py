@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamlease.spark.core.query_report import said
+from streamlease.spark.setup.spark_ui import LONGEST, described, told_of
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,30 @@ def test_held_streams_lag_and_rebalances_in_words(
     held: int | None, lag: int | None, rebalances: int, words: str
 ) -> None:
     assert said(held, lag, rebalances) == words
+
+
+@pytest.mark.parametrize(
+    ("reported", "words"),
+    [
+        (['{"said": "holds 3 streams", "lag": 0}'], "holds 3 streams"),
+        (
+            ['{"said": "holds 3 streams"}', '{"topic": {"0": 7}}', None, "7", "[]", "rate: 7", '{"said": 7}'],
+            "holds 3 streams",
+        ),
+        (
+            ['{"said": "holds 3 streams"}', '{"said": "has no leader yet"}'],
+            "holds 3 streams; has no leader yet",
+        ),
+        (['{"said": "%s"}' % ("x" * 2 * LONGEST)], "x" * LONGEST),
+        ([], ""),
+    ],
+)
+def test_what_the_sources_of_a_query_said_is_told_in_sparks_ui(
+    reported: list[str | None], words: str
+) -> None:
+    assert told_of(reported) == words
+
+
+def test_a_description_keeps_what_spark_wrote() -> None:
+    assert described("flights\nbatch = 7", "holds no stream") == "flights\nbatch = 7\nholds no stream"
+    assert described("", "holds no stream") == "holds no stream"

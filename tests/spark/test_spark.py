@@ -121,7 +121,7 @@ async def test_an_installed_wheel_is_found_and_gives_rows_columns_errors_and_pro
     await publish_flights(embedded_redis_url)
     good = options(embedded_redis_url, "$shared/g/flights/+/LAX")
     out, again = tmp_path / "out", tmp_path / "again"
-    where, unknown, malformed, once, failed, twice, late, started, told = run(
+    where, unknown, malformed, once, failed, twice, late, shown, started, told = run(
         tmp_path,
         {"do": "where"},
         {"do": "refused", "options": {**good, "startingOffset": "earliest"}},
@@ -140,6 +140,10 @@ async def test_an_installed_wheel_is_found_and_gives_rows_columns_errors_and_pro
             "rows": 300,
         },
         {
+            "do": "told",
+            "options": options(embedded_redis_url, "$shared/ui/flights/#", maxOffsetsPerTrigger=100),
+        },
+        {
             "do": "always",
             "options": options(embedded_redis_url, "$shared/h/flights/#", maxOffsetsPerTrigger=100),
             "checkpoint": str(tmp_path / "c2"),
@@ -147,6 +151,7 @@ async def test_an_installed_wheel_is_found_and_gives_rows_columns_errors_and_pro
             "until_read": True,
         },
         path=target,
+        settings={"spark.ui.enabled": "true", "spark.ui.port": "0"},
     )
     assert all(Path(file).is_relative_to(target) for file in where.values())
     assert any(
@@ -178,6 +183,11 @@ async def test_an_installed_wheel_is_found_and_gives_rows_columns_errors_and_pro
     # The checkpoint was behind; what went through the sink before, but for the last micro-batch, came once.
     assert late[0]["logged"] < late[0]["batches"]
     assert 300 <= late[0]["rows"] + late[1]["rows"] <= 330
+    assert sum(shown["rows"]) == 300 and len(shown["rows"]) > 2
+    assert any("messages behind" in words for words in shown["said"][:-1]), shown["said"]
+    for page in shown["pages"].values():
+        assert [words for words in shown["said"][:-1] if words not in page] == []
+        assert "flights to" in page, "what Spark says of a micro-batch stays"
     assert started == {"started": True}
     assert told["progress"]["held"] == 3
     assert sum(told["progress"]["streams"].values()) == 300
