@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -59,12 +61,67 @@ def test_an_old_python_is_told_in_one_line() -> None:
 
 
 def test_run_py_is_a_program_for_any_python() -> None:
-    """Nothing in it that Python 2.7 or 3.6 cannot parse, also where none of these is at hand."""
-    for node in ast.walk(ast.parse(RUN.read_text())):
-        assert not isinstance(node, ast.JoinedStr | ast.AnnAssign | ast.NamedExpr | ast.Starred)
-        assert not isinstance(node, ast.ImportFrom) or node.module != "__future__"
-        if isinstance(node, ast.FunctionDef):
-            assert node.returns is None and not any(one.annotation for one in node.args.args)
+    """All that stands in it is in the grammars of Python 2.7 and 3.6, also where none of these is at hand."""
+    text = RUN.read_bytes()
+    tree = ast.parse(text, feature_version=(3, 6))
+    assert foreign_to_old_pythons(tree) == []
+    assert text.isascii(), "2.7 takes other characters only where the file says how they are encoded"
+    numbers = [
+        one.string for one in tokenize.tokenize(io.BytesIO(text).readline) if one.type == tokenize.NUMBER
+    ]
+    assert all(number.isdecimal() for number in numbers)
+
+
+OF_ALL_PYTHONS = (
+    ast.Module | ast.FunctionDef | ast.arguments | ast.arg | ast.Return | ast.Assign | ast.For | ast.While
+    | ast.If | ast.With | ast.withitem | ast.Try | ast.ExceptHandler | ast.Raise | ast.Import | ast.ImportFrom
+    | ast.alias | ast.Expr | ast.Pass | ast.BoolOp | ast.And | ast.Or | ast.BinOp | ast.operator | ast.UnaryOp
+    | ast.unaryop | ast.Compare | ast.cmpop | ast.Call | ast.keyword | ast.Constant | ast.Attribute
+    | ast.Subscript | ast.Slice | ast.Name | ast.Load | ast.Store | ast.List | ast.Tuple | ast.Dict
+    | ast.ListComp | ast.GeneratorExp | ast.comprehension
+)  # fmt: skip
+"""Nodes that Python 2.7 has, too, as far as `foreign_to_old_pythons` lets them pass. What is not named here,
+such as a string with fields, a walrus, ``async``, ``nonlocal`` or ``match``, is new."""
+
+
+def foreign_to_old_pythons(tree: ast.AST) -> list[str]:
+    """What is not in the grammar of Python 2.7, or means something else there."""
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(returns=returns, args=args):
+                new = args.kwonlyargs or args.posonlyargs or any(one.annotation for one in args.args)
+                wrong = bool(returns or new)
+            case ast.Raise(cause=cause):
+                wrong = cause is not None
+            case ast.ImportFrom(module=module):
+                wrong = module == "__future__"
+            case ast.Call(func=ast.Name(id="print" | "super")):
+                wrong = True
+            case ast.Dict(keys=keys):
+                wrong = None in keys
+            case ast.Constant(value=value):
+                wrong = isinstance(value, bytes | complex) or value is ...
+            case ast.MatMult() | ast.Div():  # 2.7 divides integers without a rest
+                wrong = True
+            case _:
+                wrong = not isinstance(node, OF_ALL_PYTHONS)
+        if wrong:
+            found.append(f"line {getattr(node, 'lineno', 0)}: {type(node).__name__}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        "f'{1}'", "x: int = 1", "(y := 1)", "print('x')", "def f(*, a): pass", "def f(a: int): pass",
+        "def f() -> int: pass", "[*a]", "f(*a, *b)", "a = b''", "a @ b", "a / b", "raise a from b",
+        "from __future__ import annotations", "async def f(): pass", "x = ...", "{1: 2, **a}", "{1, 2}",
+        "match a:\n case 1: pass", "try: pass\nexcept* A: pass",
+    ],
+)  # fmt: skip
+def test_what_old_pythons_cannot_read_is_found(new: str) -> None:
+    assert foreign_to_old_pythons(ast.parse(new))
 
 
 @pytest.mark.parametrize(
@@ -134,6 +191,21 @@ def test_notes_that_make_no_sense_begin_anew(packages: ModuleType, content: str)
     packages.NOTES.write_text(content)
     assert packages.notes() is None
     assert packages.venv_is_usable() is False
+
+
+def test_uv_installs_what_is_pinned_and_pip_has_nothing_to_do(
+    packages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    uv, told = tmp_path / "uv", tmp_path / "told"
+    uv.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+    uv.chmod(0o755)
+    assert packages.install_with_uv(str(uv), "base") is True
+    python = packages.PYTHON
+    assert told.read_text().splitlines() == [
+        f"pip install --python {python} --require-hashes --no-build-isolation -r requirements/{name}.txt"
+        for name in ("build", "base")
+    ]
+    assert packages.notes() is None, "an interrupted update begins anew"
 
 
 def test_where_uv_fails_pip_tries(
