@@ -96,10 +96,13 @@ class Bridges:
         self._directory = directory
         self.url = url
         self.command = Command(directory, url)
+        self.client_ids: set[str] = set()
+        """Under which bridges have sessions at the broker."""
         self._made: list[BridgeProcess] = []
 
     def start(self, *words: str, ready: bool = True, **environment: str) -> BridgeProcess:
         """A bridge; once it is subscribed, if it is to be `ready`."""
+        self.client_ids |= {words[at + 1] for at, word in enumerate(words) if word == "--client-id"}
         log = self._directory / f"bridge-{len(self._made)}.log"
         bridge = BridgeProcess(self.command, log, words, environment)
         self._made.append(bridge)

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import queue
 import shutil
@@ -41,6 +43,14 @@ def find_mosquitto() -> Path:
         "these tests need an MQTT broker: run them with 'python3 run.py test', which gets one, or install "
         f"mosquitto, or set {VARIABLE} to its path"
     )
+
+
+def password_file(path: Path) -> Path:
+    """With the user ``me`` and the password ``geheim``: PBKDF2 with SHA512, as mosquitto_passwd writes it."""
+    salt = b"0123456789ab"
+    hashed = hashlib.pbkdf2_hmac("sha512", b"geheim", salt, 101)
+    path.write_text(f"me:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(hashed).decode()}\n")
+    return path
 
 
 class Broker:
@@ -153,8 +163,11 @@ class MqttClient:
         password: str | None = None,
         clean_session: bool | None = None,
         prepare: Callable[[paho.Client], object] | None = None,
+        host: str = HOST,
     ) -> None:
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
+        self.kept: set[str] = set()
+        """Topics under which the broker keeps a message."""
         self._client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
@@ -167,7 +180,7 @@ class MqttClient:
             prepare(self._client)
         self._client.on_message = lambda _client, _data, message: self.messages.put(message)
         self._client.max_queued_messages_set(0)
-        self._client.connect(HOST, port)
+        self._client.connect(host, port)
         self._client.loop_start()
 
     def subscribe(self, filter: str, qos: int = 1) -> None:
@@ -187,6 +200,8 @@ class MqttClient:
         properties: Properties | None = None,
     ) -> None:
         """Publish, and wait until the broker has it."""
+        if retain:
+            self.kept.add(topic)
         sent = self._client.publish(topic, payload, qos=qos, retain=retain, properties=properties)
         sent.wait_for_publish(20)
         assert sent.is_published()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
@@ -14,8 +16,29 @@ from streamlease.agent.client import connect
 from tests.admin.command import until
 from tests.mqtt.bridges import Bridges, arrived, contents, in_order, twice
 from tests.mqtt.broker import Broker
+from tests.mqtt.conftest import MakeBroker
+from tests.mqtt.named_broker import NamedBroker
 
+AnyBroker = Broker | NamedBroker
 both = pytest.mark.parametrize("version", ["5", "3.1.1"])
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker) -> AnyBroker:
+    """The one that the environment names, see ``named_broker``; or a Mosquitto of the test's own."""
+    return NamedBroker.of_environment() or make_broker()
+
+
+@pytest.fixture
+def bridges(tmp_path: Path, embedded_redis_url: str, broker: AnyBroker) -> Iterator[Bridges]:
+    """Makes bridges on an empty Redis, and ends them, and their sessions where the broker goes on."""
+    made = Bridges(tmp_path, embedded_redis_url)
+    if isinstance(broker, NamedBroker):
+        made.command.environment |= broker.environment
+    yield made
+    made.end()
+    if isinstance(broker, NamedBroker):
+        broker.forget(made.client_ids | {"listener"})
 
 
 def space(bridges: Bridges, name: str, *words: str) -> None:
@@ -23,7 +46,7 @@ def space(bridges: Bridges, name: str, *words: str) -> None:
 
 
 @both
-async def test_messages_come_in_once_and_in_order(broker: Broker, bridges: Bridges, version: str) -> None:
+async def test_messages_come_in_once_and_in_order(broker: AnyBroker, bridges: Bridges, version: str) -> None:
     space(bridges, "sensors", "--topics", "sensors/#", "--streams", "3")
     bridge = bridges.start(broker.url, "--filter", "sensors/#", "--client-id", "b", "--protocol", version)
     with broker.client() as client:
@@ -41,7 +64,7 @@ async def test_messages_come_in_once_and_in_order(broker: Broker, bridges: Bridg
 
 @both
 async def test_what_comes_while_the_bridge_is_away_waits_at_the_broker(
-    broker: Broker, bridges: Bridges, version: str
+    broker: AnyBroker, bridges: Bridges, version: str
 ) -> None:
     space(bridges, "s", "--topics", "s/#")
     words = (broker.url, "--filter", "s/#", "--client-id", "b", "--protocol", version)
@@ -53,7 +76,7 @@ async def test_what_comes_while_the_bridge_is_away_waits_at_the_broker(
     assert [int(one.payload) for one in found] == list(range(50))
 
 
-async def test_properties_are_headers(broker: Broker, bridges: Bridges) -> None:
+async def test_properties_are_headers(broker: AnyBroker, bridges: Bridges) -> None:
     space(bridges, "s", "--topics", "s/#")
     with broker.client() as client:
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
@@ -82,7 +105,7 @@ async def test_properties_are_headers(broker: Broker, bridges: Bridges) -> None:
 
 @both
 async def test_a_retained_message_comes_once_whatever_is_restarted(
-    broker: Broker, bridges: Bridges, version: str
+    broker: AnyBroker, bridges: Bridges, version: str
 ) -> None:
     space(bridges, "s", "--topics", "s/#")
     words = (broker.url, "--filter", "s/#", "--client-id", "b", "--protocol", version)
@@ -98,7 +121,7 @@ async def test_a_retained_message_comes_once_whatever_is_restarted(
     assert sorted(one.payload for one in await arrived(bridges.url, 2)) == [b"kept", b"last"]
 
 
-async def test_filters_that_are_not_named_any_more_are_left(broker: Broker, bridges: Bridges) -> None:
+async def test_filters_that_are_not_named_any_more_are_left(broker: AnyBroker, bridges: Bridges) -> None:
     space(bridges, "s", "--topics", "a/#", "b/#", "c/#")
     bridges.start(broker.url, "--filter", "a/#", "--filter", "b/#", "--client-id", "b").end()
     with broker.client() as client:
@@ -110,7 +133,7 @@ async def test_filters_that_are_not_named_any_more_are_left(broker: Broker, brid
     assert sorted(one.payload for one in found) == [b"b/1", b"c/1", b"waits"]
 
 
-async def test_qos_0_is_told_and_marked(broker: Broker, bridges: Bridges) -> None:
+async def test_qos_0_is_told_and_marked(broker: AnyBroker, bridges: Bridges) -> None:
     space(bridges, "s", "--topics", "s/#")
     bridge = bridges.start(broker.url, "--filter", "s/#", "--client-id", "b")
     with broker.client() as client:
@@ -123,7 +146,7 @@ async def test_qos_0_is_told_and_marked(broker: Broker, bridges: Bridges) -> Non
 
 
 async def test_columns_come_from_json(
-    broker: Broker, bridges: Bridges, tmp_path_factory: pytest.TempPathFactory
+    broker: AnyBroker, bridges: Bridges, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     schema = tmp_path_factory.mktemp("schema") / "schema.json"
     schema.write_text(
@@ -140,7 +163,7 @@ async def test_columns_come_from_json(
 
 
 @both
-async def test_a_group_goes_out_and_is_committed(broker: Broker, bridges: Bridges, version: str) -> None:
+async def test_a_group_goes_out_and_is_committed(broker: AnyBroker, bridges: Bridges, version: str) -> None:
     space(bridges, "s", "--topics", "s/#", "--streams", "3")
     with broker.client("listener") as client:
         client.subscribe("s/#")
@@ -158,7 +181,7 @@ async def test_a_group_goes_out_and_is_committed(broker: Broker, bridges: Bridge
         assert client.take(1)[0].payload == b"last"
 
 
-async def test_headers_go_out_as_properties(broker: Broker, bridges: Bridges) -> None:
+async def test_headers_go_out_as_properties(broker: AnyBroker, bridges: Bridges) -> None:
     space(bridges, "s", "--topics", "s/#")
     with broker.client("listener") as client:
         client.subscribe("s/#")
@@ -175,7 +198,7 @@ async def test_headers_go_out_as_properties(broker: Broker, bridges: Bridges) ->
 
 @both
 async def test_columns_go_out_as_json_and_come_in_again(
-    broker: Broker, bridges: Bridges, tmp_path_factory: pytest.TempPathFactory, version: str
+    broker: AnyBroker, bridges: Bridges, tmp_path_factory: pytest.TempPathFactory, version: str
 ) -> None:
     schema = tmp_path_factory.mktemp("schema") / "schema.json"
     kinds = {"n": "int64", "x": "float64", "at": "timestamp[us, UTC]", "raw": "binary", "d": "decimal(9, 2)"}
@@ -203,7 +226,7 @@ async def test_columns_go_out_as_json_and_come_in_again(
 
 
 @both
-async def test_two_bridges_do_not_play_ball(broker: Broker, bridges: Bridges, version: str) -> None:
+async def test_two_bridges_do_not_play_ball(broker: AnyBroker, bridges: Bridges, version: str) -> None:
     """One brings in what the other sends: nothing goes round."""
     space(bridges, "s", "--topics", "s/#")
     into = bridges.start(broker.url, "--filter", "s/#", "--client-id", "in", "--protocol", version)
@@ -221,7 +244,7 @@ async def test_two_bridges_do_not_play_ball(broker: Broker, bridges: Bridges, ve
     assert len(await contents(bridges.url)) == 2 + echoes
 
 
-async def test_several_bridges_share_a_filter(broker: Broker, bridges: Bridges) -> None:
+async def test_several_bridges_share_a_filter(broker: AnyBroker, bridges: Bridges) -> None:
     space(bridges, "s", "--topics", "s/#", "--streams", "2")
     two = [bridges.start(broker.url, "--filter", "$share/g/s/#", "--client-id", f"b{n}") for n in range(2)]
     with broker.client() as client:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import ssl
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from streamlease.protocol.errors import InvalidInput
 from streamlease.protocol.topics import SharedSubscription
 from tests.admin.command import InProcess, until
 from tests.mqtt.bridges import Bridges, arrived
-from tests.mqtt.broker import Broker
+from tests.mqtt.broker import Broker, password_file
 from tests.mqtt.conftest import MakeBroker
 
 HERE = BrokerAddress("127.0.0.1", 1883, False)
@@ -130,14 +128,6 @@ async def test_a_broker_that_is_not_there(bridges: Bridges, make_broker: MakeBro
     broker.stop()
     line = last_line(bridges, broker.url, "--filter", "s/#", "--client-id", "b")
     assert "cannot be reached (Connection refused)" in line
-
-
-def password_file(path: Path) -> Path:
-    """With the user ``me`` and the password ``geheim``: PBKDF2 with SHA512, as mosquitto_passwd writes it."""
-    salt = b"0123456789ab"
-    hashed = hashlib.pbkdf2_hmac("sha512", b"geheim", salt, 101)
-    path.write_text(f"me:$7$101${base64.b64encode(salt).decode()}${base64.b64encode(hashed).decode()}\n")
-    return path
 
 
 @pytest.fixture
