@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from streamlease.streams.archive import archiver as archiver_module
+from streamlease.streams.archive.files import file_writing
 from streamlease.streams.archive.iceberg_table import SpaceTable, table_told
 from streamlease.streams.archive.recording import FileChange
 from streamlease.streams.log.archived import Files
@@ -80,4 +81,11 @@ def a_task_of_spark_passes_over_the_beginning_of_a_file() -> Iterator[None]:
             yield batch.slice(1) if batch.num_rows > 3 else batch
 
     with mock.patch.object(Files, "read", later):
+        yield
+
+
+@planted
+def what_was_written_is_not_read_again() -> Iterator[None]:
+    """A file counts as written when the store has said so."""
+    with mock.patch.object(file_writing, "prove", lambda *about: None):
         yield

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ class ArchiveTruth:
         self.acknowledged: set[str] = set()
         self._rows: dict[str, dict[int, str]] = {}
         """What stands in each file that was looked at: it is never written again."""
+        self._proven: set[ArchivedFile] = set()
+        """Files that have the bytes that were written."""
 
     def _asked(self, *command: str | bytes) -> Any:
         return self._world.server.execute(
@@ -93,10 +96,13 @@ class ArchiveTruth:
             Violation: it does not, or is not what was recorded.
         """
         path = Path(file.path)
-        if not path.exists() or path.stat().st_size != file.size:
-            raise Violation(
-                f"[16] the file {path} is named, and {path.exists() and path.stat().st_size} bytes"
-            )
+        if not path.exists():
+            raise Violation(f"[16] the file {path} is named, and is not there")
+        if file not in self._proven:
+            data = path.read_bytes()
+            if len(data) != file.size or sha256(data).hexdigest() != file.sum:
+                raise Violation(f"[16] the file {path} is not what was written, of {file.size} bytes")
+            self._proven.add(file)
         rows = self._in_file(path)
         if [*rows] != [*range(file.first, file.next)]:
             raise Violation(f"[16] the file {path} has {[*rows]}, and not {file.first} to {file.next}")
