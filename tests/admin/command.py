@@ -154,7 +154,7 @@ def finish(process: Process, how: signal.Signals = signal.SIGTERM) -> Outcome:
     finally:
         process.kill()
         process.communicate()
-    return Outcome(process.returncode, out.decode(), "")
+    return Outcome(process.wait(), out.decode(), "")
 
 
 def lines_of(process: Process, count: int) -> list[str]:

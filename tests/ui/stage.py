@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
 from hashlib import sha1
-from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 
 from streamlease.agent.client import Client, connect
-from streamlease.agent.subscribing import Subscription
+from streamlease.agent.subscription import SharedReader
 from streamlease.catalog.own_query import QUERY_ID, QUERY_TOKEN
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
@@ -95,7 +94,7 @@ async def _play(url: str, uri: str, ready: Future[None], over: asyncio.Event) ->
         await stack.enter_async_context(client.serve("scorer", {Score: score}))
         number = 0
 
-        async def consume(reader: Subscription[Any]) -> None:
+        async def consume(reader: SharedReader) -> None:
             async for batch in reader:
                 await batch.commit()
 
