@@ -17,6 +17,7 @@ from streamlease.streams.collections.snapshots import SnapshotGone
 from streamlease.streams.entries.delivered import Message
 from streamlease.streams.epochs.boundary_reading import EpochsLost, PartsLost
 from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.times import BeyondTheEnd
 from streamlease.testing.memory_connection import connect
 from tests.simulation.epochs.actors import FILTER, UNANSWERED, Actor
 from tests.simulation.epochs.early import EarlyChain
@@ -52,7 +53,7 @@ class AnyReader(Actor):
             except UNANSWERED:
                 world.sometimes["a reader begins anew"] += 1
                 self.again()
-            except (*TRUNCATED, EpochsLost, SnapshotGone, MissingOffsets) as error:
+            except (*TRUNCATED, EpochsLost, SnapshotGone, MissingOffsets, BeyondTheEnd) as error:
                 self.excuse(error)
                 self.anew()
             await asyncio.sleep(BETWEEN)
@@ -66,7 +67,7 @@ class AnyReader(Actor):
         excused = {
             HistoryTruncated: world.forgets, EpochsTruncated: world.forgets, SnapshotGone: world.forgets,
             EpochsLost: bool(world.written.former) or restarted, MissingOffsets: bool(world.written.former),
-            PartsLost: bool(world.written.former),
+            PartsLost: bool(world.written.former), BeyondTheEnd: bool(world.written.former),
         }  # fmt: skip
         if not excused[type(error)]:
             raise Violation(f"{self.name} is told what did not happen: {what}: {error}")
