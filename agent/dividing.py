@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
 
 from streamlease.agent.batch import BatchRows, OfEpoch
@@ -86,6 +86,10 @@ class Dividing(Protocol):
         """Whether there is room for something of this stream."""
         ...
 
+    async def strange(self, streams: Collection[StreamId]) -> Collection[StreamId]:
+        """Those of `streams`, which were just read, in which something else may stand than was to be read."""
+        ...
+
     def pieces(
         self, held: Held, stream: StreamId, start: int, rows: StreamRows, size: int
     ) -> Iterable[Divided]:
@@ -156,6 +160,10 @@ class AsItCame:
     def may_begin(self, held: Held) -> bool:
         """What waits is bounded by those who read."""
         return True
+
+    async def strange(self, streams: Collection[StreamId]) -> Collection[StreamId]:
+        """Whatever stands there is wanted."""
+        return ()
 
     def pieces(
         self, held: Held, stream: StreamId, start: int, rows: StreamRows, size: int

@@ -328,7 +328,8 @@ class Fetching:
                     if one.end is None:
                         one = self._learned(one, reader, outcome)
                     found.append((one, outcome, reader.bytes))
-                yield found
+                strange = await self._dividing.strange([one.stream for one, _, _ in found])
+                yield [one for one in found if one[0].stream not in strange] if strange else found
 
     def _learned(self, one: News, reader: RangeReader, outcome: Found) -> News:
         """What was read has told where the stream ends; otherwise it is asked as of any other."""

@@ -12,7 +12,7 @@ from streamlease.agent.epochs.parts_ahead import PartsAhead
 from streamlease.protocol.epochs.order import bottom
 from streamlease.protocol.errors import StoreRefused, StoreUnavailable
 from streamlease.streams.epochs.beginning import begin_before
-from streamlease.streams.epochs.boundary_reading import AT_ONCE, is_same
+from streamlease.streams.epochs.boundary_reading import AT_ONCE, EpochsLost, Vouched, check_there, is_same
 from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.epochs.stored import bounds_command, newest_command, parse_bounds, parse_newest
 from streamlease.streams.log.many import RETRY_SECONDS
@@ -38,6 +38,8 @@ class BoundaryFollowing:
         self._spaces = spaces
         self._tasks = tasks
         self._changed = {space.name: asyncio.Event() for space in spaces}
+        self._lineages: dict[str, str] = {}
+        """Of which data the newest boundaries were read, by space; empty if the server does not tell."""
 
     def find(self, space: str) -> None:
         """More boundaries of a space are wanted, or the place of a stream."""
@@ -88,17 +90,49 @@ class BoundaryFollowing:
         )
         if newest != ahead.newest:
             return True
-        recorded, found = parse_newest(replies[0]).boundary, parse_bounds(replies[1])
+        (recorded, lineage), found = parse_newest(replies[0]), parse_bounds(replies[1])
         other = False
         if after and found and found[0].number == after:
             other = after == newest and ahead.last is not None and not is_same(found[0], ahead.last)
             del found[0]
         if other or recorded < newest:
-            log.warning(
-                "boundary %d of space %s is not there as it was read: Redis lost it, as in a failover; its "
-                "streams are read on from where they are", newest, space.name,
-            )  # fmt: skip
-            parts.lost(space.name)
+            _lost(space.name, newest, parts)
             return False
+        self._lineages[space.name] = lineage
         ahead.came(after, found)
         return bool(found)
+
+    async def stands(self, space: str, parts: EpochParts) -> bool:
+        """Whether the boundaries that were read are still there: behind reading what they say, and before
+        handing that out. If nobody can tell, it is said to be gone, after a while.
+        """
+        ahead = parts.spaces.get(space)
+        newest, last = (ahead.newest, ahead.last) if ahead is not None else (None, None)
+        if newest is None:
+            return True  # no part of it is known, so nothing is handed out
+        try:
+            (reply,) = await ask(self._redis, [newest_command(space)])
+            recorded, lineage = parse_newest(reply)
+            if recorded >= newest and (last is None or lineage == self._lineages.get(space)):
+                return True
+            if last is not None:
+                await check_there(self._redis, Vouched.of(space, last), "its streams are read again")
+                return True
+        except EpochsLost:
+            pass
+        except (StoreUnavailable, StoreRefused) as error:
+            log.warning("reading the boundaries of space %s: %s", space, error)
+            await asyncio.sleep(RETRY_SECONDS)
+            return False
+        if ahead is not None and ahead.newest is not None:  # nobody else has noticed
+            _lost(space, newest, parts)
+            self.find(space)
+        return False
+
+
+def _lost(space: str, newest: int, parts: EpochParts) -> None:
+    log.warning(
+        "boundary %d of space %s is not there as it was read: Redis lost it, as in a failover; its "
+        "streams are read on from where they are", newest, space,
+    )  # fmt: skip
+    parts.lost(space)

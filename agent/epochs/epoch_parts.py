@@ -11,7 +11,7 @@ for a part that is not whole: somebody put the group into its middle, or a messa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -94,6 +94,7 @@ class EpochParts:
         dimensions: the spaces whose epochs are read; of how many dimensions these are.
         leaves_out: whether an epoch is none of the group's.
         find: told of a space of which more boundaries are wanted.
+        stands: whether what was read of the boundaries of a space is still there.
     """
 
     def __init__(
@@ -103,8 +104,10 @@ class EpochParts:
         filter: str,
         leaves_out: Callable[[Epoch], bool],
         find: Callable[[str], None],
+        stands: Callable[[str], Awaitable[bool]],
     ) -> None:
         self.most = ALL
+        self._stands = stands
         self._reader = reader
         self._filter = filter
         self._leaves_out = leaves_out
@@ -192,6 +195,11 @@ class EpochParts:
             self._reader.arrived()
 
     # ------------------------------------------------------------ what is handed out
+
+    async def strange(self, streams: Collection[StreamId]) -> Collection[StreamId]:
+        """See `Dividing`: where boundaries are gone, others may have come in the place of their epochs."""
+        gone = {space for space in {stream.space for stream in streams} if not await self._stands(space)}
+        return [stream for stream in streams if stream.space in gone]
 
     def pieces(
         self, held: Held, stream: StreamId, start: int, rows: StreamRows, size: int

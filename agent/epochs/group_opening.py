@@ -110,7 +110,12 @@ class GroupEpochs:
         self._following = BoundaryFollowing(self._redis, self._spaces, reader.tasks)
         dimensions: Mapping[str, int] = {space.name: space.epochs for space in self._spaces}
         self._parts = EpochParts(
-            reader, dimensions, self._filter, self._begun.leaves_out, self._following.find
+            reader,
+            dimensions,
+            self._filter,
+            self._begun.leaves_out,
+            self._following.find,
+            lambda space: self._following.stands(space, self._parts),
         )
         return self._parts
 

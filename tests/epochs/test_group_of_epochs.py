@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 
 import pytest
 
-from streamlease.agent import blocking
+from streamlease.agent import blocking, fetching
 from streamlease.agent.client import Client, connect
 from streamlease.agent.epochs import epoch_parts, parts_ahead
 from streamlease.agent.epochs.epoch_items import Frontier
@@ -22,8 +23,11 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.commits import committed
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.keeping import Keeper
+from streamlease.streams.epochs.writing import lose
 from streamlease.streams.log.keys import stream_log
 from streamlease.streams.redis.connection import ask
+from streamlease.testing.memory_connection import connect as connect_in_memory
+from streamlease.testing.memory_server import MemoryServer
 from tests.epochs.playing import SECONDS, Hand, hand, kept
 
 GROUP = "$shared/g/space/#"
@@ -365,6 +369,48 @@ async def test_lost_boundaries_are_begun_anew(client: Client, caplog: pytest.Log
         await made.advance(4)
         await settled(keeper)
         assert await until_frontier(reader, 4) == [(3, 0, ["3a"])]
+
+
+async def test_what_came_in_the_place_of_a_lost_boundary_is_not_taken_for_its_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A failover comes between a boundary and the reading of what it moved."""
+    ticks = count(1_000_000_000)
+    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    async with connect_in_memory(server) as client:
+        await client.create_space("space", ["space/#"], streams=1, epochs=1)
+        one, keeper = await hand(client.redis, "one"), await kept(client)
+        await one.send(1, "before")
+        await one.advance(2)
+        await settled(keeper)
+        async with client.subscribe(GROUP, start="earliest", epochs="atomic") as reader:
+            part = await next_part(reader)
+            assert [message.payload for message in part.messages] == [b"before"]
+            await part.commit()
+            await ask(client.redis, [("WAIT", 1, 100)])
+            read = fetching.read_each
+            replaced = asyncio.Event()
+
+            async def late(*of: Any, **more: Any) -> Any:
+                if not replaced.is_set():
+                    replaced.set()
+                    assert server.fail_over(10_000) > 0
+                    other = await hand(client.redis, "other")
+                    await other.send(2, "came", "instead")
+                    await other.advance(3)
+                    await lose(client.redis, "space", "one", 1, "operator")
+                    await settled(await kept(client, term=2))
+                async for found in read(*of, **more):
+                    yield found
+
+            monkeypatch.setattr(fetching, "read_each", late)
+            await one.send(2, "lost")
+            await one.advance(3)
+            await settled(keeper)
+            part = await next_part(reader)
+            assert replaced.is_set()
+            assert part.epoch == (2,) and part.whole
+            assert [message.payload for message in part.messages] == [b"came", b"instead"]
 
 
 async def test_tuples_wait_for_no_other_than_themselves(redis_url: str) -> None:
