@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from streamlease.spark.collections.item_table import ItemTable
     from streamlease.spark.query.query import QuerySession
     from streamlease.spark.sink import BatchWriter, StreamWriter
+    from streamlease.streams.epochs.boundary_reading import Vouched
 
 NO_LIMIT = ReadMaxRows(2**63 - 1)
 """What a source without limits asks for. So ``ReadAllAvailable`` comes with the trigger ``once`` alone, which
@@ -134,10 +135,13 @@ class SlotPartition(InputPartition):
     work: SlotWork
     first: bool
     """Whether it is of its reader's first micro-batch; then it may have nothing to read. See `task.admit`."""
+    vouched: Vouched | None
+    """The boundary at which its cut of whole epochs ends."""
 
-    def __init__(self, work: SlotWork, *, first: bool = False) -> None:
+    def __init__(self, work: SlotWork, *, first: bool = False, vouched: Vouched | None = None) -> None:
         self.work = work
         self.first = first
+        self.vouched = vouched
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -252,9 +256,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first and not work:
             work = [(0, Pieces())]
         mailbox = query.mailbox()
+        vouched = query.vouched(cut) if options.whole_epochs else None
         source_process.begun()
         return [
-            SlotPartition(SlotWork(cut.group, cut.session, mailbox, cut.cut, slot, pieces), first=first)
+            SlotPartition(
+                SlotWork(cut.group, cut.session, mailbox, cut.cut, slot, pieces),
+                first=first,
+                vouched=vouched,
+            )
             for slot, pieces in work
         ]
 
@@ -266,7 +275,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         work, options = partition.work, self._options
         if partition.first:
             admit(options.redis, work.group, work.session, options.redis_timeout_ms / 1000)
-        return read(work, options, self._columns) if work.pieces else iter(())
+        return read(work, options, self._columns, partition.vouched) if work.pieces else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:
         """Take note of how far the checkpoint is; that the batch went through, `latestOffset` heard already.

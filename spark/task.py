@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -37,16 +38,19 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import CutRead
 from streamlease.registry.mail import mailbox
 from streamlease.registry.runs import reader_of_run
-from streamlease.spark.connections import connection
+from streamlease.spark.connections import RETRY_SECONDS, check_still_there, connection
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import FrameColumns
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 
+if TYPE_CHECKING:
+    from streamlease.streams.epochs.boundary_reading import Vouched
+
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.2
+GO_ON = "start the query again: it goes on with what is there now"
 
 
 def admit(redis: str, group: str, session: str, patience: float) -> None:
@@ -81,10 +85,16 @@ def admit(redis: str, group: str, session: str, patience: float) -> None:
         )
 
 
-def read(work: SlotWork, options: SourceOptions, columns: FrameColumns) -> Iterator[pa.RecordBatch]:
+def read(
+    work: SlotWork, options: SourceOptions, columns: FrameColumns, vouched: Vouched | None = None
+) -> Iterator[pa.RecordBatch]:
     """All messages of the slot's part of the cut that the filter matches, stream by stream.
 
+    Args:
+        vouched: the boundary at which a cut of whole epochs ends; None: it has none, or none that is known.
+
     Raises:
+        EpochsLost: Redis lost that boundary meanwhile, as in a failover: others may have come in its place.
         HistoryTruncated: part of the cut is no longer there, and ``failOnDataLoss`` is set.
         StoreUnavailable: Redis does not answer within ``redis.timeout``; Spark repeats the task.
         StoreRefused: Redis answers with an error; Spark repeats the task.
@@ -104,6 +114,8 @@ def read(work: SlotWork, options: SourceOptions, columns: FrameColumns) -> Itera
             chosen = filter_batch(batch, options.subscription.filter)
             if chosen.num_rows:
                 yield columns.shape(chosen, {"cut": cut})
+    if vouched is not None:
+        check_still_there(options.redis, vouched, GO_ON, options.redis_timeout_ms / 1000)
     reading.finish()
     context = TaskContext.get()
     report = CutRead(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from streamlease.protocol.errors import HistoryTruncated, StoreUnavailable
 from streamlease.protocol.ids import StreamId
 from streamlease.spark.collections.collection_options import CollectionFrame
-from streamlease.spark.connections import connection
+from streamlease.spark.connections import check_still_there, connection
 from streamlease.streams.collections.change_reading import no_items, table_of
 from streamlease.streams.collections.core.tables import summed
 from streamlease.streams.collections.snapshots import (
@@ -26,7 +26,7 @@ from streamlease.streams.collections.snapshots import (
 )
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Versions
-from streamlease.streams.epochs.boundary_reading import Vouched, check_there
+from streamlease.streams.epochs.boundary_reading import Vouched
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.redis.connection import BlockingRedis, run_blocking
@@ -158,14 +158,8 @@ def then_there(
     yield from rows
     if vouched is None:
         return
-    redis, began = connection(frame.options.redis), time.monotonic()
-    while True:
-        try:
-            return run_blocking(check_there(redis, vouched, BEGIN_ANEW))
-        except StoreUnavailable:
-            if time.monotonic() - began >= frame.options.redis_timeout_ms / 1000:
-                raise
-        time.sleep(RETRY_SECONDS)
+    patience = frame.options.redis_timeout_ms / 1000
+    check_still_there(frame.options.redis, vouched, BEGIN_ANEW, patience)
 
 
 def _lost(frame: CollectionFrame, error: HistoryTruncated) -> None:

@@ -78,7 +78,7 @@ class QueryMachine:
         self._finishing = Finishing(self._desk, self.cuts, self._losses, fresh=config.fresh)
         self._stopping = Stopping(self._desk, self.cuts)
         self._outage = Outage(config.redis_timeout)
-        epochs = EpochCut(self._desk, self.cuts) if config.whole_epochs else None
+        self._epochs = epochs = EpochCut(self._desk, self.cuts) if config.whole_epochs else None
         self._calls = Calls(
             self._desk,
             self.cuts,
@@ -147,6 +147,10 @@ class QueryMachine:
     def report(self) -> dict[str, Any]:
         """What ``StreamingQueryProgress`` shows: ends, streams held, lag, rebalances, and what is wrong."""
         return self._report.shown()
+
+    def boundary_of(self, cut: int) -> int | None:
+        """The number of the boundary at which a cut of whole epochs ends; None: that is not known."""
+        return None if self._epochs is None else self._epochs.boundary_of(cut)
 
     def holding(self) -> tuple[int | None, int | None]:
         """Streams held, and messages of them that no cut took through the sink; from any thread."""

@@ -16,6 +16,7 @@ from streamlease.spark.core.query_states import QueryState
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.finding import Connect, Finder
 from streamlease.spark.query.query_loop import QueryLoop
+from streamlease.streams.epochs.boundary_reading import Vouched
 
 
 class AsyncQuery:
@@ -91,6 +92,14 @@ class AsyncQuery:
     def by_slot(self, ranges: Ranges) -> dict[int, Ranges]:
         """What each slot reads of a cut, in the order of the slots; from any thread."""
         return self.machine.cuts.by_slot(ranges, self.options.slots)
+
+    async def vouched(self, cut: CutOffset) -> Vouched | None:
+        """The boundary at which a cut of whole epochs ends, for who reads it to see that it is still there.
+
+        None: the cut is of an earlier process, and reads what is there now.
+        """
+        number = self.machine.boundary_of(cut.cut)
+        return None if number is None else self.finder.vouched(number)
 
     async def prepare_available_now(self, *, in_one_cut: bool = False) -> None:
         """From now on, offer nothing beyond what is there now."""

@@ -14,7 +14,7 @@ from streamlease.spark.core import query_events as q
 from streamlease.spark.core.epoch_ends import Bound, BoundsFound
 from streamlease.spark.options import SourceOptions
 from streamlease.streams.epochs.beginning import Before, begin_at, begin_before, begin_earliest, begin_newest
-from streamlease.streams.epochs.boundary_reading import AT_ONCE, EpochsLost, FollowedSpace
+from streamlease.streams.epochs.boundary_reading import AT_ONCE, EpochsLost, FollowedSpace, Vouched
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.stored import read_joined
 from streamlease.streams.redis.connection import ask
@@ -49,6 +49,8 @@ class BoundaryFollower:
         self._client = client
         self._space = space
         self._followed: FollowedSpace | None = None
+        self._read: dict[int, Boundary] = {}
+        """Those that were read, by number, from that of the newest cut on."""
 
     async def begin_at(self, starting: str | Mapping[str, int], *, fail_on_data_loss: bool) -> dict[str, int]:
         """Where a new group begins: the ends of the streams at the last boundary before `starting`.
@@ -112,6 +114,12 @@ class BoundaryFollower:
         ends = {str(one): min(end, positions.get(str(one), end)) for one, end in before.ends.items()}
         return BoundsFound((), True, Bound(before.number, self._lower(before), ends))
 
+    def vouched(self, number: int) -> Vouched | None:
+        """What tells later whether Redis still has that boundary; None: it was not read here."""
+        self._read = {other: bound for other, bound in self._read.items() if other >= number}
+        bound = self._read.get(number)
+        return None if bound is None else Vouched.of(self._space.name, bound)
+
     def _lower(self, before: Before) -> tuple[tuple[int, ...], ...] | None:
         if before.bound is not None:
             return before.bound.lower
@@ -119,6 +127,7 @@ class BoundaryFollower:
 
     async def _next(self, followed: FollowedSpace) -> BoundsFound:
         bounds = followed.taken(await ask(self._client.redis, followed.commands()))
+        self._read |= {bound.number: bound for bound in bounds}
         for bound in bounds:
             for loss in followed.losses(bound):
                 log.warning("%s", loss, extra={"stream": loss.stream})

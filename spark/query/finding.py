@@ -20,6 +20,7 @@ from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.epoch_following import BoundaryFollower, epoch_space
 from streamlease.spark.query.starting import declare
+from streamlease.streams.epochs.boundary_reading import Vouched
 from streamlease.streams.log.log import AsyncLog
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,10 @@ class Finder:
         if self.client is not None:
             await self.client.close()
             self.client = None
+
+    def vouched(self, number: int) -> Vouched | None:
+        """As of `BoundaryFollower`."""
+        return None if self._boundaries is None else self._boundaries.vouched(number)
 
     async def found(self, what: q.Wanted) -> Any:
         """What the machine wants to know.

@@ -38,6 +38,7 @@ class QuerySession(Bridge[AsyncQuery]):
     ranges_of = waiting(AsyncQuery.ranges_of)
     by_slot = at_once(AsyncQuery.by_slot)
     mailbox = at_once(AsyncQuery.mailbox)
+    vouched = waiting(AsyncQuery.vouched)
     prepare_available_now = waiting(AsyncQuery.prepare_available_now)
     prepare_once = waiting(AsyncQuery.prepare_once)
     report = waiting(AsyncQuery.report)

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from streamlease.hosts.keepers import Keepers
 from streamlease.spark.batch_read import batch_reader
 from streamlease.spark.collections.change_stream import change_stream
 from streamlease.spark.collections.collection_options import columns_of
 from streamlease.spark.collections.item_table import item_table
-from streamlease.spark.schema import readable
+from streamlease.spark.options import SourceOptions
+from streamlease.spark.schema import readable, stream_columns
+from streamlease.spark.source import StreamReader
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.boundary_reading import EpochsLost
 from streamlease.streams.epochs.epoch_publisher import EpochPublisher
@@ -121,6 +124,45 @@ def test_a_query_of_changes_whose_boundary_redis_lost_does_not_go_on(make_shop: 
         reader.latestOffset({**further, "ends": reached["ends"]}, limit)
     reader.stop()
     shop.thread.call(epochs.publisher.close())
+
+
+def test_a_cut_of_whole_epochs_whose_boundary_redis_lost_is_none(
+    make_shop: MakeShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a query in a group. Its next process reads that micro-batch again, as it is there now."""
+
+    async def keeps_nothing(self: Keepers) -> None:
+        """The test does."""
+
+    monkeypatch.setattr(Keepers, "round", keeps_nothing)
+    shop = make_shop(epochs=1)
+    epochs = Epochs(shop)
+    epochs.send(0)
+    given = {"redis": shop.url, "subscribe": "$shared/g/prices/#", "epochs": "atomic"}
+    options = SourceOptions.parse(given | {"startingOffsets": "earliest"})
+    columns = stream_columns(options, readable(given))
+    reader = StreamReader(options, columns)
+    first = until_further(reader, reader.initialOffset())
+    assert len(read_by_tasks(reader, reader.partitions(reader.initialOffset(), first))) == 6
+    epochs.send(1)
+    second = until_further(reader, first)
+    parts = reader.partitions(first, second)
+    assert len(read_by_tasks(reader, parts)) == 6
+    epochs.lose()
+    with pytest.raises(EpochsLost, match=r"boundary 2 of space prices .*start the query again: it goes on"):
+        read_by_tasks(reader, parts)
+    reader.stop()
+    again = StreamReader(options, columns)
+    assert len(read_by_tasks(again, again.partitions(first, json.loads(json.dumps(second))))) == 6
+    again.stop()
+    shop.thread.call(epochs.publisher.close())
+
+
+def until_further(reader: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    """The next cut that has something."""
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) == start:
+        pass
+    return end
 
 
 def test_epochs_of_a_batch_whose_boundary_redis_lost_are_none(make_shop: MakeShop) -> None:

@@ -41,6 +41,8 @@ class EpochCut:
         """The boundary at which the newest proposal ends, and how many streams it has."""
         self._given: Bound | None = None
         """The boundary of the newest cut."""
+        self._cut = 0
+        """The number of that."""
         self.wants_view = False
         """Whether the group must be looked at before a cut is made."""
 
@@ -103,6 +105,7 @@ class EpochCut:
             self._whole = None
             return
         self._given, asked = self._asked
+        self._cut = cut.cut
         if len(cut.ranges) < asked:
             self._desk.say(
                 logging.WARNING,
@@ -113,6 +116,10 @@ class EpochCut:
     def report(self) -> dict[str, Any] | None:
         """The boundary at which the newest cut ends, and the lower frontier there; None: not known yet."""
         return shown(self._given or self._ends.newest_read)
+
+    def boundary_of(self, cut: int) -> int | None:
+        """The number of the boundary at which a cut ends, if it is the newest one and was made here."""
+        return self._given.number if self._given is not None and cut == self._cut else None
 
     def _leases(self) -> dict[str, int]:
         return {stream: one.lease_epoch for stream, one in self._cuts.held.items() if one.is_granted}
