@@ -118,13 +118,13 @@ class BoundaryFollowing:
             if last is not None:
                 await check_there(self._redis, Vouched.of(space, last), "its streams are read again")
                 return True
-        except EpochsLost:
-            pass
+        except EpochsLost:  # told below, by whoever notices first
+            log.debug("boundary %d of space %s is lost", newest, space)
         except (StoreUnavailable, StoreRefused) as error:
             log.warning("reading the boundaries of space %s: %s", space, error)
             await asyncio.sleep(RETRY_SECONDS)
             return False
-        if ahead is not None and ahead.newest is not None:  # nobody else has noticed
+        if ahead is not None and ahead.newest is not None:  # else it is begun anew already
             _lost(space, newest, parts)
             self.find(space)
         return False

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable
-from itertools import count
 from typing import Any, TypeVar
 
 import pytest
@@ -21,16 +20,13 @@ from streamlease.streams.collections.core.multiset import Change, Item
 from streamlease.streams.collections.points import Point
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.boundary_reading import EpochsLost
-from streamlease.streams.epochs.keeping import Keeper
-from streamlease.streams.epochs.writing import lose
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from streamlease.streams.spaces.spaces import Space
 from streamlease.testing.memory_connection import connect as connect_in_memory
-from streamlease.testing.memory_server import MemoryServer
-from tests.epochs.playing import hand, kept
+from tests.epochs.playing import hand, kept, replaced, replicated_server, settled
 
 T = TypeVar("T")
 SECONDS = 20.0
@@ -177,11 +173,6 @@ async def test_what_redis_lost_is_told_and_the_rest_follows(client: Client) -> N
         assert await next_of(prices, 1) == [(b"y", 1)]
 
 
-async def settled(keeper: Keeper) -> None:
-    while await keeper.turn():
-        pass
-
-
 async def test_with_epochs_the_point_is_a_boundary(client: Client) -> None:
     await client.create_space("space", ["space/#"], streams=3, epochs=1, collection=True)
     keeper = await kept(client)
@@ -267,8 +258,7 @@ async def test_who_begins_while_redis_loses_the_boundary_begins_at_another_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else it would begin with what others wrote where the lost changes stood: here half of an epoch."""
-    ticks = count(1_000_000_000)
-    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    server = replicated_server()
     client = connect_in_memory(server, embedded=False)
     await client.create_space("space", ["space/#"], epochs=1, streams=1, collection=True)
     one, keeper = await hand(client.redis, "one"), await kept(client)
@@ -284,12 +274,7 @@ async def test_who_begins_while_redis_loses_the_boundary_begins_at_another_one(
     async def lost(redis: AsyncRedis, space: Space) -> Point:
         found = await points(redis, space)
         monkeypatch.setattr(collection, "newest_point", points)
-        assert server.fail_over(10_000) > 0
-        other = await hand(client.redis, "other")
-        await other.send(2, "came", "instead")
-        await other.advance(3)
-        await lose(client.redis, "space", "one", 1, "operator")
-        await settled(await kept(client, term=2))
+        await replaced(server, client, 2)
         return found
 
     monkeypatch.setattr(collection, "newest_point", lost)
@@ -303,8 +288,7 @@ async def test_who_follows_while_redis_loses_the_boundary_is_told_before_others_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else it would be handed out half of the epoch that stands there now."""
-    ticks = count(1_000_000_000)
-    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    server = replicated_server()
     client = connect_in_memory(server, embedded=False)
     await client.create_space("space", ["space/#"], epochs=1, streams=1, collection=True)
     one, keeper = await hand(client.redis, "one"), await kept(client)
@@ -314,12 +298,7 @@ async def test_who_follows_while_redis_loses_the_boundary_is_told_before_others_
 
     async def late(reader: ChangeReader, *of: Any) -> Any:
         monkeypatch.setattr(ChangeReader, "_read", read)
-        assert server.fail_over(10_000) > 0
-        other = await hand(client.redis, "other")
-        await other.send(2, "came", "instead")
-        await other.advance(3)
-        await lose(client.redis, "space", "one", 1, "operator")
-        await settled(await kept(client, term=2))
+        await replaced(server, client, 2)
         return await read(reader, *of)
 
     async with client.collection("space/#") as space:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import Any
 
 from streamlease.agent.client import Client
@@ -17,10 +18,11 @@ from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.lines import StagedPart
 from streamlease.streams.epochs.keeping import INCARNATIONS, Keeper
 from streamlease.streams.epochs.staged_log import StagedLog
-from streamlease.streams.epochs.writing import LineWriter
+from streamlease.streams.epochs.writing import LineWriter, lose
 from streamlease.streams.log.log import Append, Appended
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.durability import MEMORY
+from streamlease.testing.memory_server import MemoryServer
 
 SECONDS = 30.0
 
@@ -96,6 +98,29 @@ async def kept(client: Client, space: str = "space", term: int = 1) -> Keeper:
     )
     await keeper.begin()
     return keeper
+
+
+async def settled(keeper: Keeper) -> None:
+    """All that is complete stands in the streams."""
+    while await keeper.turn():
+        pass
+
+
+def replicated_server() -> MemoryServer:
+    """A server with a replica, and a clock that every look moves."""
+    ticks = count(1_000_000_000)
+    return MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+
+
+async def replaced(server: MemoryServer, client: Client, *epochs: int) -> None:
+    """A failover takes what publisher "one" did in these epochs, and another one completes them instead."""
+    assert server.fail_over(10_000) > 0
+    other = await hand(client.redis, "other")
+    for epoch in epochs:
+        await other.send(epoch, "came", "instead")
+    await other.advance(epochs[-1] + 1)
+    await lose(client.redis, "space", "one", 1, "operator")
+    await settled(await kept(client, term=2))
 
 
 def shown(item: EpochItem) -> Any:

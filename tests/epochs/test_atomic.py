@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from typing import Any
 
 import pytest
@@ -17,14 +16,24 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import beginning, keys, reading_ahead, stretch_reading
 from streamlease.streams.epochs.boundary_reading import EpochsLost, PartsLost
 from streamlease.streams.epochs.keeping import Keeper
-from streamlease.streams.epochs.writing import lose
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.redis.connection import ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from streamlease.testing.memory_connection import connect as connect_in_memory
-from streamlease.testing.memory_server import MemoryServer
-from tests.epochs.playing import SECONDS, Hand, epochs_of, everything, hand, kept, shown, some
+from tests.epochs.playing import (
+    SECONDS,
+    Hand,
+    epochs_of,
+    everything,
+    hand,
+    kept,
+    replaced,
+    replicated_server,
+    settled,
+    shown,
+    some,
+)
 
 ALL = "space/#"
 
@@ -34,11 +43,6 @@ async def client(redis_url: str) -> AsyncIterator[Client]:
     async with connect(redis_url, embedded=False) as client:
         await client.create_space("space", ["space/#"], streams=3, epochs=1)
         yield client
-
-
-async def settled(keeper: Keeper) -> None:
-    while await keeper.turn():
-        pass
 
 
 async def played(client: Client, epochs: int = 4) -> tuple[Hand, Keeper]:
@@ -526,29 +530,16 @@ async def test_what_came_in_the_place_of_a_lost_boundary_is_not_taken_for_its_ep
     monkeypatch: pytest.MonkeyPatch, behind: int
 ) -> None:
     """Else the reader is handed out half of the epoch that stands there, and is told afterwards."""
-    ticks = count(1_000_000_000)
-    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    server = replicated_server()
     async with connect_in_memory(server, embedded=False) as client:
         await client.create_space("space", [ALL], streams=1, epochs=1)
         one, keeper = await hand(client.redis, "one"), await kept(client)
-        while await keeper.turn():
-            pass
+        await settled(keeper)
         await ask(client.redis, [("WAIT", 1, 100)])
         for epoch in range(2, 2 + behind):
             await one.send(epoch, "lost")
             await one.advance(epoch + 1)
             assert await keeper.turn()
-
-        async def replaced() -> None:
-            assert server.fail_over(10_000) > 0
-            other = await hand(client.redis, "other")
-            for epoch in range(2, 2 + behind):
-                await other.send(epoch, "came", "instead")
-            await other.advance(2 + behind)
-            await lose(client.redis, "space", "one", 1, "operator")
-            following = await kept(client, term=2)
-            while await following.turn():
-                pass
 
         read = stretch_reading.read_all
         ahead = reading_ahead.read_all
@@ -556,7 +547,7 @@ async def test_what_came_in_the_place_of_a_lost_boundary_is_not_taken_for_its_ep
         async def late(*of: Any) -> Any:
             monkeypatch.setattr(stretch_reading, "read_all", read)
             monkeypatch.setattr(reading_ahead, "read_all", ahead)
-            await replaced()
+            await replaced(server, client, *range(2, 2 + behind))
             return await read(*of)
 
         monkeypatch.setattr(stretch_reading, "read_all", late)

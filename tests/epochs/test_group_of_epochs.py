@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from itertools import count
 from typing import Any
 
 import pytest
@@ -23,12 +22,10 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.commits import committed
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.keeping import Keeper
-from streamlease.streams.epochs.writing import lose
 from streamlease.streams.log.keys import stream_log
 from streamlease.streams.redis.connection import ask
 from streamlease.testing.memory_connection import connect as connect_in_memory
-from streamlease.testing.memory_server import MemoryServer
-from tests.epochs.playing import SECONDS, Hand, hand, kept
+from tests.epochs.playing import SECONDS, Hand, hand, kept, replaced, replicated_server, settled
 
 GROUP = "$shared/g/space/#"
 
@@ -55,11 +52,6 @@ async def second(client: Client) -> AsyncIterator[Client]:
     """Another client, as another process would have it."""
     async with connect(client.url) as other:
         yield other
-
-
-async def settled(keeper: Keeper) -> None:
-    while await keeper.turn():
-        pass
 
 
 def shown(item: EpochPart | Frontier) -> Any:
@@ -375,8 +367,7 @@ async def test_what_came_in_the_place_of_a_lost_boundary_is_not_taken_for_its_ep
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A failover comes between a boundary and the reading of what it moved."""
-    ticks = count(1_000_000_000)
-    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    server = replicated_server()
     async with connect_in_memory(server) as client:
         await client.create_space("space", ["space/#"], streams=1, epochs=1)
         one, keeper = await hand(client.redis, "one"), await kept(client)
@@ -389,17 +380,12 @@ async def test_what_came_in_the_place_of_a_lost_boundary_is_not_taken_for_its_ep
             await part.commit()
             await ask(client.redis, [("WAIT", 1, 100)])
             read = fetching.read_each
-            replaced = asyncio.Event()
+            is_replaced = asyncio.Event()
 
             async def late(*of: Any, **more: Any) -> Any:
-                if not replaced.is_set():
-                    replaced.set()
-                    assert server.fail_over(10_000) > 0
-                    other = await hand(client.redis, "other")
-                    await other.send(2, "came", "instead")
-                    await other.advance(3)
-                    await lose(client.redis, "space", "one", 1, "operator")
-                    await settled(await kept(client, term=2))
+                if not is_replaced.is_set():
+                    is_replaced.set()
+                    await replaced(server, client, 2)
                 async for found in read(*of, **more):
                     yield found
 
@@ -408,7 +394,7 @@ async def test_what_came_in_the_place_of_a_lost_boundary_is_not_taken_for_its_ep
             await one.advance(3)
             await settled(keeper)
             part = await next_part(reader)
-            assert replaced.is_set()
+            assert is_replaced.is_set()
             assert part.epoch == (2,) and part.whole
             assert [message.payload for message in part.messages] == [b"came", b"instead"]
 

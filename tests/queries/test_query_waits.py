@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -24,13 +23,6 @@ from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 
 QUERY = "0123456789abcdef"
 KEY = b"0123456789abcdef"
-
-
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[AsyncRedis]:
-    client = connect(redis_url)
-    yield client
-    await client.aclose()
 
 
 async def runs_on_a_silent_executor(redis: AsyncRedis) -> None:

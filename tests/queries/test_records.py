@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,13 +24,6 @@ from streamlease.streams.redis.connection import AsyncRedis, Command, ask, conne
 
 QUERY = "0123456789abcdef"
 KEY = b"0123456789abcdef"
-
-
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[AsyncRedis]:
-    client = connect(redis_url)
-    yield client
-    await client.aclose()
 
 
 def record(query: str = QUERY) -> QueryRecord:
