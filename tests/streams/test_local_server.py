@@ -95,8 +95,11 @@ def test_one_that_ended_is_not_meant(server: EmbeddedRedis) -> None:
 def test_another_process_with_its_number_is_not_taken_for_it(server: EmbeddedRedis) -> None:
     server.start()
     state = server.directory / local_server.STATE_FILE
-    state.write_text(json.dumps({**json.loads(state.read_text()), "pid": os.getpid()}))
+    kept = state.read_text()
+    state.write_text(json.dumps({**json.loads(kept), "pid": os.getpid()}))
     assert redis_url() == DEFAULT_URL
+    state.write_text(kept)  # or nobody could stop it
+    assert local_server.running() is not None
 
 
 def test_a_user_without_a_home_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
