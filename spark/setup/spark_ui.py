@@ -5,7 +5,7 @@
 Spark's pages of jobs and stages show a description of each. For a micro-batch it is the query's name, its
 id and the number of the batch; this adds a line with what the source said when the micro-batch before had
 ended. A Python source cannot say anything there itself, so with other sinks it stands only in
-`StreamingQueryProgress`.
+`StreamingQueryProgress` and among Spark's metrics (`streamlease.spark.setup.spark_metrics`).
 """
 
 from __future__ import annotations
@@ -75,6 +75,15 @@ def told_of(reported: Iterable[str | None]) -> str:
     Args:
         reported: `SourceProgress.latestOffset` of each source, those of others among them.
     """
+    return "; ".join(report["said"][:LONGEST] for report in reports(reported))
+
+
+def reports(reported: Iterable[str | None]) -> list[dict[str, Any]]:
+    """The reports of Streamlease's sources among what the sources of a query reported. Pure.
+
+    Args:
+        reported: `SourceProgress.latestOffset` of each source, those of others among them.
+    """
     found = []
     for text in reported:
         try:
@@ -82,8 +91,8 @@ def told_of(reported: Iterable[str | None]) -> str:
         except ValueError:
             continue  # of another source
         if isinstance(report, dict) and isinstance(report.get("said"), str):
-            found.append(report["said"][:LONGEST])
-    return "; ".join(found)
+            found.append(report)
+    return found
 
 
 def described(before: str, words: str) -> str:

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql.functions import expr  # noqa: E402
 
 from streamlease.agent import blocking  # noqa: E402
+from streamlease.spark.setup.spark_metrics import told_in_metrics  # noqa: E402
 from streamlease.spark.setup.spark_ui import told_in_ui  # noqa: E402
 
 SETTINGS = {
@@ -273,19 +275,45 @@ def joined(spark: SparkSession, step: dict[str, Any]) -> Any:
 
 
 def told(spark: SparkSession, step: dict[str, Any]) -> Any:
-    """The pages of Spark's UI after a query that tells there how its source stands; and the rows it got."""
+    """Pages and metrics of Spark's UI, of a query that tells there how its source stands; and its rows."""
     rows: list[int] = []
-    written = told_in_ui(spark, lambda batch, number: rows.append(batch.count()))
-    writer = load(spark, step["options"]).writeStream.queryName("flights to <LAX>").foreachBatch(written)
-    query = writer.trigger(availableNow=True).start()
+    during: list[dict[str, int]] = []
+
+    def write(batch: DataFrame, number: int) -> None:
+        rows.append(batch.count())
+        if number == 2:
+            during.append(gauges(spark, bool))
+
+    told_in_metrics(spark)
+    writer = load(spark, step["options"]).writeStream.queryName("flights to <LAX>")
+    query = writer.foreachBatch(told_in_ui(spark, write)).trigger(availableNow=True).start()
     query.awaitTermination()
-    said = [json.loads(one.sources[0].latestOffset or "{}").get("said") for one in query.recentProgress]
+    reported = [json.loads(one.sources[0].latestOffset or "{}") for one in query.recentProgress]
+    after = gauges(spark, lambda seen: set(seen.values()) == {-1})
     url = spark.sparkContext.uiWebUrl
     pages = {}
     for page in ("jobs/", "stages/"):
         with urllib.request.urlopen(f"{url}/{page}", timeout=30) as answer:
             pages[page] = answer.read().decode()
-    return {"rows": rows, "said": said, "pages": pages}
+    return {"rows": rows, "reported": reported, "pages": pages, "during": during, "after": after}
+
+
+def gauges(spark: SparkSession, wanted: Callable[[dict[str, int]], bool]) -> dict[str, int]:
+    """Those of Streamlease's queries among Spark's metrics, ``QUERY.NAME``, once they are as wanted."""
+    until = time.monotonic() + 30
+    while True:
+        with urllib.request.urlopen(f"{spark.sparkContext.uiWebUrl}/metrics/json/", timeout=30) as answer:
+            all_of_them = json.load(answer)["gauges"]
+        seen = {
+            name.partition(".driver.AccumulatorSource.streamlease.")[2]: gauge["value"]
+            for name, gauge in all_of_them.items()
+            if ".driver.AccumulatorSource.streamlease." in name
+        }
+        if wanted(seen):
+            return seen
+        if time.monotonic() > until:
+            raise TimeoutError(f"Spark's metrics are {seen}")
+        time.sleep(0.05)
 
 
 def count(spark: SparkSession, step: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -23,6 +24,7 @@ import pytest
 from streamlease.agent.client import Client
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
+from streamlease.spark.setup.spark_metrics import UNKNOWN, gauges_of
 from streamlease.streams.redis.connection import connect
 from tests.spark.drivers import Driver, run
 from tests.spark.world import SUBSCRIPTION, World, wait_for
@@ -184,16 +186,31 @@ async def test_an_installed_wheel_is_found_and_gives_rows_columns_errors_and_pro
     assert late[0]["logged"] < late[0]["batches"]
     assert 300 <= late[0]["rows"] + late[1]["rows"] <= 330
     assert sum(shown["rows"]) == 300 and len(shown["rows"]) > 2
-    assert any("messages behind" in words for words in shown["said"][:-1]), shown["said"]
+    said_before = [report["said"] for report in shown["reported"][:-1]]
+    assert any("messages behind" in words for words in said_before), said_before
     for page in shown["pages"].values():
-        assert [words for words in shown["said"][:-1] if words not in page] == []
+        assert [words for words in said_before if words not in page] == []
         assert "flights to" in page, "what Spark says of a micro-batch stays"
+    check_metrics(shown)
     assert started == {"started": True}
     assert told["progress"]["held"] == 3
     assert sum(told["progress"]["streams"].values()) == 300
     assert told["progress"]["lag"] == 0
     assert told["behind"] is not None
     assert 0 < told["behind"]["lag"] <= 300
+
+
+def check_metrics(shown: dict[str, Any]) -> None:
+    """While the query ran, its gauges were those of one of its progresses; since then nothing is known."""
+    query = "flights to <LAX>"
+    (during,) = shown["during"]
+    told = [
+        {f"{query}.{name}": number for name, number in gauges_of([json.dumps(report)]).items()}
+        for report in shown["reported"]
+    ]
+    assert during in told, (during, told)
+    assert during[f"{query}.held"] == 3 and during[f"{query}.lag"] >= 100
+    assert shown["after"] == dict.fromkeys(during, UNKNOWN)
 
 
 def batches(out: Path) -> int:
