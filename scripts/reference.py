@@ -74,5 +74,9 @@ def _text(text: str | None) -> str:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from scripts.installation import require_installation
+
+    require_installation("reference.py")
     PAGE.write_text(reference())
     sys.stdout.write(f"reference: wrote {PAGE.name}\n")

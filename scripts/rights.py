@@ -35,4 +35,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from scripts.installation import require_installation
+
+    require_installation("rights.py")
     sys.exit(main())

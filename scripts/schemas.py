@@ -23,6 +23,10 @@ def files() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from scripts.installation import require_installation
+
+    require_installation("schemas.py")
     FOLDER.mkdir(exist_ok=True)
     wanted = files()
     for old in FOLDER.glob("*.json"):

@@ -59,7 +59,7 @@ MOST_PAGES = 200
 """So many times journals are read on in one look."""
 
 MOST_PROCESSES = 500
-"""Processes that are shown; the consumers of a group are counted among all."""
+"""Processes that are shown; all are counted."""
 
 MOST_BEGUN = 20_000
 """Streams of groups that nobody led yet that are looked at; of further such groups the lag is unknown."""
@@ -247,13 +247,16 @@ class Board:
             _space(space, found[space.name], rates[space.name], len(streams[space.name])) for space in spaces
         ]
         rows = [group.summary for group in self.groups.values() if group.summary is not None]
+        processes = self._processes or []
         self.overview = Overview(
             time=now,
             redis=server,
             hosts=alive,
             spaces=shown,
             groups=rows,
-            processes=(self._processes or [])[:MOST_PROCESSES],
+            processes=processes[:MOST_PROCESSES],
+            publishing=sum(bool(one.publishes) for one in processes),
+            consuming=sum(bool(one.consumes) for one in processes),
             concerns=concerns(
                 rows,
                 shown,

@@ -116,6 +116,10 @@ class Overview(FactRow):
     spaces: list[SpaceOnPage]
     groups: list[GroupOnPage]
     processes: list[ProcessOnPage]
+    """So many as a page shows."""
+    publishing: Count
+    """Processes that publish, those that are not shown among them."""
+    consuming: Count
     concerns: list[Concern]
     damaged: list[DamagedOnPage]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from streamlease.admin.facts import spaces
 from streamlease.admin.facts.epochs import SpaceEpochs
 from streamlease.admin.facts.group import describe
+from streamlease.admin.messages.message_diffs import diffs_of
 from streamlease.admin.messages.message_search import MessageQuestion, cursor_text, find, parse_cursor
 from streamlease.admin.moments import parse_moment
 from streamlease.admin.ui.shown_processes import items
@@ -155,8 +156,12 @@ async def messages(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:
             limit=_number("limit", wanted.get("limit", "100"), 1, MOST_LIMIT),
         ),
     )
+    rows = [shown(one, SHOWN_BYTES) for one in found.messages]
+    if rows and (await client.spaces.get(wanted.get("space", ""))).collection:
+        for row, diff in zip(rows, await diffs_of(client, found.messages), strict=True):
+            row["diff"] = diff
     return {
-        "messages": [shown(one, SHOWN_BYTES) for one in found.messages],
+        "messages": rows,
         "cursor": None if found.done else cursor_text(found.cursor),
         "looked": found.looked,
         "reached_us": found.reached,
@@ -177,7 +182,10 @@ async def message(client: Client, wanted: Mapping[str, str]) -> dict[str, Any]:
         raise InvalidInput(f"stream {stream} has no message at offset {offset}: its next one is {state.next}")
     before = offset - 1 if offset > state.floor else None
     after = offset + 1 if offset + 1 < state.next else None
-    return {**shown(found[0], None), "before": before, "after": after}
+    row = {**shown(found[0], None), "before": before, "after": after}
+    if (await client.spaces.get(stream.space)).collection:
+        (row["diff"],) = await diffs_of(client, found[:1])
+    return row
 
 
 def shown(message: Message, most: int | None) -> dict[str, Any]:

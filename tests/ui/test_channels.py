@@ -118,6 +118,7 @@ async def test_each_key_begins_whole_and_goes_on_as_differences(client: Client, 
         assert set(tab.states) == {*tab.machine.keys}, "all in one answer"
         of_space = tab.states["space/flights"][0].state
         assert of_space["row"]["streams"] == 4
+        assert tab.states["processes"][0].state == {"processes": [], "publishing": 0, "consuming": 0}
         assert [one["subscription"] for one in of_space["groups"]] == [str(SHARED)]
         await journal.write(journal.next_commit([Committed(offsets={"flights.0.2": 7})]))
         moved = await tab.sees(KEY, lambda seen: bool(seen["rows"]) and not seen["whole"])

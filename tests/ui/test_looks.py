@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from bench.leaders import journal_of
+from streamlease.admin.messages.message_diffs import diffs_of
 from streamlease.admin.ui import board as boards
 from streamlease.admin.ui import looks, query_looks
 from streamlease.admin.ui.app import STATIC
@@ -31,11 +32,15 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.group_options import GroupOptions
+from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.queries import store
 from streamlease.queries.core.record import QueryRecord, QueryStage
 from streamlease.queries.store import Write
 from streamlease.registry.dead_letters import DeadLetters, Poisoned
+from streamlease.streams.entries.delivered import to_messages
+from streamlease.streams.log.keys import stream_log
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import connect_blocking
 from tests.archive.helpers import archive, publish, space_of, trim_all
 from tests.catalog.waiting import eventually
@@ -55,6 +60,26 @@ async def act(client: Client, **fields: Any) -> list[str]:
     return await do(client, asked(json.dumps(fields).encode()), "ana@127.0.0.1")
 
 
+async def test_messages_of_a_collection_have_their_diffs(client: Client) -> None:
+    await client.create_space("seats", ["seats/#"], streams=2, collection=True)
+    for payload, diff in (("one", 3), ("two", 1), ("one", -2)):
+        (said,) = await act(client, act="publish", topic="seats/a", payload=payload, diff=diff)
+    found = (await looks.messages(client, {"space": "seats"}))["messages"]
+    assert [(one["payload"]["text"], one["diff"]) for one in found] == [("one", -2), ("two", 1), ("one", 3)]
+    stream, _, offset = said.partition("@")
+    assert (await looks.message(client, {"stream": stream, "offset": offset}))["diff"] == -2
+
+
+async def test_a_diff_that_retention_took_meanwhile_is_not_known(client: Client) -> None:
+    await client.create_space("seats", ["seats/#"], streams=1, collection=True)
+    for payload in ("one", "two"):
+        await act(client, act="publish", topic="seats/a", payload=payload, diff=4)
+    stream = StreamId.parse("seats.0.0")
+    (batch,) = await AsyncLog(client.redis).read(stream, 0)
+    await client.redis.xtrim(stream_log(stream), maxlen=1, approximate=False)
+    assert await diffs_of(client, to_messages(batch)) == [None, 4]
+
+
 async def test_a_message_is_published_looked_at_and_has_neighbours(client: Client) -> None:
     for payload in ("one", "two", "x" * 5000):
         said = await act(client, act="publish", topic="calls/a", payload=payload, key="k", headers={"h": "v"})
@@ -70,6 +95,7 @@ async def test_a_message_is_published_looked_at_and_has_neighbours(client: Clien
     assert [one["payload"]["text"] for one in rest["messages"]] == ["one"]
     whole = await looks.message(client, {"stream": stream, "offset": "2"})
     assert (len(whole["payload"]["text"]), whole["before"], whole["after"]) == (5000, 1, None)
+    assert "diff" not in whole and "diff" not in first
     topics = await looks.topics(client, {"space": "calls", "like": "A"})
     assert [one["topic"] for one in topics["topics"]] == ["calls/a"]
     shown = await looks.space(client, {"space": "calls"})
@@ -334,6 +360,34 @@ async def test_a_host_that_is_not_there_cannot_be_drained(client: Client) -> Non
 def test_what_is_no_act_is_refused(body: bytes, said: str) -> None:
     with pytest.raises(InvalidOption, match=said):
         asked(body)
+
+
+async def test_processes_that_are_not_shown_are_counted(
+    client: Client, monkeypatch: pytest.MonkeyPatch, embedded_redis_url: str
+) -> None:
+    monkeypatch.setattr(boards, "MOST_PROCESSES", 1)
+    monkeypatch.setattr(boards, "SLOW_SECONDS", 0.01)
+    board = Board(client, 0.01)
+    reader = asyncio.create_task(board.run())
+    try:
+        async with (
+            asyncio.timeout(60),
+            connect(embedded_redis_url) as other,
+            client.publisher() as first,
+            other.publisher() as second,
+        ):
+            for publisher in (first, second):
+                await publisher.send("calls/a", b"one")
+
+            async def counted() -> bool:
+                await board.fresh()
+                return board.overview is not None and board.overview.publishing == 2
+
+            await eventually(counted)
+            assert board.overview is not None
+            assert (len(board.overview.processes), board.overview.consuming) == (1, 0)
+    finally:
+        reader.cancel()
 
 
 async def test_while_nobody_looks_nothing_is_read(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,18 +122,29 @@ def _always(_: Any | None, now: Document) -> Document:
     return now
 
 
+def _overview(board: Board) -> Overview | None:
+    return board.overview
+
+
 def _lists(*names: str) -> tuple[Callable[[Board], Any | None], Difference]:
     """Short lists, which are told whole when one of them is another one."""
-
-    def look(board: Board) -> Overview | None:
-        return board.overview
 
     def difference(before: Overview | None, now: Overview) -> Document | None:
         if before is not None and all(getattr(before, name) == getattr(now, name) for name in names):
             return None
         return {name: _rows(getattr(now, name)) for name in names}
 
-    return look, difference
+    return _overview, difference
+
+
+def _processes_difference(before: Overview | None, now: Overview) -> Document | None:
+    """Those that are shown, and how many there are."""
+    counts = ("publishing", "consuming")
+    if before is not None and all(
+        getattr(before, name) == getattr(now, name) for name in ("processes", *counts)
+    ):
+        return None
+    return {"processes": _rows(now.processes), **{name: getattr(now, name) for name in counts}}
 
 
 def _rows(rows: Sequence[FactRow]) -> list[Document]:
@@ -245,5 +256,5 @@ _KINDS: dict[str, tuple[Callable[[Board], Any | None], Difference]] = {
     "groups": (_groups, _table_difference),
     "spaces": (_spaces, _table_difference),
     "hosts": _lists("hosts"),
-    "processes": _lists("processes"),
+    "processes": (_overview, _processes_difference),
 }

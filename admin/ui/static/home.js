@@ -73,13 +73,13 @@ const nameOf = (process) => process.query ? `query ${process.query}` : process.q
 function Flow({ seen, groups, spaces }) {
   const [publishers, sortedSpaces, sortedGroups, consumers] = columnsOf(seen, groups, spaces);
   const columns = [
-    { title: "Publishers", rows: publishers, key: (one) => one.process, link: to("catalog", "publications"), empty: "nobody publishes now",
+    { title: "Publishers", rows: publishers, all: seen.publishing, key: (one) => one.process, link: to("catalog", "publications"), empty: "nobody publishes now",
       node: (one) => html`<a class="node" href=${one.query ? to("query", one.query) : to("catalog", "publications", { like: one.process })}><b>${nameOf(one)}</b><small>pid ${one.pid} · ${plural(Object.values(one.publishes).reduce((all, n) => all + n, 0), "topic")}</small></a>` },
     { title: "Spaces", rows: sortedSpaces, key: (one) => one.name, link: to("spaces"), empty: "no spaces",
       node: (one) => html`<a class="node" href=${to("space", one.name)}><b>${one.name}</b><${Spark} points=${store.series.spaces.get(one.name)} width=${56} /><small>${rate(one.rate)} · ${short(one.messages)} kept</small></a>` },
     { title: "Groups", rows: sortedGroups, key: (one) => one.subscription, link: to("groups"), empty: "no groups",
       node: (one) => html`<a class="node" href=${to("group", one.subscription)}><b>${one.subscription}</b><${Spark} points=${store.series.groups.get(one.subscription)} width=${56} /><small><${State} word=${one.state} /> ${rate(one.rate)} · lag ${short(one.lag)}${one.lag > 0 ? ` · ${age(one.lag_seconds)}` : ""}</small></a>` },
-    { title: "Consumers", rows: consumers, key: (one) => one.process, link: to("catalog", "borrowers"), empty: "nobody consumes now",
+    { title: "Consumers", rows: consumers, all: seen.consuming, key: (one) => one.process, link: to("catalog", "borrowers"), empty: "nobody consumes now",
       node: (one) => html`<a class="node" href=${one.query ? to("query", one.query) : to("catalog", "borrowers", { like: one.process })}><b>${nameOf(one)}</b><small>pid ${one.pid} · ${plural(Object.values(one.consumes).reduce((all, n) => all + n, 0), "borrower")}</small></a>` },
   ];
   const places = columns.map(({ rows, key }) => new Map(rows.map((row, place) => [key(row), Math.min(place, MOST)])));
@@ -105,9 +105,9 @@ function Flow({ seen, groups, spaces }) {
       const left = column * 26.4 + 20.8, right = (column + 1) * 26.4, y1 = from * ROW + ROW / 2 - 3, y2 = target * ROW + ROW / 2 - 3;
       return html`<path key=${`${column} ${from} ${target}`} class=${live ? "live" : ""} stroke-width=${(1 + Math.min(5, Math.log10(1 + weight))).toFixed(1)} d="M${left},${y1} C${left + 3},${y1} ${right - 3},${y2} ${right},${y2}" />`;
     })}</svg>
-    ${columns.map(({ title, rows, key, node, link, empty }) => html`<section aria-label=${title}><h3>${title} <small>${number(rows.length)}</small></h3><ul>
+    ${columns.map(({ title, rows, all = rows.length, key, node, link, empty }) => html`<section aria-label=${title}><h3>${title} <small>${number(all)}</small></h3><ul>
       ${rows.length === 0 ? html`<li class="none">${empty}</li>` : rows.slice(0, MOST).map((row) => html`<li key=${key(row)}>${node(row)}</li>`)}
-      ${rows.length > MOST ? html`<li><a class="node rest" href=${link}>and ${number(rows.length - MOST)} more</a></li>` : ""}</ul></section>`)}
+      ${all > MOST ? html`<li><a class="node rest" href=${link}>and ${number(all - Math.min(rows.length, MOST))} more</a></li>` : ""}</ul></section>`)}
     <ul id="flows" class="hidden" aria-label="What flows where">${told.map(([key, text]) => html`<li key=${key}>${text}</li>`)}</ul>
   </div>`;
 }

@@ -60,11 +60,11 @@ function Question({ space, query, again, busy }) {
 function Rows({ space, messages, chosen }) {
   if (messages.length === 0) return null;
   const typed = (space.schema?.columns ?? []).slice(0, COLUMNS).map((one) => one.name);
-  const epochs = space.epochs > 0;
+  const epochs = space.epochs > 0, diffs = space.collection;
   return html`<div class="table" id="messages"><table aria-label="Messages">
     <thead><tr><th scope="col">Appended</th><th scope="col">Topic</th><th scope="col">Key</th>
       ${typed.length > 0 ? typed.map((name) => html`<th scope="col">${name}</th>`) : html`<th scope="col">Payload</th>`}
-      ${epochs ? html`<th scope="col">Epoch</th>` : ""}<th scope="col">Stream</th><th scope="col" class="n">Offset</th></tr></thead>
+      ${diffs ? html`<th scope="col" class="n">Diff</th>` : ""}${epochs ? html`<th scope="col">Epoch</th>` : ""}<th scope="col">Stream</th><th scope="col" class="n">Offset</th></tr></thead>
     <tbody>${messages.map((one) => {
       const at = `${one.stream}@${one.offset}`;
       return html`<tr key=${at} class=${chosen === at ? "chosen" : ""}>
@@ -72,12 +72,16 @@ function Rows({ space, messages, chosen }) {
         <td data-title="Topic"><a href=${link({ topic: one.topic })}>${one.topic}</a></td>
         <td data-title="Key">${one.key === null ? html`<span class="soft">–</span>` : html`<a href=${link({ key: one.key.text ?? "" })}><${Text} value=${one.key} most=${40} /></a>`}</td>
         ${typed.length > 0 ? typed.map((name) => html`<td data-title=${name} class=${typeof one.values?.[name] === "number" ? "n" : ""}>${valueText(one.values?.[name])}</td>`) : html`<td class="grow" data-title="Payload"><${Text} value=${one.payload} most=${160} /></td>`}
+        ${diffs ? html`<td data-title="Diff" class="n">${diffText(one.diff)}</td>` : ""}
         ${epochs ? html`<td data-title="Epoch">${one.epoch === null ? "–" : one.epoch.join(", ")}</td>` : ""}
         <td data-title="Stream">${one.stream}</td><td class="n" data-title="Offset">${one.offset}</td></tr>`;
     })}</tbody></table></div>`;
 }
 
 const valueText = (value) => value === null || value === undefined ? html`<span class="soft">null</span>` : typeof value === "object" ? JSON.stringify(value) : String(value);
+
+// How many of its item a message of a collection brings, or takes away.
+const diffText = (diff) => diff === null || diff === undefined ? html`<span class="soft">not known</span>` : diff > 0 ? `+${diff}` : String(diff);
 
 function link(query) {
   const here = place();
@@ -107,13 +111,14 @@ function Whole({ place: at, space }) {
   const close = () => change({ m: "" });
   return html`<aside id="message" class="panel" tabindex="-1" ref=${panel} aria-label="One message" onKeyDown=${(event) => { if (event.key === "Escape") close(); }}>
     <div class="head"><h2>${at}</h2>${near(seen?.before, "← before")}${near(seen?.after, "next →")}
-      ${seen && !isText(seen) ? html`<span class="soft">not text: no form can publish it again</span>` : seen ? html`<${ActButton} small name="publish" label="Publish again" about=${`into space ${space.name}`} start=${{ topic: seen.topic, key: seen.key?.text, payload: seen.values ? JSON.stringify(seen.values) : seen.payload.text, headers: seen.headers.map(([name, value]) => `${name}: ${value.text ?? ""}`).join("\n") }} />` : ""}
+      ${seen && !isText(seen) ? html`<span class="soft">not text: no form can publish it again</span>` : seen ? html`<${ActButton} small name="publish" label="Publish again" about=${`into space ${space.name}`} start=${{ ...(space.collection ? { diff: seen.diff ?? 1 } : {}), topic: seen.topic, key: seen.key?.text, payload: seen.values ? JSON.stringify(seen.values) : seen.payload.text, headers: seen.headers.map(([name, value]) => `${name}: ${value.text ?? ""}`).join("\n") }} />` : ""}
       <button type="button" class="small" onClick=${close}>Close</button></div>
     ${seen === null ? html`<${Waiting} of=${said} />` : html`<dl class="facts-list">
       <div><dt>Topic</dt><dd>${seen.topic}</dd></div>
       <div><dt>Key</dt><dd><${Text} value=${seen.key} /></dd></div>
       <div><dt>Appended</dt><dd>${seen.appended}</dd></div>
       <div><dt>Event time</dt><dd>${seen.timestamp}</dd></div>
+      ${space.collection ? html`<div><dt>Diff</dt><dd>${diffText(seen.diff)}</dd></div>` : ""}
       ${seen.epoch === null ? "" : html`<div><dt>Epoch</dt><dd>${seen.epoch.join(", ")}</dd></div>`}
       ${seen.headers.map(([name, value]) => html`<div><dt>${name}</dt><dd><${Text} value=${value} /></dd></div>`)}
       ${Object.entries(seen.values ?? {}).map(([name, value]) => html`<div><dt><code>${name}</code></dt><dd>${valueText(value)}</dd></div>`)}

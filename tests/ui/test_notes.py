@@ -1,0 +1,71 @@
+"""In a browser: what the console says where it cannot show what was asked for; the diffs of a collection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from selenium import webdriver
+
+from tests.admin.command import Command, until
+from tests.ui.browsing import PATIENCE, click, count, element, fill, sees, text_of
+from tests.ui.conftest import TOKEN, serving
+from tests.ui.stage import STOPPED, staged
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+
+
+def test_what_cannot_be_shown_is_said(
+    embedded_redis_url: str, browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    command = Command(tmp_path, embedded_redis_url)
+    with staged(embedded_redis_url, str(tmp_path / "archive")), serving(command) as site:
+        browser.get(f"{site.url}/#/group/{quote('$shared/nobody/none/#', safe='')}")
+        sees(browser, "main", "There is no such group.")
+        browser.get(f"{site.url}/#/space/nowhere")
+        sees(browser, "main", "There is no such space.")
+        sees_that_the_heat_map_is_not_of_now(browser, site.url)
+
+
+def sees_that_the_heat_map_is_not_of_now(browser: webdriver.Chrome, url: str) -> None:
+    """It cannot be read any more, then from the beginning, and then again."""
+    browser.execute_cdp_cmd("Network.enable", {})
+    try:
+        browser.get(f"{url}/#/group/{quote(STOPPED, safe='')}?tab=heat")
+        until(lambda: count(browser, "#heat canvas") == 1, PATIENCE)
+        browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/api/heat*"]})
+        sees(browser, "#group .problem", "Not as it is now: ")
+        assert count(browser, "#heat canvas") == 1, "what is known stays"
+        browser.refresh()
+        sees(browser, "#group .problem")
+        assert "Not as it is now" not in text_of(browser, "#group .problem"), "nothing is shown"
+        assert count(browser, "#heat canvas") == 0
+    finally:
+        browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+        browser.execute_cdp_cmd("Network.disable", {})
+    until(lambda: count(browser, "#heat canvas") == 1, PATIENCE)
+    assert count(browser, "#group .problem") == 0
+
+
+def test_the_diffs_of_a_collection_are_given_and_shown(
+    command: Command, browser: webdriver.Chrome, token_file: Path
+) -> None:
+    command.ok("space", "create", "seats", "--topics", "seats/#", "--collection")
+    command.ok("publish", "seats/a", "--diff", "3", text="window\n")
+    with serving(command, "--token-file", str(token_file)) as site:
+        browser.get(f"{site.url}/#/space/seats?tab=messages")
+        sees(browser, "#messages thead", "Diff")
+        sees(browser, "#messages tbody", "window", "+3")
+        click(browser, "#messages tbody td a")
+        sees(browser, "#message", "window", "Diff", "+3")
+        click(browser, "#message [data-act=publish]")
+        assert element(browser, "#act [name=diff]").get_attribute("value") == "3", "as that message was"
+        for name, text in (("diff", "-2"), ("token", TOKEN)):
+            fill(browser, f"#act [name={name}]", text)
+        click(browser, "[data-do=execute]")
+        sees(browser, "#act .answer", "done:")
+        click(browser, "[data-do=close]")
+        browser.get(f"{site.url}/#/space/seats?tab=messages&order=oldest")
+        until(lambda: count(browser, "#messages tbody tr") == 2, PATIENCE)
+        sees(browser, "#messages tbody tr:last-child", "window", "-2")
