@@ -17,6 +17,7 @@ import pyarrow as pa
 from streamlease.agent.client import Client, connect
 from streamlease.agent.subscription import SharedReader
 from streamlease.catalog.own_query import QUERY_ID, QUERY_TOKEN
+from streamlease.protocol.acts import PutDeadLetter
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -24,7 +25,6 @@ from streamlease.queries import keys as query_keys
 from streamlease.queries import store
 from streamlease.queries.core.record import QueryOutcome, QueryRecord, QueryStage, Worker
 from streamlease.queries.store import ExecutorRow, Write
-from streamlease.registry.dead_letters import DeadLetters, Poisoned
 from streamlease.registry.hosts import HostInfo, beat
 from streamlease.streams.redis.connection import ask, connect_blocking
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
@@ -171,15 +171,16 @@ async def _spaces(client: Client, url: str, uri: str) -> None:
 
 
 async def _groups(client: Client, stack: AsyncExitStack) -> None:
-    """One that is stopped at a message, and has dead letters; one that nobody consumes."""
+    """One that is stopped at a message, and has a dead letter; one that nobody consumes."""
     options = GroupOptions(on_poison="stop", max_failures=1)
     stopped = SharedSubscription.parse(STOPPED)
     await client.groups.declare(stopped, "earliest", options=options)
     await client.groups.declare(SharedSubscription.parse(ALONE), "earliest")
-    for number in range(3):
-        await DeadLetters(client.redis).write(
-            Poisoned(stopped, options, StreamId("flights", 0, 1), number, 1, 5, "b1", "ValueError: no number")
-        )
     reader = await stack.enter_async_context(client.subscribe(STOPPED, start="earliest"))
-    batch = await anext(reader)
-    await batch.fail(batch.start, ValueError("no number"))
+    failed: list[StreamId] = []
+    while len(failed) < 2:
+        batch = await anext(reader)
+        if batch.stream not in failed:
+            failed.append(batch.stream)
+            await batch.fail(batch.start, ValueError("no number"))
+    await client.act(stopped, PutDeadLetter(stream=str(failed[0])), who="ana")

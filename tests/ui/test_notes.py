@@ -17,15 +17,19 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 
 def test_what_cannot_be_shown_is_said(
-    embedded_redis_url: str, browser: webdriver.Chrome, tmp_path: Path
+    embedded_redis_url: str, browser: webdriver.Chrome, token_file: Path, tmp_path: Path
 ) -> None:
     command = Command(tmp_path, embedded_redis_url)
-    with staged(embedded_redis_url, str(tmp_path / "archive")), serving(command) as site:
+    with (
+        staged(embedded_redis_url, str(tmp_path / "archive")),
+        serving(command, "--token-file", str(token_file)) as site,
+    ):
         browser.get(f"{site.url}/#/group/{quote('$shared/nobody/none/#', safe='')}")
         sees(browser, "main", "There is no such group.")
         browser.get(f"{site.url}/#/space/nowhere")
         sees(browser, "main", "There is no such space.")
         sees_that_the_heat_map_is_not_of_now(browser, site.url)
+        follows_what_needs_attention_to_the_dead_letters(browser, site.url)
 
 
 def sees_that_the_heat_map_is_not_of_now(browser: webdriver.Chrome, url: str) -> None:
@@ -46,6 +50,24 @@ def sees_that_the_heat_map_is_not_of_now(browser: webdriver.Chrome, url: str) ->
         browser.execute_cdp_cmd("Network.disable", {})
     until(lambda: count(browser, "#heat canvas") == 1, PATIENCE)
     assert count(browser, "#group .problem") == 0
+
+
+def follows_what_needs_attention_to_the_dead_letters(browser: webdriver.Chrome, url: str) -> None:
+    """Among the last of the list; the act beside it replays them, the link leads to them."""
+    browser.get(f"{url}/#/")
+    sees(browser, "#attention", STOPPED)
+    if count(browser, "#attention + button"):
+        click(browser, "#attention + button")
+    sees(browser, "#attention", "1 message failed too often, and nobody replayed it")
+    click(browser, "#attention [data-act=replay]")
+    sees(browser, "#act", STOPPED)
+    fill(browser, "#act [name=token]", TOKEN)
+    click(browser, "[data-do=execute]")
+    sees(browser, "#act .answer", "done:")
+    click(browser, "[data-do=close]")
+    click(browser, "#attention a[href$='tab=letters']")
+    sees(browser, "#letters tbody", "ValueError: no number", "flight ", " by ")
+    assert count(browser, "#letters [data-act=replay]") == 0, "it was replayed"
 
 
 def test_the_diffs_of_a_collection_are_given_and_shown(
