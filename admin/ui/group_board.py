@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from streamlease.admin.facts.rows import lag_of, total
@@ -69,17 +70,18 @@ class GroupBoard:
             now: milliseconds since 1970.
             begins: of a group that no leader has begun yet, where each stream would begin; None: not known.
         """
-        if not self.lag:
-            # What was done before somebody looked stands in the state.
-            for act in state.operated.acts:
-                self._tell(event_of_act(act))
+        first = not self.lag
+        # What was done before somebody looked stands in the state, also where the journal begins later.
+        events = [event_of_act(act) for act in state.operated.acts] if first else []
         told = self.events[-1]["at"] if self.events and news.anew else 0
+        newest = [event | {"number": 0} for event in self.events if event["at"] == told]
         for at, record in news.records:
-            if at < told:
-                continue
-            known = not self.lag and isinstance(record, Acted | RefusedAct | Expired)
+            known = at < told or (first and isinstance(record, Acted | RefusedAct | Expired))
             if not known and (event := event_of(record, at)) is not None:
-                self._tell(event)
+                if event | {"number": 0} not in newest:
+                    events.append(event)
+        for event in sorted(events, key=itemgetter("at")) if first else events:
+            self._tell(event)
         rows: dict[str, StreamRow] = {}
         for stream, progress in state.streams.items():
             row, made = self.rows.get(stream), _row(stream, progress, ends.get(stream))

@@ -45,7 +45,7 @@ def event_of(record: Record, at: int) -> dict[str, Any] | None:
             how = "hand-over" if record.clean else "take-over"
             return {"at": at, "what": how, "stream": record.stream, "ms": record.milliseconds}
         case Acted():
-            return {"at": at, "what": "act", "text": f"{record.outcome.act} by {record.who}"}
+            return event_of_act(record.kept()) | {"at": at}
         case RefusedAct():
             return event_of_act(record)
         case Failed():

@@ -26,7 +26,12 @@ def text_of(browser: webdriver.Chrome, selector: str) -> str:
 
 def sees(browser: webdriver.Chrome, selector: str, *texts: str) -> None:
     """Wait until all `texts` are shown there."""
-    until(lambda: all(text in text_of(browser, selector) for text in texts), PATIENCE)
+    try:
+        until(lambda: all(text in text_of(browser, selector) for text in texts), PATIENCE)
+    except AssertionError:
+        shown = text_of(browser, selector)
+        lacks = [text for text in texts if text not in shown]
+        assert lacks == [], f"{browser.current_url} shows in {selector}: {shown}"
 
 
 def click(browser: webdriver.Chrome, selector: str) -> None:

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from streamlease.admin.ui.group_board import HEAT_MS, PAUSE_MS, GroupBoard
 from streamlease.leader.core.state.group_state import GroupState
-from streamlease.leader.core.state.records import Leased, StreamsAdded
+from streamlease.leader.core.state.operated import Acted
+from streamlease.leader.core.state.outcomes import SentToDeadLetters
+from streamlease.leader.core.state.records import Failed, Leased, StreamsAdded
 from streamlease.leader.journals import JournalNews
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.leadership import LeaderRecord
@@ -58,3 +60,22 @@ def test_owners_that_a_dead_leader_left_are_no_consumers() -> None:
     assert summary(LEFT, 0) == (0, 0, "no leader")
     assert summary(LEFT, 1) == (0, 1, "no leader")
     assert summary(LEFT, None) == (0, None, "no leader"), "who cannot be counted is not none"
+
+
+def test_what_happened_before_an_act_is_shown_too() -> None:
+    """At the first look, the state keeps the act, and the journal has what went before and came after."""
+    act = Acted(who="ana", request="r", at=2000, outcome=SentToDeadLetters(stream="a.0.0", offset=3))
+    failed = Failed(
+        stream="a.0.0", offset=3, lease_epoch=1, failure="f", borrower="b", cause="ValueError", fate="stop"
+    )
+    leased = Leased(stream="a.0.0", name="ana", session="s", lease_epoch=2)
+    state = GroupState()
+    board = board_of(state)
+    state.operated.acts.append(act.kept())
+    news = JournalNews(((1000, failed), (2000, act), (3000, leased)), anew=True)
+    board.take(news, state, {"a.0.0": 5, "a.0.1": 0}, 4000, None)
+    assert [(one["at"], one["what"]) for one in board.events] == [
+        (1000, "failure"), (2000, "act"), (3000, "lease")
+    ]  # fmt: skip
+    board.take(news, state, {"a.0.0": 5, "a.0.1": 0}, 5000, None)
+    assert len(board.events) == 3, "it was read from its beginning again"
