@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from streamlease.streams.archive import archiver as archiver_module
+from streamlease.streams.archive import upkeep_steps
 from streamlease.streams.archive.files import file_writing
 from streamlease.streams.archive.iceberg_table import SpaceTable, table_told
 from streamlease.streams.archive.recording import FileChange
@@ -88,4 +89,30 @@ def a_task_of_spark_passes_over_the_beginning_of_a_file() -> Iterator[None]:
 def what_was_written_is_not_read_again() -> Iterator[None]:
     """A file counts as written when the store has said so."""
     with mock.patch.object(file_writing, "prove", lambda *about: None):
+        yield
+
+
+@planted
+def a_file_that_the_table_lists_is_swept() -> Iterator[None]:
+    """Because nobody has written to it for a while."""
+    sweep = upkeep_steps.sweep
+
+    def thorough(archiver: Any, standing: Any, table: SpaceTable, now: float, grace: float) -> int:
+        named = {path for path in table.named_paths() if "/data/" not in path}
+        with mock.patch.object(table, "named_paths", lambda: named):
+            return sweep(archiver, {}, table, now, grace)
+
+    with mock.patch.object(upkeep_steps, "sweep", thorough):
+        yield
+
+
+@planted
+def what_nobody_names_is_swept_at_once() -> Iterator[None]:
+    """Also while an archiver is about to commit it."""
+    sweep = upkeep_steps.sweep
+
+    def hasty(archiver: Any, standing: Any, table: SpaceTable, now: float, grace: float) -> int:
+        return sweep(archiver, standing, table, now, -1.0)
+
+    with mock.patch.object(upkeep_steps, "sweep", hasty):
         yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -48,8 +50,16 @@ def test_no_offset_is_nowhere_or_twice_whatever_goes_wrong() -> None:
     assert [what for what in MUST_HAPPEN if not sometimes[what]] == []
 
 
+@pytest.mark.timeout(120)
 def test_the_same_seed_gives_the_same_run() -> None:
-    assert run(2).kernel.digest() == run(2).kernel.digest()
+    """Behind others as well as alone, in a process of its own."""
+    program = "from tests.simulation.archive.world import run; print(run(2).kernel.digest())"
+    alone = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
+    )
+    digest = run(2).kernel.digest()
+    assert run(2).kernel.digest() == digest
+    assert alone.stdout.strip() == digest
 
 
 @pytest.mark.timeout(300)
