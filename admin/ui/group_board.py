@@ -77,9 +77,9 @@ class GroupBoard:
         newest = [event | {"number": 0} for event in self.events if event["at"] == told]
         for at, record in news.records:
             known = at < told or (first and isinstance(record, Acted | RefusedAct | Expired))
-            if not known and (event := event_of(record, at)) is not None:
-                if event | {"number": 0} not in newest:
-                    events.append(event)
+            event = None if known else event_of(record, at)
+            if event is not None and event | {"number": 0} not in newest:
+                events.append(event)
         for event in sorted(events, key=itemgetter("at")) if first else events:
             self._tell(event)
         rows: dict[str, StreamRow] = {}

@@ -22,6 +22,7 @@ from streamlease.spark.environment import configure_environment
 configure_environment()
 from pyspark.sql import SparkSession
 from streamlease.spark.archiving_job import archive_with_spark
+from tests.archive.going_on import read_while_archiving_goes_on
 spark = (
     SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     .config("spark.sql.session.timeZone", "UTC").getOrCreate()
@@ -31,8 +32,10 @@ done = archive_with_spark(spark, sys.argv[1], "flights")
 frame = spark.read.parquet(*[file.path for file in done.files], *sys.argv[2:])
 read = sorted([row.stream, row.offset] for row in frame.select("stream", "offset").collect())
 types = {field.name: field.dataType.simpleString() for field in frame.schema}
+more = read_while_archiving_goes_on(spark, sys.argv[1])
 spark.stop()
-print(json.dumps({"messages": done.messages, "troubles": done.troubles, "read": read, "types": types}))
+told = {"messages": done.messages, "troubles": done.troubles, "read": read, "types": types, "more": more}
+print(json.dumps(told))
 """
 
 
@@ -62,6 +65,8 @@ async def test_workers_of_spark_write_the_files_and_spark_reads_them(
     assert [tuple(one) for one in told["read"]] == all_of(whole), "no row twice, none missing"
     assert told["types"]["payload"] == "binary"
     assert told["types"]["append_timestamp"] == "timestamp"
+    assert told["more"] >= 3, "joined with their neighbours meanwhile"
+    whole = await rows(client, space)
     assert in_table(blocking, space) == all_of(whole)
     await trim_all(client, space)
     assert same(whole, await rows(client, space))

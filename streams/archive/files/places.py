@@ -302,7 +302,7 @@ def read_small(address: str) -> bytes | None:
 
 
 def write_small(address: str, data: bytes) -> None:
-    """Write a small file, and read it again.
+    """Write a small file, and read it again. Whoever reads it meanwhile finds the former one, or this one.
 
     Raises:
         ArchiveUnavailable: the store does not take it, or does not give it back as it was.
@@ -311,14 +311,29 @@ def write_small(address: str, data: bytes) -> None:
     with told("written", address):
         try:
             if is_local(address):
-                Path(address).parent.mkdir(parents=True, exist_ok=True)
-            with where.files.open_output_stream(where.path) as file:
-                file.write(data)
+                _replace(where, data)
+            else:
+                with where.files.open_output_stream(where.path) as file:
+                    file.write(data)
         except FileNotFoundError as error:  # such as a bucket that is not there
             raise OSError(str(error)) from None
-        keep(address)
     if read_small(address) != data:
         raise ArchiveUnavailable(f"{address} cannot be written: what was written there is not read again")
+
+
+def _replace(where: _Where, data: bytes) -> None:
+    """A local file as a whole: written beside its place, and then put there."""
+    place, beside = Path(where.path), f"{where.path}.{uuid.uuid4().hex}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with where.files.open_output_stream(beside) as file:
+            file.write(data)
+        keep(beside)
+        Path(beside).replace(place)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+    keep_folder(str(place.parent))
 
 
 def tried(address: str) -> None:
