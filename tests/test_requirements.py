@@ -48,7 +48,10 @@ def required(extra: str | None) -> set[str]:
     found = {plain(one) for one in PROJECT["project"]["dependencies"]}
     for one in PROJECT["project"]["optional-dependencies"][extra] if extra is not None else ():
         within = re.match(r"streamlease\[(.+)\]", one)
-        found |= {plain(one)} if within is None else required(within[1])
+        if within is None:
+            found.add(plain(one))
+        for other in within[1].split(",") if within is not None else ():
+            found |= required(other)
     return found
 
 

@@ -60,6 +60,10 @@ class DemoOutcome:
     delivered: int
     missing: int
     duplicated: int
+    archived: int
+    """Flights in the files of the archive; the newest ones are in the memory only."""
+    read_again: int
+    """Flights that a Spark batch finds from the beginning, in files and in memory."""
     streams_moved: int
     longest_hand_over_ms: int
     longest_take_over_ms: int
@@ -76,6 +80,7 @@ class DemoOutcome:
         *,
         published: int,
         judged: dict[str, Any],
+        archived: int,
         truth: dict[str, float],
         group: dict[str, Any],
         both_held: bool,
@@ -91,6 +96,8 @@ class DemoOutcome:
             delivered=judged["delivered"],
             missing=published - judged["distinct"],
             duplicated=judged["delivered"] - judged["distinct"],
+            archived=archived,
+            read_again=judged["read_again"],
             streams_moved=group["moves"],
             longest_hand_over_ms=group["longest_hand_over_ms"],
             longest_take_over_ms=group["longest_take_over_ms"],
@@ -110,6 +117,7 @@ class DemoOutcome:
         return (
             self.missing == 0
             and self.duplicated == 0
+            and self.read_again == self.published
             and self.figures_equal
             and self.both_queries_held_streams
         )
@@ -184,6 +192,8 @@ def _rows(outcome: DemoOutcome) -> list[tuple[str, str]]:
         ("delivered", f"{outcome.delivered:,}"),
         ("missing", f"{outcome.missing:,}"),
         ("duplicated", f"{outcome.duplicated:,}"),
+        ("in the archive by then", f"{outcome.archived:,}"),
+        ("read again from the beginning, by a batch", f"{outcome.read_again:,}"),
         ("streams moved", f"{outcome.streams_moved:,}"),
         ("longest hand-over between live queries", f"{outcome.longest_hand_over_ms:,} ms"),
         ("killed query's streams taken over after", _seconds(outcome.take_over_seconds)),

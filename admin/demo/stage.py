@@ -10,7 +10,8 @@
               100 %   all is drained, the queries stop, Spark and the file are compared
 
 Publishing goes on through every act. It slows down before an act that would make no sense yet: a query is
-killed only once it holds something.
+killed only once it holds something. Meanwhile the hosts move what is older than some seconds from the memory
+of Redis into an archive, an Iceberg table in a folder; at the end a Spark batch reads all of it again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import json
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,10 +38,17 @@ from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import hosts, leadership
+from streamlease.streams.archive.iceberg_table import SpaceTable
 from streamlease.streams.publish.publisher import Publisher
+from streamlease.streams.redis.connection import connect_blocking
+from streamlease.streams.spaces.archive_settings import ArchiveSettings
+from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.tasks import first_of, stop
 
 STREAMS = 12
+KEEP_MS = 20_000
+"""How long flights stay in the memory of Redis; older ones are in the archive only."""
+
 SPACE = "flights"
 SECONDS_TO_PUBLISH = 60.0
 STEP_SECONDS = 0.1
@@ -122,7 +131,8 @@ class Stage:
     async def play(self) -> DemoOutcome:
         """From the first host to the judgement."""
         began = time.monotonic()
-        await self.client.create_space(SPACE, [f"{SPACE}/#"], streams=STREAMS)
+        kept = ArchiveSettings.of(str(self.directory / "archive"), keep_ms=KEEP_MS)
+        space = await self.client.create_space(SPACE, [f"{SPACE}/#"], streams=STREAMS, archive=kept)
         for number in (1, 2):
             self.hosts.append(self._start(f"host-{number}", "streamlease.admin", "serve", "--http-port", "0"))
         self.progress.total = len(self.flights)
@@ -134,9 +144,11 @@ class Stage:
             await asyncio.to_thread(query.stop)
         self._say("asking Spark what arrived")
         judged = await asyncio.to_thread(self._judge)
+        archived = await asyncio.to_thread(self._archived, space)
         return DemoOutcome.of(
             published=len(self.flights),
             judged=judged,
+            archived=archived,
             truth=self.flights.mean_delays(),
             group=last,
             both_held=self.both_held,
@@ -367,10 +379,17 @@ class Stage:
         )
 
     def _judge(self) -> dict[str, Any]:
-        judge = self._start("judge", "streamlease.admin.demo.judge", str(self.directory / "flights"))
+        judge = self._start("judge", "streamlease.admin.demo.judge", str(self.directory / "flights"), SPACE)
         lines = judge.wait(JUDGE_SECONDS).strip().splitlines()
         judged: dict[str, Any] = json.loads(lines[-1])
         return judged
+
+    def _archived(self, space: Space) -> int:
+        """How many flights are in the files of the table."""
+        assert space.archive is not None
+        with closing(connect_blocking(self.url)) as redis:
+            table = SpaceTable.open(redis, space, space.archive)
+            return sum(file.next - file.first for some in table.files().values() for file in some.values())
 
 
 async def _at_once() -> bool:

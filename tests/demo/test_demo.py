@@ -50,6 +50,8 @@ def test_every_flight_arrives_once_though_a_query_and_a_leader_are_killed(embedd
     assert done.returncode == 0, done.stderr[-3000:]
     outcome = json.loads(done.stdout)
     assert outcome["published"] == outcome["delivered"] == 336_776
+    assert outcome["read_again"] == 336_776
+    assert 0 < outcome["archived"] <= 336_776
     assert outcome["missing"] == outcome["duplicated"] == 0
     assert outcome["both_queries_held_streams"]
     assert outcome["streams_moved"] > 0
