@@ -27,6 +27,7 @@ from streamlease.protocol.offsets import OffsetRange
 from streamlease.protocol.topics import intersect
 from streamlease.spark import option_values as read
 from streamlease.spark.connections import connection
+from streamlease.spark.core.batch_tasks import divide, worth_a_task
 from streamlease.spark.epoch_ranges import EpochRange, epoch_ends
 from streamlease.spark.schema import (
     BATCH_NAMES,
@@ -41,20 +42,16 @@ from streamlease.spark.schema import (
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.epochs.boundary_reading import Vouched, check_there
 from streamlease.streams.epochs.stored import read_newest
+from streamlease.streams.log.archived import files_commands, parse_files
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.state import LogState
 from streamlease.streams.log.times import offsets_after
-from streamlease.streams.redis.connection import BlockingRedis, run_blocking
+from streamlease.streams.redis.connection import BlockingRedis, ask, run_blocking
 from streamlease.streams.spaces.definitions import Space
 
 log = logging.getLogger(__name__)
 
-USUAL_PARTITIONS = 8
-LEAST_ROWS = 50_000
-"""Fewer messages are not worth a task of their own, unless ``minPartitions`` says so."""
-
-MOST_ROWS = 5_000_000
 Edge = Literal["earliest", "latest"]
 
 
@@ -173,7 +170,8 @@ class BatchReader(DataSourceReader):
         options = self.options
         # Before the ranges: else others might stand there already.
         vouched = self._newest_boundaries() if options.epochs is not None else []
-        divided = divide(_ranges(self), options.min_partitions, options.max_records_per_partition)
+        ranges, worth = _ranges(self)
+        divided = divide(ranges, options.min_partitions, options.max_records_per_partition, worth)
         return [RangesPartition(part, vouched) for part in divided] or [RangesPartition(())]
 
     def _newest_boundaries(self) -> list[Vouched]:
@@ -238,8 +236,8 @@ def batch_reader(schema: StructType, given: Mapping[str, str]) -> BatchReader:
 # ------------------------------------------------------------------------------------------------- ranges
 
 
-def _ranges(reader: BatchReader) -> dict[StreamId, OffsetRange]:
-    """What the options ask for, of each stream."""
+def _ranges(reader: BatchReader) -> tuple[dict[StreamId, OffsetRange], int]:
+    """What the options ask for, of each stream; and how many messages of these are worth a task."""
     options = reader.options
     redis = connection(options.redis)
     streams = [stream for space in reader.spaces for stream in space.streams()]
@@ -261,11 +259,25 @@ def _ranges(reader: BatchReader) -> dict[StreamId, OffsetRange]:
         first, last = epoch_ends(redis, options.filter, reader.spaces, options.epochs)
         starts |= _kept(first, states, fail=options.fail_on_data_loss)
         ends |= {stream: min(end, ends[stream]) for stream, end in last.items() if stream in ends}
-    return {
+    ranges = {
         stream: OffsetRange(starts[stream], ends[stream])
         for stream in states
         if starts[stream] < ends[stream]
     }
+    return ranges, worth_a_task(_mean_bytes(redis, ranges, states))
+
+
+def _mean_bytes(
+    redis: BlockingRedis, ranges: Mapping[StreamId, OffsetRange], states: Mapping[StreamId, LogState]
+) -> float:
+    """The stored size of a message: in memory, or in the first file if none is there; 0: not known."""
+    if in_memory := max((states[stream].mean_bytes for stream in ranges), default=0.0):
+        return in_memory
+    for stream, wanted in ranges.items():
+        if states[stream].exists is not None:
+            found = parse_files(stream, run_blocking(ask(redis, files_commands(stream, wanted.start, 1))))
+            return found.some[0].size / (found.some[0].next - found.some[0].first) if found.some else 0.0
+    return 0.0
 
 
 def _chosen(options: BatchOptions, spaces: Iterable[Space], known: Collection[StreamId]) -> set[StreamId]:
@@ -344,29 +356,3 @@ def _at(reader: BatchReader, states: Mapping[StreamId, LogState], moment: int) -
             log.warning("%s", error)
             found[stream] = max(error.oldest, state.floor)
     return found
-
-
-def divide(
-    ranges: Mapping[StreamId, OffsetRange], least: int | None = None, most_rows: int | None = None
-) -> list[list[tuple[str, int, int]]]:
-    """Ranges by partition, in the order of streams and offsets; each message once. A pure function.
-
-    Args:
-        least: about so many partitions, or more; None for 8, or fewer if there is little to read.
-        most_rows: at most so many messages in one; None for 5 million.
-    """
-    total = sum(map(len, ranges.values()))
-    size = max(-(-total // (least or USUAL_PARTITIONS)), 1 if least else LEAST_ROWS)
-    size = min(size, most_rows or MOST_ROWS)
-    parts: list[list[tuple[str, int, int]]] = []
-    room = 0
-    for stream, (start, end) in ranges.items():
-        while start < end:
-            if not room:
-                parts.append([])
-                room = size
-            taken = min(room, end - start)
-            parts[-1].append((str(stream), start, start + taken))
-            start += taken  # noqa: PLW2901
-            room -= taken
-    return parts

@@ -13,6 +13,7 @@ import pytest
 from streamlease.agent.client import Client
 from streamlease.protocol.acts import ResetProgress
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.spark.core import batch_tasks
 from streamlease.streams.redis.connection import BlockingRedis
 from tests.archive.helpers import archive, publish, space_of, trim_all
 from tests.spark.test_batch import reader, rows
@@ -25,7 +26,11 @@ def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def test_a_batch_of_spark_has_the_same_rows_wherever_they_are(
-    client: Client, blocking: BlockingRedis, uri: str, embedded_redis_url: str
+    client: Client,
+    blocking: BlockingRedis,
+    uri: str,
+    embedded_redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     space = await space_of(client, uri)
     await publish(client, 0, 200)
@@ -58,6 +63,11 @@ async def test_a_batch_of_spark_has_the_same_rows_wherever_they_are(
     await asyncio.to_thread(archive, blocking, space)
     await trim_all(client, space, keep=60)
     assert await asyncio.to_thread(read) == before
+    await trim_all(client, space, keep=0)
+    monkeypatch.setattr(batch_tasks, "LEAST_ROWS", 10)
+    monkeypatch.setattr(batch_tasks, "SMALL_ROWS", 100)
+    made = reader(embedded_redis_url, subscribe="flights/#")
+    assert len(await asyncio.to_thread(made.partitions)) == 4, "a file says that they are small"
 
     def replayed() -> list[dict[str, Any]]:
         made, partitions = pickle.loads(plan)

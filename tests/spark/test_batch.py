@@ -21,7 +21,8 @@ from streamlease.agent.client import Client
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, SchemaMismatch, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
-from streamlease.spark.batch_read import BatchReader, batch_reader, divide
+from streamlease.spark.batch_read import BatchReader, batch_reader
+from streamlease.spark.core.batch_tasks import divide, worth_a_task
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.schema import readable, stream_columns
 from streamlease.streams.entries.schemas import Schema
@@ -151,6 +152,16 @@ def test_dividing_loses_and_repeats_nothing(
     assert read == [(str(s), offset) for s, (low, high) in ranges.items() for offset in range(low, high)]
     for part in parts:
         assert 0 < sum(high - low for _, low, high in part) <= (most or 10**9)
+
+
+@pytest.mark.parametrize(
+    ("mean_bytes", "rows"), [(0.0, 50_000), (20.0, 500_000), (1024.0, 65_536), (1_000_000.0, 50_000)]
+)
+def test_a_task_has_enough_to_read(mean_bytes: float, rows: int) -> None:
+    assert worth_a_task(mean_bytes) == rows
+    ranges = {StreamId("s", 0, 0): OffsetRange(0, 1_999_999)}
+    parts = divide(ranges, worth=worth_a_task(mean_bytes))
+    assert len(parts) == min(8, -(-1_999_999 // rows))
 
 
 def test_topics_narrow_what_is_read_and_spare_streams(url: str) -> None:
