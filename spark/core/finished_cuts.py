@@ -8,7 +8,8 @@ was fixed by an earlier process       said itself that it is finished
 ====================================  ==============================================
 
 A leader that had given the query up has the ends of its last cut pinned in streams that nobody else had.
-There the query says that just this went through already, and the rows are not read again.
+There the query says that just this went through already, and the rows are not read again. It says so as well
+of a stream that it is granted again only when the cut has gone through, and the leader does not know yet.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class FinishedCuts:
         """The last one that is known, as far as it was read here."""
         self.unconfirmed = False
         """Whether the leader has yet to confirm that it is finished."""
+        self._own = False
+        """Whether that one was open in this process."""
         self._parts: dict[str, CutRange] | None = None
         """The ranges of the last one by stream, once one was asked for."""
 
@@ -38,7 +41,7 @@ class FinishedCuts:
         Args:
             told: the leader knows.
         """
-        self.newest, self.last = cut.cut, cut
+        self.newest, self.last, self._own = cut.cut, cut, not told
         self.unconfirmed = self.unconfirmed or not told
         self._parts = None
 
@@ -52,13 +55,18 @@ class FinishedCuts:
             self.unconfirmed = False
 
     def attested(self, held: Held) -> int | None:
-        """The end of what is pinned in a stream, if just that went through already."""
-        if held.pinned_end is None or self.last is None:
+        """How far a stream is, if what comes next, or is pinned in it, went through already."""
+        unheard = self._own and self.unconfirmed
+        if self.last is None or not (unheard or held.pinned_end is not None):
             return None
         if self._parts is None:
             self._parts = {part.stream: part for part in self.last.ranges}
         part = self._parts.get(held.stream)
-        return part.end if part is not None and is_pinned_to(held, part) else None
+        if part is None or held.limbo:
+            return None
+        # Granted once its cut was finished, which the leader has yet to hear; nobody else had it since.
+        again = held.since <= part.lease_epoch and part.start <= held.committed < part.end
+        return part.end if (unheard and again) or is_pinned_to(held, part) else None
 
 
 def is_pinned_to(held: Held, part: CutRange) -> bool:

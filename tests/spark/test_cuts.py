@@ -60,6 +60,19 @@ def test_a_query_that_comes_back_gives_nothing_away_before_it_knows_what_became_
     assert [event.final for event in query.reported] == [True]
 
 
+def test_a_stream_that_comes_only_after_its_cut_went_through_is_not_read_again() -> None:
+    """A restarted query reads its last cut while no leader has granted its streams to it."""
+    query = Query()
+    done = CutOffset("g/a", "q", 1, 1, Ranges.of((CutRange(S0, 3, 9, 35),)))
+    query.cuts.resume_cut(done)
+    query.cuts.resumed(done, 6, {S0})
+    query.cuts.finish(done)
+    query.grant(6, 9, resumes=3)
+    assert query.reported == [Progressed(S0, 6, 35)]
+    query.cuts.revoking(StreamRevoking(S0, 6))
+    assert query.reported[1:] == [Progressed(S0, 6, 35, final=True)]
+
+
 def test_a_query_without_a_last_cut_gives_a_stream_back_at_once() -> None:
     query = Query()
     query.grant(1, 3)

@@ -95,3 +95,29 @@ def test_only_the_last_cut_is_attested() -> None:
     finished.add(cut(2, CutRange(S0, 1, 5, 9)), told=True)
     assert finished.attested(pinned(S0, 2, 0, 5, follows=1)) is None
     assert finished.attested(pinned(S0, 2, 5, 9, follows=1)) == 9
+
+
+def granted_again(lease_epoch: int, since: int, committed: int) -> Held:
+    """A stream that the session never lost, and that this process is granted now."""
+    held = Held.begin(0, S0, lease_epoch, committed)
+    held.since = since
+    return held
+
+
+def test_what_the_leader_has_yet_to_hear_is_attested_of_a_stream_that_comes_again() -> None:
+    """It was granted anew, to the same session, after its cut had gone through (seed 7744)."""
+    finished = FinishedCuts()
+    finished.add(cut(1, CutRange(S0, 3, 9, 35)), told=False)
+    assert finished.attested(granted_again(6, 3, 9)) == 35
+    assert finished.attested(granted_again(6, 4, 9)) is None, "somebody had it in between"
+    assert finished.attested(granted_again(6, 3, 35)) is None, "that is known"
+    assert finished.attested(granted_again(6, 3, 8)) is None, "something is missing before it"
+    finished.confirm(1)
+    assert finished.attested(granted_again(6, 3, 9)) is None, "the leader knows, and says something else"
+
+
+def test_what_an_earlier_process_read_is_attested_by_the_leader_alone() -> None:
+    finished = FinishedCuts()
+    finished.add(cut(1, CutRange(S0, 3, 0, 9)), told=False)
+    finished.add(cut(2, CutRange(S0, 3, 9, 35)), told=True)
+    assert finished.attested(granted_again(6, 3, 9)) is None
