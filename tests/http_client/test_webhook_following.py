@@ -57,16 +57,21 @@ async def test_the_same_messages_whatever_becomes_of_callbacks(
         options = {"quiet": QUICK, "limit": 10, **MODES[mode]}
         async with service.follow("a/wanted/+", "earliest", webhook=hook, **options) as pages:
             server.follower = pages
-            found = await take(pages, 20)
-            for first in range(30, 90, 6):
+            found, first, wanted = await take(pages, 20), 30, FAULTS[faults]
+
+            def all_happened() -> bool:
+                """On a busy machine that pulls as well, few messages come by a callback."""
+                return all(proxy.done[kind] for kind in proxy.done if getattr(wanted, kind))
+
+            while first < 90 or (first < 1200 and not all_happened()):
                 await publish(client, first, first + 6)
                 found += await take(pages, 4)
+                first += 6
             counts = pages.counts
             server.follower = None
         check(found, await truth(client))
         assert 204 in server.statuses
-        wanted = FAULTS[faults]
-        assert all(proxy.done[kind] for kind in proxy.done if getattr(wanted, kind)), proxy.done
+        assert all_happened(), proxy.done
         if faults in ("dropped", "late"):
             assert counts.gaps or (mode == "both" and counts.failed_subscriptions), counts
         if faults == "doubled":
