@@ -170,7 +170,8 @@ class BatchReader(DataSourceReader):
         options = self.options
         # Before the ranges: else others might stand there already.
         vouched = self._newest_boundaries() if options.epochs is not None else []
-        ranges, worth = _ranges(self)
+        ranges, states = _ranges(self)
+        worth = worth_a_task(_mean_bytes(connection(options.redis), ranges, states))
         divided = divide(ranges, options.min_partitions, options.max_records_per_partition, worth)
         return [RangesPartition(part, vouched) for part in divided] or [RangesPartition(())]
 
@@ -236,8 +237,8 @@ def batch_reader(schema: StructType, given: Mapping[str, str]) -> BatchReader:
 # ------------------------------------------------------------------------------------------------- ranges
 
 
-def _ranges(reader: BatchReader) -> tuple[dict[StreamId, OffsetRange], int]:
-    """What the options ask for, of each stream; and how many messages of these are worth a task."""
+def _ranges(reader: BatchReader) -> tuple[dict[StreamId, OffsetRange], dict[StreamId, LogState]]:
+    """What the options ask for, of each stream; and how the streams were when that was looked up."""
     options = reader.options
     redis = connection(options.redis)
     streams = [stream for space in reader.spaces for stream in space.streams()]
@@ -264,7 +265,7 @@ def _ranges(reader: BatchReader) -> tuple[dict[StreamId, OffsetRange], int]:
         for stream in states
         if starts[stream] < ends[stream]
     }
-    return ranges, worth_a_task(_mean_bytes(redis, ranges, states))
+    return ranges, states
 
 
 def _mean_bytes(

@@ -63,7 +63,8 @@ class DemoOutcome:
     archived: int
     """Flights in the files of the archive; the newest ones are in the memory only."""
     read_again: int
-    """Flights that a Spark batch finds from the beginning, in files and in memory."""
+    """Rows that a Spark batch finds from the beginning, in files and in memory."""
+    read_again_distinct: int
     streams_moved: int
     longest_hand_over_ms: int
     longest_take_over_ms: int
@@ -98,6 +99,7 @@ class DemoOutcome:
             duplicated=judged["delivered"] - judged["distinct"],
             archived=archived,
             read_again=judged["read_again"],
+            read_again_distinct=judged["read_again_distinct"],
             streams_moved=group["moves"],
             longest_hand_over_ms=group["longest_hand_over_ms"],
             longest_take_over_ms=group["longest_take_over_ms"],
@@ -117,7 +119,7 @@ class DemoOutcome:
         return (
             self.missing == 0
             and self.duplicated == 0
-            and self.read_again == self.published
+            and self.read_again == self.read_again_distinct == self.published
             and self.figures_equal
             and self.both_queries_held_streams
         )

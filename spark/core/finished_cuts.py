@@ -31,7 +31,7 @@ class FinishedCuts:
         self.unconfirmed = False
         """Whether the leader has yet to confirm that it is finished."""
         self._own = False
-        """Whether that one was open in this process."""
+        """Whether `last` was open in this process."""
         self._parts: dict[str, CutRange] | None = None
         """The ranges of the last one by stream, once one was asked for."""
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEAST = 3
+"""How often files are joined, at least, while Spark reads."""
+
 ROUND = 60
 """Messages between two commits."""
 
@@ -32,7 +34,8 @@ class GoingOn:
     def __init__(self, url: str, space: Space) -> None:
         self.archived = 0
         """Messages that are in the table, at least."""
-        self.commits = self.merges = 0
+        self.commits = 0
+        self._merges = 0
         self._url, self._space = url, space
         self._over = Event()
         self._error: BaseException | None = None
@@ -50,12 +53,18 @@ class GoingOn:
                     self.archived += keeper.run().messages
                     self.commits += 1
                     if self.commits % 3 == 0:
-                        self.merges += merge(keeper).files > 0
+                        self._merges += merge(keeper).files > 0
                         tidy(keeper, time.time())
         except BaseException as error:
             self._error = error
         finally:
             redis.close()
+
+    def has_joined(self, times: int) -> bool:
+        """Whether files were joined so often; raises what has ended the archiving."""
+        if self._error is not None:
+            raise self._error
+        return self._merges >= times
 
     @contextmanager
     def running(self) -> Iterator[GoingOn]:
@@ -77,8 +86,9 @@ def all_once(offsets: list[int], least: int) -> None:
     assert len(offsets) >= least
 
 
-def read_while_archiving_goes_on(spark: SparkSession, url: str) -> int:
-    """Spark's own reader of Parquet, again and again; how often files were joined meanwhile."""
+def read_while_archiving_goes_on(spark: SparkSession, url: str) -> list[int]:
+    """Spark's own reader of Parquet, again and again while files are joined; the rows of each time."""
+    sizes: list[int] = []
     redis = connect_blocking(url)
     try:
         space = run_blocking(SpaceStore(redis).get("flights"))
@@ -88,14 +98,15 @@ def read_while_archiving_goes_on(spark: SparkSession, url: str) -> int:
         redis.close()
     folder = Path(space.archive.uri, "metadata")
     with GoingOn(url, space).running() as going:
-        while going.merges < LEAST:
+        while not going.has_joined(LEAST):
             least = before + going.archived
             newest = (folder / "version-hint.text").read_text()
             table = StaticTable.from_metadata(f"{folder}/{newest}.metadata.json")
             files = [one.file.file_path for one in table.scan().plan_files()]
             frame = spark.read.parquet(*files)
             found = [(row.stream, row.offset) for row in frame.select("stream", "offset").collect()]
+            sizes.append(len(found))
             assert len(found) >= least
             for stream in map(str, space.streams()):
                 all_once([offset for name, offset in found if name == stream], 0)
-    return going.merges
+    return sizes

@@ -32,9 +32,9 @@ done = archive_with_spark(spark, sys.argv[1], "flights")
 frame = spark.read.parquet(*[file.path for file in done.files], *sys.argv[2:])
 read = sorted([row.stream, row.offset] for row in frame.select("stream", "offset").collect())
 types = {field.name: field.dataType.simpleString() for field in frame.schema}
-more = read_while_archiving_goes_on(spark, sys.argv[1])
+sizes = read_while_archiving_goes_on(spark, sys.argv[1])
 spark.stop()
-told = {"messages": done.messages, "troubles": done.troubles, "read": read, "types": types, "more": more}
+told = {"messages": done.messages, "troubles": done.troubles, "read": read, "types": types, "sizes": sizes}
 print(json.dumps(told))
 """
 
@@ -65,7 +65,7 @@ async def test_workers_of_spark_write_the_files_and_spark_reads_them(
     assert [tuple(one) for one in told["read"]] == all_of(whole), "no row twice, none missing"
     assert told["types"]["payload"] == "binary"
     assert told["types"]["append_timestamp"] == "timestamp"
-    assert told["more"] >= 3, "joined with their neighbours meanwhile"
+    assert len(set(told["sizes"])) > 1, "archiving went on meanwhile"
     whole = await rows(client, space)
     assert in_table(blocking, space) == all_of(whole)
     await trim_all(client, space)

@@ -18,10 +18,14 @@ import pytest
 import redis
 
 from streamlease.admin.demo.processes import ending
+from streamlease.streams.archive import archive_turns
+from tests.admin.command import until
 from tests.spark.classes import java_options
 from tests.spark.programs import descendants
 
 SECONDS = 800.0
+CLAIMS = {b"sl:{g:!archive}:leader", b"sl:{g:!retention}:leader"}
+"""Of all hosts, for all spaces: their terms stay, for whoever claims the same later."""
 
 
 def _demo(url: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -50,7 +54,7 @@ def test_every_flight_arrives_once_though_a_query_and_a_leader_are_killed(embedd
     assert done.returncode == 0, done.stderr[-3000:]
     outcome = json.loads(done.stdout)
     assert outcome["published"] == outcome["delivered"] == 336_776
-    assert outcome["read_again"] == 336_776
+    assert outcome["read_again"] == outcome["read_again_distinct"] == 336_776
     assert 0 < outcome["archived"] <= 336_776
     assert outcome["missing"] == outcome["duplicated"] == 0
     assert outcome["both_queries_held_streams"]
@@ -60,11 +64,13 @@ def test_every_flight_arrives_once_though_a_query_and_a_leader_are_killed(embedd
     assert len(outcome["mean_arrival_delay"]) == 16
     assert all(means["spark"] == means["file"] for means in outcome["mean_arrival_delay"].values())
     with redis.Redis.from_url(embedded_redis_url) as client:
-        # What begins with "!" are claims of the hosts: their terms stay, for whoever claims the same later.
-        # The turn of a host that was killed ends by itself.
-        own = [key for key in client.scan_iter("sl:*") if b"{g:!" not in key and client.ttl(key) == -1]
-        left = {key for key in own if b"flights" in key or b"{g:" in key}
-    assert not left, "the demo leaves nothing of its own in a Redis that it was given"
+
+        def nothing_of_its_own_is_left() -> bool:
+            left = {key for key in client.scan_iter("sl:*") if b"flights" in key or b"{g:" in key}
+            return left <= CLAIMS
+
+        # The turn of a host that was killed at the archive ends by itself, within a minute.
+        until(nothing_of_its_own_is_left, archive_turns.TURN_SECONDS + 30)
 
 
 def test_a_redis_that_has_the_space_already_is_left_alone(embedded_redis_url: str) -> None:

@@ -31,7 +31,7 @@ def sees(browser: webdriver.Chrome, selector: str, *texts: str) -> None:
     except AssertionError:
         shown = text_of(browser, selector)
         lacks = [text for text in texts if text not in shown]
-        assert lacks == [], f"{browser.current_url} shows in {selector}: {shown}"
+        raise AssertionError(f"{browser.current_url} lacks {lacks} in {selector}: {shown}") from None
 
 
 def click(browser: webdriver.Chrome, selector: str) -> None:
