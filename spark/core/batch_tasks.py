@@ -9,11 +9,12 @@ from streamlease.protocol.offsets import OffsetRange
 
 USUAL_PARTITIONS = 8
 LEAST_ROWS = 50_000
-LEAST_BYTES = 64 * 1024 * 1024
+LEAST_BYTES = 128 * 1024 * 1024
 """Fewer messages, or bytes as stored, are not worth a task of their own, unless ``minPartitions`` says so.
-Spark spends 0.16 s of processor time on a task that reads nothing, the time of 300,000 small messages."""
+So many bytes Spark gives a task of its own readers (``spark.sql.files.maxPartitionBytes``). It spends
+0.16 s of processor time on a Python task that reads nothing, the time of 300,000 small messages."""
 
-SMALL_ROWS = 500_000
+SMALL_ROWS = 1_000_000
 """But so many messages are, however small they are."""
 
 MOST_ROWS = 5_000_000

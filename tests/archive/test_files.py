@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamlease.protocol.errors import Lost
 from streamlease.streams.archive.files.file_columns import is_worth_zstd, table_columns
 from streamlease.streams.archive.files.file_reading import read_file
 from streamlease.streams.archive.files.file_writing import LEVEL, FileWriter
@@ -127,3 +129,46 @@ def test_topics_of_batches_with_lists_of_their_own_are_one_column(tmp_path: Path
     found = pa.Table.from_batches(read_file(file, STREAM, 0, file.next))
     assert found["topic"].to_pylist()[:7] == [*topics[0], *topics[1], *topics[2], "flights/q"]
     assert {*found["stream"].to_pylist()} == {STREAM}
+
+
+def other(path: Path, offsets: range, *, statistics: bool = True) -> ArchivedFile:
+    """A file of 100 messages with those offsets, which is said to have those from 0."""
+    file = written(path, [batch(0, [b"x"] * 100, ["t"] * 100)])
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("offset")
+    table = table.set_column(place, table.schema.field(place), pa.array(offsets, pa.int64()))
+    pq.write_table(table, path, write_statistics=statistics, write_page_checksum=True)
+    return file._replace(size=path.stat().st_size, sum=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def payloads(file: ArchivedFile, *columns: str) -> int:
+    chosen = frozenset({"payload", *columns})
+    return sum(one.num_rows for one in read_file(file, STREAM, 0, 100, None, chosen))
+
+
+def test_a_file_with_other_offsets_is_lost_whatever_is_read_of_it(tmp_path: Path) -> None:
+    for number, statistics in enumerate((True, False)):
+        file = other(tmp_path / f"{number}.parquet", range(1, 101), statistics=statistics)
+        for columns in ((), ("offset",)):
+            with pytest.raises(Lost, match="has other offsets than 0 to 99 in row group 0") as caught:
+                payloads(file, *columns)
+            assert caught.value.file == file.path
+
+
+def test_offsets_are_read_where_they_are_wanted_or_nothing_else_vouches_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[str]] = []
+    plain = pq.ParquetFile.read_row_group
+
+    def seen(self: pq.ParquetFile, place: int, columns: list[str], **options: Any) -> pa.Table:
+        read.append(columns)
+        return plain(self, place, columns, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", seen)
+    usual = written(tmp_path / "usual.parquet", [batch(0, [b"x"] * 100, ["t"] * 100)])
+    bare = other(tmp_path / "bare.parquet", range(100), statistics=False)
+    for file, columns, wanted in ((usual, (), False), (usual, ("offset",), True), (bare, (), True)):
+        read.clear()
+        assert payloads(file, *columns) == 100
+        assert ["offset" in one for one in read] == [wanted]

@@ -155,7 +155,7 @@ def test_dividing_loses_and_repeats_nothing(
 
 
 @pytest.mark.parametrize(
-    ("mean_bytes", "rows"), [(0.0, 50_000), (20.0, 500_000), (1024.0, 65_536), (1_000_000.0, 50_000)]
+    ("mean_bytes", "rows"), [(0.0, 50_000), (20.0, 1_000_000), (1024.0, 131_072), (1_000_000.0, 50_000)]
 )
 def test_a_task_has_enough_to_read(mean_bytes: float, rows: int) -> None:
     assert worth_a_task(mean_bytes) == rows

@@ -1,5 +1,8 @@
 """Reading the messages of a file: whole row groups, each checked on its way.
 
+Pages are compared with their sums. The footer says that the offsets of a row group are those that it should
+have; where offsets are read, each of them is looked at.
+
 A file that is not there, has another size, other bytes, or offsets that are not those it should have: `Lost`,
 with its name. A store that does not answer is `ArchiveUnavailable`; so is one that has not even the mark of
 the archive. What pyarrow raises does not tell the one from the other, so where it cannot read, the file is
@@ -15,17 +18,28 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from streamlease.protocol.errors import ArchiveUnavailable, Lost
 from streamlease.streams.archive.files.file_columns import from_store, wanted_columns
 from streamlease.streams.archive.files.index import ArchivedFile
-from streamlease.streams.archive.files.places import OWNER_FILE, FileSum, open_to_read, size_of, summed, told
+from streamlease.streams.archive.files.places import (
+    OWNER_FILE,
+    FileSum,
+    is_local,
+    open_to_read,
+    size_of,
+    summed,
+    told,
+)
 from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.arrays import integer, integers
 from streamlease.streams.entries.schemas import Schema
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 MOST_OPEN = 32
 """Files that are kept open, with what their footers say."""
@@ -51,7 +65,10 @@ class OpenFile:
                 if source.size() != file.size:
                     raise self._lost(f"has {source.size()} bytes, and {file.size} were written")
                 self._parquet = pq.ParquetFile(
-                    source, read_dictionary=["topic"], page_checksum_verification=True, pre_buffer=True
+                    source,
+                    read_dictionary=["topic"],
+                    page_checksum_verification=True,
+                    pre_buffer=not is_local(file.path),  # else a request for each column
                 )
         except FileNotFoundError:
             raise self._missing() from None
@@ -63,6 +80,10 @@ class OpenFile:
         if not self._ends or self._ends[-1] != file.next:
             raise self._lost(f"has {sum(sizes)} messages, and {file.next - file.first} were written")
         self._names: list[str] = self._parquet.schema_arrow.names
+        self._vouched = [
+            _vouches(footer.row_group(place), next - footer.row_group(place).num_rows, next)
+            for place, next in enumerate(self._ends)
+        ]
 
     def groups(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """The row groups with ``start <= offset < end``: number, first offset, next."""
@@ -94,11 +115,13 @@ class OpenFile:
             Lost, ArchiveUnavailable.
         """
         for group in self.groups(self.file.first, self.file.next):
-            self._read(group, [])
+            self._read(group, ["offset"])
 
     def _read(self, group: tuple[int, int, int], names: list[str]) -> pa.Table:
         place, first, next = group
-        wanted = {*names, "offset"} - {"stream"}
+        wanted = {*names} - {"stream"}
+        if not wanted or not self._vouched[place]:
+            wanted.add("offset")
         chosen: list[str] | None = [name for name in self._names if name in wanted]
         if any("." in name for name in self._names):
             chosen = None  # a dot would be taken for a path
@@ -109,8 +132,11 @@ class OpenFile:
             raise self._missing() from None
         except (pa.ArrowException, ValueError, ArchiveUnavailable) as error:
             raise self._judged(error) from None
-        offsets = table.column("offset")
-        if table.num_rows != next - first or offsets.null_count or not _go_on(offsets, first):
+        there = table.num_rows == next - first
+        if there and "offset" in table.column_names:
+            offsets = table.column("offset")
+            there = not offsets.null_count and _go_on(offsets, first)
+        if not there:
             raise self._lost(f"has other offsets than {first} to {next - 1} in row group {place}")
         return table
 
@@ -151,6 +177,21 @@ class OpenFile:
 @lru_cache(maxsize=8)
 def _count(rows: int) -> pa.Array:
     return integers(range(rows), pa.int64())
+
+
+def _vouches(group: pq.RowGroupMetaData, first: int, next: int) -> bool:
+    """Whether the footer says that a row group has the offsets `first` to `next` - 1, and no others."""
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if column.path_in_schema == "offset":
+            known = column.statistics
+            return (
+                known is not None
+                and known.has_min_max
+                and known.has_null_count
+                and (known.min, known.max, known.null_count) == (first, next - 1, 0)
+            )
+    return False
 
 
 def _go_on(offsets: pa.ChunkedArray, first: int) -> bool:
