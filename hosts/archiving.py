@@ -13,9 +13,9 @@ A stream is worth a file when it has `FILE_BYTES` that are in none, or the oldes
 a size, also when it has its share of half of that.
 
 The work is done in a thread. After each step (a look at the table, a file that is written or joined) it rests
-for twice as long as that took, so it takes a third of a core at most, and leaders and publishers go first.
-When Redis has used most of its memory (`PRESSED`), it rests as long as that took. A space that somebody else
-works at, such as a job with many writers, is left alone meanwhile (`streams/archive/archive_turns.py`).
+for five times as long as that took, so it takes a sixth of a core at most, and leaders and publishers go
+first. The fuller Redis is, the less it rests (`RESTS`). A space that somebody else works at, such as a job
+with many writers, is left alone meanwhile (`streams/archive/archive_turns.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from math import inf
 from typing import Any, TypeVar
 
 from streamlease.hosts.claim import Claim
@@ -65,11 +66,8 @@ LEAST_BYTES = 1024 * 1024
 """Fewer are not worth a file before they have waited, however little may stay in memory."""
 
 WAIT_SECONDS = 60.0
-REST = 2.0
-"""So many times as long as a step took it rests from it."""
-
-PRESSED = 0.75
-"""Where Redis uses more than that of its memory, a rest lasts as long as the step."""
+RESTS = ((0.5, 5.0), (0.75, 2.0), (inf, 1.0))
+"""Where Redis uses less than that of its memory, a rest lasts so many times as long as the step before it."""
 
 MANY_FILES = 16
 """So many small files of a stream are joined."""
@@ -106,7 +104,7 @@ class ArchiveUpkeep:
         self._whose = f"{host} {random_token()}"
         self._manifests = Manifests()
         self._told: dict[str, str] = {}
-        self._rest = REST
+        self._rest = RESTS[0][1]
         self._blocking: BlockingRedis | None = None
 
     async def round(self) -> list[Archived]:
@@ -138,7 +136,8 @@ class ArchiveUpkeep:
 
     async def _pace(self) -> None:
         """How long the thread rests: what is written now stays in memory until it is archived."""
-        self._rest = REST if await memory_use(self._redis) < PRESSED else 1.0
+        used = await memory_use(self._redis)
+        self._rest = next(rest for below, rest in RESTS if used < below)
 
     def _tell(self, space: str, why: str) -> None:
         """Once for each reason."""
