@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.house.plan import MODULES, PROJECT, committed
 from tests.servers import ROOT
-from tests.test_house import MODULES, PROJECT, committed
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

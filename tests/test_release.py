@@ -16,8 +16,8 @@ import pytest
 
 from scripts import release
 from tests.helm.charts import helm
+from tests.house.plan import PROJECT
 from tests.servers import ROOT
-from tests.test_house import PROJECT
 
 HOME = "https://forge.example/us/streamlease"
 VERSION = PROJECT["project"]["version"]

@@ -10,8 +10,8 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+from tests.house.plan import PROJECT
 from tests.servers import ROOT
-from tests.test_house import PROJECT
 
 EXTRAS = {
     "admin/archives": "spark",
