@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from streamlease.admin.facts.rows import lag_of, total
 from streamlease.admin.ui.attention import OLD_SECONDS
 from streamlease.admin.ui.board_rows import GroupOnPage, GroupWord, StreamRow
-from streamlease.admin.ui.group_events import event_of, event_of_act
+from streamlease.admin.ui.group_events import act_of, event_of, event_of_act
 from streamlease.leader.core.state.group_state import GroupState
-from streamlease.leader.core.state.operated import Acted, RefusedAct
+from streamlease.leader.core.state.operated import KeptAct
 from streamlease.leader.core.state.progress import StreamProgress
-from streamlease.leader.core.state.records import Expired
 from streamlease.leader.journals import JournalNews
 from streamlease.registry.leadership import LeaderRecord
 
@@ -54,6 +53,8 @@ class GroupBoard:
     """None: it was not looked at yet."""
     written: int = 0
     """How many events there were; the newest is event number `written`."""
+    _acts: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=EVENTS))
+    """Which acts are among them. A record is written a moment after its act, so its time does not tell."""
 
     def take(
         self,
@@ -72,11 +73,16 @@ class GroupBoard:
         """
         first = not self.lag
         # What was done before somebody looked stands in the state, also where the journal begins later.
-        events = [event_of_act(act) for act in state.operated.acts] if first else []
+        before = state.operated.acts if first else []
+        self._acts.extend(map(_which, before))
+        events = [event_of_act(act) for act in before]
         told = self.events[-1]["at"] if self.events and news.anew else 0
         newest = [event | {"number": 0} for event in self.events if event["at"] == told]
         for at, record in news.records:
-            known = at < told or (first and isinstance(record, Acted | RefusedAct | Expired))
+            act = act_of(record)
+            known = at < told or (act is not None and _which(act) in self._acts)
+            if act is not None and not known:
+                self._acts.append(_which(act))
             event = None if known else event_of(record, at)
             if event is not None and event | {"number": 0} not in newest:
                 events.append(event)
@@ -197,6 +203,11 @@ def _word(
     if seconds is not None and seconds >= OLD_SECONDS:
         return "behind"
     return "consuming" if lag or rate else "idle"
+
+
+def _which(act: KeptAct) -> tuple[str, int]:
+    """What tells an act from all others; an expiry has no request."""
+    return act.request, act.at
 
 
 def _row(stream: str, progress: StreamProgress, next: int | None) -> StreamRow:

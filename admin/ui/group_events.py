@@ -27,6 +27,17 @@ from streamlease.leader.core.state.records import (
 )
 
 
+def act_of(record: Record) -> KeptAct | None:
+    """The act that a record is of."""
+    match record:
+        case Acted() | Expired():
+            return record.kept()
+        case RefusedAct():
+            return record
+        case _:
+            return None
+
+
 def event_of_act(act: KeptAct) -> dict[str, Any]:
     """The event of an act that the state of a group keeps."""
     what = f" of {act.what}" if act.what else ""

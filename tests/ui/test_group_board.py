@@ -79,3 +79,19 @@ def test_what_happened_before_an_act_is_shown_too() -> None:
     ]  # fmt: skip
     board.take(news, state, {"a.0.0": 5, "a.0.1": 0}, 5000, None)
     assert len(board.events) == 3, "it was read from its beginning again"
+
+
+def test_an_act_that_is_the_newest_event_is_told_once() -> None:
+    """Its record is written a moment after it, and is read again when the journal is read anew."""
+    act = Acted(who="ana", request="r", at=2000, outcome=SentToDeadLetters(stream="a.0.0", offset=3))
+    again = act.model_copy(update={"request": "s", "at": 2500})
+    state = GroupState()
+    board = board_of(state)
+    state.operated.acts.append(act.kept())
+    ends = {"a.0.0": 5, "a.0.1": 0}
+    board.take(JournalNews(((2003, act),), anew=True), state, ends, 4000, None)
+    board.take(JournalNews(((2003, act),), anew=True), state, ends, 5000, None)
+    assert [one["at"] for one in board.events] == [2000]
+    state.operated.acts.append(again.kept())
+    board.take(JournalNews(((2003, act), (2504, again)), anew=True), state, ends, 6000, None)
+    assert [one["at"] for one in board.events] == [2000, 2504], "the same act again is another one"
