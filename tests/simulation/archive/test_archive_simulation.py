@@ -18,7 +18,10 @@ SEEDS = range(1, 15)
 FINDS = range(1, 9)
 """One of these seeds finds each planted bug but those that need a rarer one."""
 
-RARE = {"what_was_written_is_not_read_again": (13,)}
+RARE = {
+    "what_nobody_names_is_swept_at_once": (61, 115),
+    "what_was_written_is_not_read_again": (13,),
+}
 
 MUST_HAPPEN = (
     "a crash behind a commit is healed",
