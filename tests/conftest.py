@@ -16,6 +16,11 @@ from tests.servers import ALL_KINDS, REAL_KINDS, Kind, RedisServer, ServerMissin
 MakeServer = Callable[..., RedisServer]
 LONG_SUITES = ("cluster", "topology", "helm")
 LONG_MARKS = ("pytest.mark.thorough", "pytest.mark.cluster")
+OUTER_ROOMS = {
+    "admin", "alerts", "archive", "bench", "demo", "deployment", "examples", "gateway", "http_client", "mqtt",
+    "ui", "test_readme.py", "test_release.py", "test_run.py", "test_setting_up.py", "test_walk.py",
+}  # fmt: skip
+"""Their tests are marked ``outer``: the fast suite is that of the core."""
 HERE = Path(__file__).resolve().parent
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
@@ -105,6 +110,9 @@ def starts_java(file: Path) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Workers begin with the long files, so that none of them is the last."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).parts[0] in OUTER_ROOMS:
+            item.add_marker("outer")
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)
 

@@ -46,6 +46,7 @@ def run_pytest(directory: Path, source: str, ci: str | None) -> tuple[int, str]:
     return ran.returncode, ran.stdout
 
 
+@pytest.mark.slow
 def test_skips_fail_in_ci_and_expected_failures_do_not(tmp_path: Path) -> None:
     code, said = run_pytest(tmp_path, SKIPPING, "true")
     assert code == 1
@@ -54,6 +55,7 @@ def test_skips_fail_in_ci_and_expected_failures_do_not(tmp_path: Path) -> None:
     assert "which fails in CI: Skipped: because of a call" in said
 
 
+@pytest.mark.slow
 def test_a_module_that_skips_itself_fails_in_ci(tmp_path: Path) -> None:
     code, said = run_pytest(tmp_path, SKIPPING_MODULE, "true")
     assert code not in (0, 5)
@@ -61,6 +63,7 @@ def test_a_module_that_skips_itself_fails_in_ci(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ci", [None, "false"])
+@pytest.mark.slow
 def test_skips_pass_elsewhere(tmp_path: Path, ci: str | None) -> None:
     code, said = run_pytest(tmp_path, SKIPPING, ci)
     assert code == 0
@@ -87,6 +90,7 @@ def test_it(): record("other")
 """
 
 
+@pytest.mark.slow
 def test_of_several_workers_one_runs_all_tests_that_start_java(tmp_path: Path) -> None:
     (tmp_path / "recording.py").write_text(RECORDING)
     for number in range(4):

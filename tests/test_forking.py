@@ -76,6 +76,7 @@ def test_its_streams_are_pipes_and_it_hears_signals(tmp_path: Path) -> None:
     second.communicate(30)
 
 
+@pytest.mark.slow
 def test_all_end_with_the_process_that_forks(tmp_path: Path) -> None:
     one = Launcher()
     process = forked(tmp_path, WAITS, by=one)

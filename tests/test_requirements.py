@@ -10,6 +10,8 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
+
 from tests.house.plan import PROJECT
 from tests.servers import ROOT
 
@@ -84,6 +86,7 @@ def foreign() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_required() -> None:
     known = packages_distributions()
     lacking = []

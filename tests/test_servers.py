@@ -73,6 +73,7 @@ def test_a_throw_away_server_begins_empty_after_restart(make_redis_server: MakeS
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS, ids=str)
+@pytest.mark.slow
 def test_a_paused_server_is_silent_until_resumed(kind: Kind, make_redis_server: MakeServer) -> None:
     server = make_redis_server(kind)
     with server.client(socket_timeout=0.2, retry=NO_RETRY) as client:

@@ -28,7 +28,7 @@ usage: python3 run.py COMMAND [ARGUMENT...]
 
   demo [argument...]         run the demo ('demo --help' lists its arguments)
   test                       run all tests, several at a time, and then those that need quiet
-  test --fast                the same without those that start Java, browsers, clusters or Helm, or take long
+  test --fast                those of the core that are quick, without Java, browsers, clusters or Helm
   test pytest argument...    run pytest with these arguments, one test at a time ('test tests': all of them)
   check [--no-tests]         format, lint and types, then the tests
   setup                      only set up
@@ -42,6 +42,8 @@ SLOW_SUITES = (
     "topology",
     "helm",
     "thorough",
+    "slow",
+    "outer",
 )  # markers of pyproject.toml
 NOTHING_TO_RUN, INTERRUPTED = 5, 2  # exit statuses of pytest
 

@@ -80,6 +80,7 @@ async def was_done(redis: AsyncRedis) -> bool:
     return (await recover(redis, SHARED.id)).state.operated.paused is not None
 
 
+@pytest.mark.slow
 async def test_an_act_whose_answer_is_lost_is_indefinite_also_if_nobody_leads_later(
     redis: AsyncRedis, agent: Agent, host: LeaderHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

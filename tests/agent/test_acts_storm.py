@@ -153,6 +153,7 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
+@pytest.mark.slow
 async def test_a_dry_run_says_what_is_then_done(embedded_redis_url: str) -> None:
     """Each act is asked for first and then done: the same answer or refusal, and no change in between."""
     async with connect(embedded_redis_url) as home, connect(embedded_redis_url) as one:

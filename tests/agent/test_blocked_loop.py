@@ -20,6 +20,7 @@ BLOCKED = 2.5
 
 
 @pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.slow
 async def test_a_loop_that_stood_still_goes_on_and_nothing_is_lost(
     client: Client, real_redis_url: str, alone: bool
 ) -> None:

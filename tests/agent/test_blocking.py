@@ -15,6 +15,7 @@ from streamlease.streams.publish.publisher import Publisher
 from tests.agent.helpers import SUB
 
 
+@pytest.mark.slow
 def test_messages_go_out_and_come_back(real_redis_url: str) -> None:
     with blocking.connect(real_redis_url) as client:
         assert client.create_space("s", ["a/#"], streams=2).name == "s"

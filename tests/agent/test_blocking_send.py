@@ -228,6 +228,7 @@ def test_its_errors_come_out(real_redis_url: str) -> None:
                 publisher.send("a/x", b"")
 
 
+@pytest.mark.slow
 def test_a_client_that_is_closed_leaves_nobody_waiting(make_redis_server: MakeServer) -> None:
     server = make_redis_server()
     ended: Future[BaseException | None] = Future()

@@ -91,6 +91,7 @@ async def test_auto_commit_may_be_helped_by_hand(client: Client) -> None:
     assert await durable(client, 1) == 20
 
 
+@pytest.mark.slow
 async def test_consumers_that_gather_hand_over_without_loss_or_repetition(
     client: Client, second: Client
 ) -> None:
@@ -193,6 +194,7 @@ class Killed:
         await self._reading
 
 
+@pytest.mark.slow
 async def test_kill_9_with_auto_commit_repeats_the_batch_at_work_and_loses_nothing(client: Client) -> None:
     await client.create_space("s", ["a/#"], streams=4)
     await publish(client, range(1000))
@@ -212,6 +214,7 @@ async def test_kill_9_with_auto_commit_repeats_the_batch_at_work_and_loses_nothi
     assert sorted(rest) == sorted(set(range(1000)) - done)
 
 
+@pytest.mark.slow
 async def test_kill_9_at_any_time_with_auto_commit_loses_nothing(client: Client) -> None:
     await client.create_space("s", ["a/#"], streams=4)
     await publish(client, range(5000))
@@ -237,6 +240,7 @@ async def test_kill_9_at_any_time_with_auto_commit_loses_nothing(client: Client)
 
 
 @pytest.mark.parametrize("downtime", ["restart", "pause"])
+@pytest.mark.slow
 async def test_what_was_entered_while_redis_is_away_is_durable_when_it_is_back(
     make_redis_server: MakeServer, downtime: str
 ) -> None:
@@ -270,6 +274,7 @@ async def test_what_was_entered_while_redis_is_away_is_durable_when_it_is_back(
 
 
 @pytest.mark.parametrize("auto_commit", [False, True])
+@pytest.mark.slow
 async def test_closing_while_redis_is_away_ends_and_tells_what_is_not_confirmed(
     make_redis_server: MakeServer, *, auto_commit: bool
 ) -> None:
@@ -286,6 +291,7 @@ async def test_closing_while_redis_is_away_ends_and_tells_what_is_not_confirmed(
                         batch.commit_soon()
 
 
+@pytest.mark.slow
 async def test_who_waits_for_a_commit_when_the_subscription_ends_is_told_that_nobody_knows(
     make_redis_server: MakeServer,
 ) -> None:
@@ -302,6 +308,7 @@ async def test_who_waits_for_a_commit_when_the_subscription_ends_is_told_that_no
             await commit
 
 
+@pytest.mark.slow
 async def test_an_error_of_the_body_is_not_hidden_and_a_client_closes_all(
     make_redis_server: MakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

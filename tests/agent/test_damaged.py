@@ -95,6 +95,7 @@ async def test_a_failure_before_a_damaged_message_makes_no_dead_letters_of_what_
     assert sorted(letter.facts["offset"] for letter in await letters(client)) == ["1", "4"]
 
 
+@pytest.mark.slow
 async def test_all_messages_of_a_damaged_batch_are_dead_letters_and_only_the_first_one_waits(
     client: Client,
 ) -> None:
@@ -143,6 +144,7 @@ async def test_a_damaged_message_ends_reading_without_a_group_with_its_offset(cl
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 async def test_whatever_stands_in_a_stream_all_that_can_be_read_is_delivered(
     client: Client, seed: int
 ) -> None:

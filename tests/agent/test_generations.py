@@ -51,6 +51,7 @@ async def sending(client: Client, sent: dict[str, int], stop: asyncio.Event) -> 
             await asyncio.sleep(0.002)
 
 
+@pytest.mark.slow
 async def test_the_number_of_streams_changes_under_load(
     client: Client, second: Client, real_redis_url: str
 ) -> None:
@@ -88,6 +89,7 @@ async def test_the_number_of_streams_changes_under_load(
     await asyncio.gather(*consumers, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_former_generations_are_finished_dropped_and_forgotten(client: Client, second: Client) -> None:
     await client.create_space("a", ["a/#"], streams=3)
     ledger, stop = Ledger(), asyncio.Event()
@@ -129,6 +131,7 @@ async def test_a_sealed_space_is_read_to_its_end(client: Client) -> None:
 
 
 @pytest.mark.parametrize("streams", [1, 5])
+@pytest.mark.slow
 async def test_plain_consumption_keeps_the_order_of_a_key_too(client: Client, streams: int) -> None:
     await client.create_space("a", ["a/#"], streams=3)
     sent = {f"a/{number}": 0 for number in range(10)}

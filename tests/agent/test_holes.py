@@ -51,6 +51,7 @@ async def truncated(client: Client, count: int) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_newcomer_goes_on_behind_what_was_delivered_and_lost(
     client: Client, second: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,6 +80,7 @@ def commands(groups: int, layout: str) -> int:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.slow
 def test_what_a_hundred_groups_cost_at_rest_is_little_more_than_what_one_costs(layout: str) -> None:
     hosts, processes = LAYOUTS[layout]
     few, many = commands(processes, layout), commands(GROUPS, layout)

@@ -41,6 +41,7 @@ class Held:
         return self._found
 
 
+@pytest.mark.slow
 async def test_a_consumer_counts_what_it_reads_hands_out_and_commits(client: Client) -> None:
     sub = unique("a/+")
     await client.create_space("s", ["a/#"], streams=2)
@@ -87,6 +88,7 @@ def test_consumers_of_one_group_are_added_up_and_one_unknown_lag_makes_all_unkno
     assert value("consumer_streams", sub) is None
 
 
+@pytest.mark.slow
 def test_a_consumer_that_is_gone_without_closing_is_asked_no_more() -> None:
     """Its event loop ended, say: it must neither be kept alive nor be counted as holding anything."""
     gone = Held(3, 5)

@@ -68,6 +68,7 @@ async def test_declare_triggers_persistence(client: Client) -> None:
     once_each(got, 20)
 
 
+@pytest.mark.slow
 async def test_two_clients(client: Client, second: Client, sub: str) -> None:
     await space(client, sub)
     async with client.subscribe(sub, start="earliest") as one, second.subscribe(sub) as other:
@@ -98,6 +99,7 @@ async def test_stream_revoke(client: Client, second: Client, sub: str) -> None:
     once_each(first.got + late.got, 100)
 
 
+@pytest.mark.slow
 async def test_graceful_disconnect(client: Client, second: Client, sub: str) -> None:
     await space(client, sub)
     async with client.subscribe(sub, start="earliest") as one:
@@ -120,6 +122,7 @@ async def test_leader_state_preserved(client: Client, second: Client, sub: str) 
         once_each(got + await take(reader, 20), 40)
 
 
+@pytest.mark.slow
 async def test_multiple_groups(embedded_redis_url: str) -> None:
     """50 queues, 1000 publishes unevenly: every queue gets what is its own, once.
 
@@ -156,6 +159,7 @@ def got_by(consumers: list[Consumer]) -> list[int]:
     return [number for consumer in consumers for number in consumer.got]
 
 
+@pytest.mark.slow
 async def test_unsubscribe(client: Client, second: Client, sub: str) -> None:
     """One leaves in the middle of the stream of messages."""
     await space(client, sub)
@@ -171,6 +175,7 @@ async def test_unsubscribe(client: Client, second: Client, sub: str) -> None:
     once_each(staying.got + left, 600)
 
 
+@pytest.mark.slow
 async def test_quick_resubscribe(client: Client, second: Client, sub: str) -> None:
     """Ten times unsubscribe and subscribe again, at once."""
     await space(client, sub)
@@ -235,6 +240,7 @@ async def test_intensive_reassign(client: Client, second: Client, sub: str) -> N
     once_each(got_by(consumers), count)
 
 
+@pytest.mark.slow
 async def test_destroy_queue_live_clients(client: Client, second: Client, sub: str) -> None:
     """Deleted under two live clients: each gets one clear error, and nothing that is published later."""
     shared = SharedSubscription.parse(sub)
@@ -278,6 +284,7 @@ async def leading(*clients: Client) -> list[str]:
     return [host.id for host in hosts if host is not None and host.leaders]
 
 
+@pytest.mark.slow
 async def test_lease_reconnect(client: Client, sub: str) -> None:
     """No leader can be found or made; then there is one, and the client that kept looking finds it."""
     await space(client, sub)
@@ -300,6 +307,7 @@ async def test_lease_reconnect(client: Client, sub: str) -> None:
     once_each(consumer.got, 20)
 
 
+@pytest.mark.slow
 async def test_renew_lease_timeout(client: Client, second: Client, sub: str) -> None:
     """The leader is killed: its borrowers hear nothing, look for another one, and go on under it."""
     await space(client, sub)
@@ -335,6 +343,7 @@ async def test_cluster_smoke(client: Client, second: Client, sub: str) -> None:
     once_each(got_by(consumers), 200)
 
 
+@pytest.mark.slow
 async def test_leader_election(client: Client, second: Client, sub: str) -> None:
     """The first subscriber's node leads; others do not; there is another leader only when that node dies."""
     await space(client, sub)
@@ -356,6 +365,7 @@ async def test_leader_election(client: Client, second: Client, sub: str) -> None
         assert len({one.term for one in sessions if one is not None}) == 1
 
 
+@pytest.mark.slow
 async def test_two_that_want_a_leader_at_once_get_one(client: Client, second: Client, sub: str) -> None:
     """The contended half of the election."""
     await space(client, sub)

@@ -159,6 +159,7 @@ async def test_what_retention_took_is_never_passed_over_in_silence(client: Clien
     assert await everything(client.history("a/#")) == [6, 7, 8, 9]
 
 
+@pytest.mark.slow
 async def test_the_earliest_moves_with_retention_until_it_is_read(client: Client) -> None:
     await client.create_space("s", ["a/#"])
     for number in range(10):
@@ -184,6 +185,7 @@ async def test_an_offset_that_never_was_is_refused(client: Client) -> None:
         await everything(client.history("nowhere/#"))
 
 
+@pytest.mark.slow
 async def test_spaces_that_come_later_are_listened_to_from_their_beginning(
     client: Client, second: Client
 ) -> None:

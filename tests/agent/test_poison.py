@@ -35,6 +35,7 @@ def poisoned(offset: int, options: GroupOptions = TWICE) -> Poisoned:
     return Poisoned(SHARED, options, STREAM, offset, 4, 2, "b1", "ValueError: no")
 
 
+@pytest.mark.slow
 async def test_a_message_that_fails_twice_is_a_dead_letter_and_the_rest_goes_on_in_order(
     client: Client,
 ) -> None:
@@ -72,6 +73,7 @@ async def test_a_message_that_fails_twice_is_a_dead_letter_and_the_rest_goes_on_
     }
 
 
+@pytest.mark.slow
 async def test_failures_count_across_consumers(client: Client, second: Client) -> None:
     await client.create_space("s", ["a/#"])
     await publish(client, range(3), topics=1)

@@ -86,6 +86,7 @@ async def _publish(server: MemoryServer, numbers: Iterable[int]) -> None:
 
 @pytest.mark.parametrize("lived", [10.0, 10.2, 10.35, 10.5, 10.7, 10.85])
 @pytest.mark.parametrize("session_timeout", [10.0, 6.0])
+@pytest.mark.slow
 def test_a_consumer_that_died_with_its_leader_is_followed_within_its_session_timeout_and_2_s(
     session_timeout: float, lived: float
 ) -> None:
@@ -137,6 +138,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_consumer_of_plain_messages_imports_neither_pandas_nor_rq(embedded_redis_url: str) -> None:
     """Single ones and batches, small and large, with keys and headers, of which some are passed over."""
     wanted = 0

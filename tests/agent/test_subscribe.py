@@ -97,6 +97,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_pandas_is_not_imported_by_a_loop_that_has_leases(embedded_redis_url: str) -> None:
     """pyarrow does, with its first array of Python values; on a busy machine longer than a session lasts."""
     async with connect(embedded_redis_url) as client:
@@ -244,6 +245,7 @@ async def test_two_subscribers_share_and_hand_over_without_loss_or_repetition(
     assert await moves(client) == 8
 
 
+@pytest.mark.slow
 async def test_a_hand_over_waits_for_what_was_delivered(client: Client, second: Client) -> None:
     await client.create_space("s", ["a/#"], streams=2)
     async with client.subscribe(SUB, start="earliest") as one:
@@ -284,6 +286,7 @@ async def test_a_static_name_takes_over_at_once_and_the_old_one_is_fenced(
             assert await lag(second) == 0
 
 
+@pytest.mark.slow
 async def test_many_subscribers_each_get_a_share(real_redis_url: str) -> None:
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(connect(real_redis_url)) for _ in range(4)]
@@ -327,6 +330,7 @@ async def test_after_an_abrupt_end_of_the_leader_another_one_goes_on(client: Cli
     assert await lag(client) == 0
 
 
+@pytest.mark.slow
 async def test_a_commit_after_too_long_a_pause_is_refused_soon(client: Client, real_redis_url: str) -> None:
     """Also if the stream does not come back: its new owner holds on to it, because it delivered messages."""
     await client.create_space("s", ["a/#"], streams=4)
@@ -363,6 +367,7 @@ async def test_a_commit_after_too_long_a_pause_is_refused_soon(client: Client, r
 
 
 @pytest.mark.parametrize("downtime", ["restart", "pause"])
+@pytest.mark.slow
 async def test_a_redis_that_comes_back_with_its_data_is_gone_on_with(
     make_redis_server: MakeServer, downtime: str
 ) -> None:
@@ -387,6 +392,7 @@ async def test_a_redis_that_comes_back_with_its_data_is_gone_on_with(
         assert await lag(client) == 0
 
 
+@pytest.mark.slow
 async def test_closing_while_redis_is_away_ends(make_redis_server: MakeServer) -> None:
     """It would fail at its two timeouts."""
     server = make_redis_server()

@@ -6,6 +6,8 @@ import asyncio
 import sys
 from collections import Counter
 
+import pytest
+
 import streamlease
 from streamlease.agent.client import Client
 from streamlease.catalog.items import CatalogItem, LeaderItem, LeaseItem
@@ -93,6 +95,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_consumer_that_is_killed_with_its_leader_leaves_no_lease(embedded_redis_url: str) -> None:
     redis_url = embedded_redis_url
     async with streamlease.connect(redis_url, embedded=False) as client:

@@ -96,6 +96,7 @@ async def test_leaders_and_leases_follow_consumers(client: Client) -> None:
             await anext(leaders)
 
 
+@pytest.mark.slow
 async def test_a_follower_has_what_a_newcomer_sees_whatever_happens(client: Client) -> None:
     """Random acts on three kinds of facts, by several processes; followers that come at any time."""
     random_ = random.Random(7)

@@ -169,6 +169,7 @@ async def test_what_a_failover_lost_of_its_rows_is_made_anew(redis: AsyncRedis) 
     await own.close()
 
 
+@pytest.mark.slow
 async def test_rows_are_written_when_redis_answers_again(redis: AsyncRedis) -> None:
     own = OwnRows(redis)
     await ask(redis, [("SET", PROCESSES, "no zset")])

@@ -81,6 +81,7 @@ async def test_many_followers_cost_as_many_reads_as_one(make_redis_server: MakeS
     )
 
 
+@pytest.mark.slow
 async def test_a_slow_follower_is_told_what_differs_and_keeps_nothing_waiting(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +273,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_process_that_is_stopped_comes_back_and_a_killed_one_does_not(
     client: Client, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +299,7 @@ async def test_a_process_that_is_stopped_comes_back_and_a_killed_one_does_not(
         await process.wait()
 
 
+@pytest.mark.slow
 async def test_ten_thousand_items_are_listed_and_followed_over_a_restart(
     make_redis_server: MakeServer,
 ) -> None:

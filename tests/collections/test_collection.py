@@ -173,6 +173,7 @@ async def test_what_redis_lost_is_told_and_the_rest_follows(client: Client) -> N
         assert await next_of(prices, 1) == [(b"y", 1)]
 
 
+@pytest.mark.slow
 async def test_with_epochs_the_point_is_a_boundary(client: Client) -> None:
     await client.create_space("space", ["space/#"], streams=3, epochs=1, collection=True)
     keeper = await kept(client)
@@ -202,6 +203,7 @@ async def test_with_epochs_the_point_is_a_boundary(client: Client) -> None:
                 await waiting
 
 
+@pytest.mark.slow
 async def test_skipped_epochs_move_the_frontier_without_a_change(client: Client) -> None:
     await client.create_space("space", ["space/#"], streams=2, epochs=1, collection=True)
     keeper = await kept(client)
@@ -236,6 +238,7 @@ async def test_skipped_epochs_move_the_frontier_without_a_change(client: Client)
             assert space.positions == positions
 
 
+@pytest.mark.slow
 async def test_who_was_handed_out_what_redis_lost_is_told(client: Client) -> None:
     await client.create_space("space", ["space/#"], epochs=1, collection=True)
     keeper = await kept(client)
@@ -312,6 +315,7 @@ async def test_who_follows_while_redis_loses_the_boundary_is_told_before_others_
     await client.close()
 
 
+@pytest.mark.slow
 async def test_what_is_there_and_what_follows_are_all_changes_at_every_point(client: Client) -> None:
     """Invariant 14: subscribers that come at any time, while several publishers send."""
     await client.create_space("prices", ["prices/#"], streams=3, collection=True)

@@ -50,6 +50,7 @@ async def items_of(client: Client) -> dict[Item, int]:
         return found.items
 
 
+@pytest.mark.slow
 async def test_at_every_point_a_snapshot_and_what_is_behind_it_are_all_changes(client: Client) -> None:
     """Invariant 14, with each snapshot made of the one before, and all below it removed."""
     space = await collection(client)
@@ -89,6 +90,7 @@ async def test_a_snapshot_in_many_entries_with_all_that_items_may_be(
         assert prices.items == {item(b"\xff\x00", topic="prices/$b"): 1}
 
 
+@pytest.mark.slow
 async def test_of_a_large_snapshot_only_a_part_is_in_memory(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +306,7 @@ async def test_a_space_that_is_deleted_takes_its_snapshots_with_it(client: Clien
     assert await client.redis.keys("sl:{prices*") == []
 
 
+@pytest.mark.slow
 async def test_with_epochs_and_a_schema(client: Client) -> None:
     schema = {"columns": [{"name": "n", "type": "int64"}]}
     await client.create_space("space", ["space/#"], streams=3, epochs=1, collection=True, schema=schema)

@@ -68,6 +68,7 @@ def items(*epochs: int) -> list[Any]:
     return [one for epoch in epochs for one in item(epoch)]
 
 
+@pytest.mark.slow
 async def test_history_is_all_epochs_up_to_the_newest_boundary(client: Client) -> None:
     made, _keeper = await played(client)
     await made.send(4, "open")
@@ -94,6 +95,7 @@ async def test_streams_come_together_in_order_and_only_what_the_filter_matches(c
     assert whole == ((0,), ["a0", "b0", "a1", "b2"])
 
 
+@pytest.mark.slow
 async def test_listening_is_told_as_boundaries_come(client: Client) -> None:
     made, keeper = await played(client, 1)
     async with (
@@ -157,6 +159,7 @@ async def test_what_was_given_up_and_not_moved_is_active_too(client: Client) -> 
         assert await some(latest, 2) == [((3,), ["a3"]), ("frontier", [(4,)], {(0,): -1, (4,): 1})]
 
 
+@pytest.mark.slow
 async def test_a_moment_begins_at_the_boundary_before_it(client: Client) -> None:
     _made, _keeper = await played(client, 2)
     (_, _, second, _) = await everything(client.history(ALL, epochs="atomic"))
@@ -170,6 +173,7 @@ async def test_a_moment_begins_at_the_boundary_before_it(client: Client) -> None
         assert await some(future, 1) == [("snapshot", [(2,)], [(1,)])]
 
 
+@pytest.mark.slow
 async def test_positions_are_where_another_one_goes_on(client: Client) -> None:
     _made, _keeper = await played(client)
     async with client.listen(ALL, start="earliest", epochs="atomic") as one:
@@ -193,6 +197,7 @@ async def test_a_boundary_is_handed_out_epoch_by_epoch_and_then_counts(client: C
         assert one.positions == {f"space.0.{shard}": 1 for shard in range(3)}
 
 
+@pytest.mark.slow
 async def test_readers_begin_anywhere(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beginning, "FEW", 2)
     await played(client, 9)
@@ -207,6 +212,7 @@ async def test_readers_begin_anywhere(client: Client, monkeypatch: pytest.Monkey
         assert (await some(one, 2))[1] == items(3)[0]
 
 
+@pytest.mark.slow
 async def test_two_readers_agree_whenever_they_look(client: Client) -> None:
     a, b, keeper = await hand(client.redis, "a"), await hand(client.redis, "b"), await kept(client)
     async with client.listen(ALL, start="earliest", epochs="atomic") as early:
@@ -233,6 +239,7 @@ async def test_tuples_complete_in_a_linear_order(client: Client) -> None:
     assert frontier == ("frontier", [(0, 2), (2, 0)], {(0, 0): -1, (0, 2): 1, (2, 0): 1})
 
 
+@pytest.mark.slow
 async def test_an_epoch_of_two_spaces_is_one(client: Client) -> None:
     await client.create_space("other", ["other/#"], streams=1, epochs=1)
     a, b = await hand(client.redis, "a"), await hand(client.redis, "b", "other")
@@ -350,6 +357,7 @@ async def test_what_a_stream_lost_is_told_and_reading_goes_on(client: Client) ->
         assert await some(one, 4) == [((0,), ["0x"]), *items(0)[1:], *items(1)]
 
 
+@pytest.mark.slow
 async def test_what_stands_before_a_hole_is_handed_out_too(client: Client) -> None:
     made, keeper = await hand(client.redis), await kept(client)
     await made.send(0, "v", "w", "x", "y", "z")
@@ -411,6 +419,7 @@ async def test_a_boundary_that_was_made_again_otherwise_is_noticed(client: Clien
             await some(one, 1)
 
 
+@pytest.mark.slow
 async def test_what_retention_took_is_told_and_the_earliest_is_behind_it(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,6 +441,7 @@ async def test_what_retention_took_is_told_and_the_earliest_is_behind_it(
     ]
 
 
+@pytest.mark.slow
 async def test_the_earliest_moves_with_retention_until_something_was_handed_out(client: Client) -> None:
     await played(client, 4)
     async with client.listen(ALL, start="earliest", epochs="atomic") as slow:
@@ -439,6 +449,7 @@ async def test_the_earliest_moves_with_retention_until_something_was_handed_out(
         assert await some(slow, 5) == [("frontier", [(2,)], {(0,): -1, (2,): 1}), *items(2, 3)]
 
 
+@pytest.mark.slow
 async def test_what_is_behind_is_read_at_once_and_cut_into_its_epochs(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,6 +460,7 @@ async def test_what_is_behind_is_read_at_once_and_cut_into_its_epochs(
         assert await everything(client.history(ALL, epochs="atomic")) == expected
 
 
+@pytest.mark.slow
 async def test_boundaries_that_are_not_there_any_more_are_told(client: Client) -> None:
     await played(client, 4)
     async with client.listen(ALL, start={"space.0.0": 1}, epochs="atomic") as slow:
@@ -463,6 +475,7 @@ async def test_boundaries_that_are_not_there_any_more_are_told(client: Client) -
 
 
 @pytest.mark.parametrize("act", ["_decide", "_move", "_drop", "_record"])
+@pytest.mark.slow
 async def test_a_reader_goes_on_when_a_keeper_ends_in_the_middle(
     client: Client, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
@@ -487,6 +500,7 @@ async def test_a_reader_goes_on_when_a_keeper_ends_in_the_middle(
         assert await following == items(1)
 
 
+@pytest.mark.slow
 async def test_silence_is_waited_out_without_news(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Polling is the truth: with a channel on which nothing comes, boundaries are read all the same."""
     made, keeper = await played(client, 1)

@@ -352,6 +352,7 @@ async def refused(client: Client, rows: list[Bad], made: Callable[[Bad], Awaitab
     return seen
 
 
+@pytest.mark.slow
 async def test_a_publisher_refuses_each_in_one_line(client: Client) -> None:
     async with client.epoch_publisher("one", "p") as pub:
         await pub.advance(5)
@@ -361,11 +362,13 @@ async def test_a_publisher_refuses_each_in_one_line(client: Client) -> None:
         await pub.send("one/a", b"x", epoch=5)
 
 
+@pytest.mark.slow
 async def test_a_collection_refuses_each_in_one_line(client: Client) -> None:
     async with client.epoch_publisher("ecol", "p") as pub:
         assert len(await refused(client, OF_A_COLLECTION, lambda row: row.act(pub))) == ROWS["collection"]
 
 
+@pytest.mark.slow
 async def test_a_client_refuses_each_in_one_line(client: Client) -> None:
     await client.create_space("sealed", ["sealed/#"], epochs=1)
     await client.spaces.generations.seal("sealed")

@@ -68,6 +68,7 @@ class Past:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
 async def test_places_are_those_that_a_walk_over_all_boundaries_finds(
     embedded_redis_url: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ async def until_frontier(items: EpochSubscription, *lower: int) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 async def test_data_comes_before_its_epoch_completes(client: Client) -> None:
     a, keeper = await hand(client.redis), await kept(client)
     async with client.listen(ALL, epochs="eager") as eager:
@@ -100,6 +101,7 @@ async def test_what_was_moved_unseen_is_read_from_the_streams(client: Client) ->
         assert found[:-1] == [((1,), "a", ["a1", "other", "none"]), ((1,), "b", ["b1"])]
 
 
+@pytest.mark.slow
 async def test_nothing_twice_and_nothing_lost_however_it_falls(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +145,7 @@ async def test_nothing_twice_and_nothing_lost_however_it_falls(
     )
 
 
+@pytest.mark.slow
 async def test_aborts_are_told(client: Client) -> None:
     a, b, keeper = await hand(client.redis, "a"), await hand(client.redis, "b"), await kept(client)
     async with client.listen(ALL, epochs="eager") as eager:
@@ -197,6 +200,7 @@ async def test_nothing_of_what_was_aborted_comes_behind_the_abort(
         assert await some(eager, 1) == [((2,), "b", ["b2"])]
 
 
+@pytest.mark.slow
 async def test_who_comes_back_sends_again_under_another_incarnation(client: Client) -> None:
     old, keeper = await hand(client.redis, "a"), await kept(client)
     async with client.listen(ALL, epochs="eager") as eager:
@@ -232,6 +236,7 @@ async def test_what_nobody_named_is_of_no_epoch(client: Client) -> None:
         assert await some(eager, 1) == [((1,), "a", ["more"])]
 
 
+@pytest.mark.slow
 async def test_two_spaces_are_one_frontier(client: Client) -> None:
     await client.create_space("other", ["other/#"], streams=1, epochs=1)
     a, b = await hand(client.redis, "a"), await hand(client.redis, "b", "other")
@@ -262,6 +267,7 @@ async def test_what_was_lost_while_it_was_staged_is_told(client: Client) -> None
         await until_frontier(eager, 1)
 
 
+@pytest.mark.slow
 async def test_a_staged_log_that_was_rolled_back_is_noticed(client: Client) -> None:
     a = await hand(client.redis)
     async with client.listen(ALL, epochs="eager") as eager:
@@ -294,6 +300,7 @@ async def test_a_damaged_entry_is_told(client: Client) -> None:
             await some(eager, 1)
 
 
+@pytest.mark.slow
 async def test_one_that_breaks_off_harms_no_other(client: Client) -> None:
     """E11."""
     a, keeper = await hand(client.redis), await kept(client)

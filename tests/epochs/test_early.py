@@ -367,6 +367,7 @@ PLANTED = (
 
 
 @pytest.mark.parametrize("kind", PLANTED, ids=lambda kind: kind.__name__)
+@pytest.mark.slow
 def test_the_known_mistakes_are_found(kind: type[EarlyEpochs]) -> None:
     assert findings(1, kind) > 0
 

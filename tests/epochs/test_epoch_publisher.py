@@ -135,6 +135,7 @@ async def test_many_messages_and_batches_are_named_in_joined_ranges(client: Clie
     assert len(first.ranges) == 2, "neighbours are joined"
 
 
+@pytest.mark.slow
 async def test_side_by_side_calls_keep_their_epochs_apart(client: Client) -> None:
     async with client.epoch_publisher("clicks", "ingest-1") as pub:
 
@@ -470,6 +471,7 @@ async def test_what_a_line_gives_up_is_given_up_whatever_the_answer(
     assert [rows(line) for line in found[1:]] == [{(1,): 1}, {}, {}]
 
 
+@pytest.mark.slow
 async def test_a_message_that_is_not_durable_enough_is_given_up_by_nobody(real_redis_url: str) -> None:
     async with connect(real_redis_url, embedded=False) as client:
         await client.create_space("clicks", ["clicks/#"], epochs=1)

@@ -113,6 +113,7 @@ async def holding(reader: EpochGroupReader, *counts: int) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_one_consumer_gets_all_parts_and_the_frontier(client: Client) -> None:
     made, keeper = await played(client)
     await made.send(3, "open")
@@ -125,6 +126,7 @@ async def test_one_consumer_gets_all_parts_and_the_frontier(client: Client) -> N
 
 
 @pytest.mark.parametrize("handed", [0, 1, 2, 3, 4])
+@pytest.mark.slow
 async def test_a_hand_over_inside_an_epoch_repeats_nothing_and_loses_nothing(
     client: Client, second: Client, handed: int
 ) -> None:
@@ -149,6 +151,7 @@ async def test_a_hand_over_inside_an_epoch_repeats_nothing_and_loses_nothing(
     assert sorted(got) == parts(0, 1)
 
 
+@pytest.mark.slow
 async def test_what_was_not_committed_comes_to_the_next_one_whole(client: Client, second: Client) -> None:
     await played(client, 1)
     async with client.subscribe(GROUP, start="earliest", epochs="atomic") as one:
@@ -159,6 +162,7 @@ async def test_what_was_not_committed_comes_to_the_next_one_whole(client: Client
         assert await until_frontier(two, 1) == [shown(rest)]
 
 
+@pytest.mark.slow
 async def test_nothing_is_handed_out_before_its_boundary_is_recorded(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +195,7 @@ async def test_nothing_is_handed_out_before_its_boundary_is_recorded(
         assert await until_frontier(whole, 2) == [(1, 0, ["1a"])]
 
 
+@pytest.mark.slow
 async def test_what_is_aborted_never_comes(client: Client) -> None:
     good, lost = await hand(client.redis, "good"), await hand(client.redis, "lost")
     keeper = await kept(client)
@@ -210,6 +215,7 @@ async def test_what_is_aborted_never_comes(client: Client) -> None:
         assert await until_frontier(reader, 2) == [(1, 0, ["good1"])]
 
 
+@pytest.mark.slow
 async def test_who_comes_late_leaves_out_what_was_active_for_good(client: Client, second: Client) -> None:
     """Active {3, 5}: 6 is the first, also for who comes to the group later."""
     a, b, keeper = await hand(client.redis, "a"), await hand(client.redis, "b"), await kept(client)
@@ -230,6 +236,7 @@ async def test_who_comes_late_leaves_out_what_was_active_for_good(client: Client
         assert await until_frontier(reader, 7) == [(6, 0, ["a6"]), (6, 2, ["b6"])]
 
 
+@pytest.mark.slow
 async def test_a_boundary_of_many_epochs_comes_epoch_by_epoch(client: Client) -> None:
     made, keeper = await hand(client.redis), await kept(client)
     for epoch in range(5):
@@ -252,6 +259,7 @@ async def test_a_boundary_of_many_epochs_comes_epoch_by_epoch(client: Client) ->
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_a_part_of_many_reads_is_handed_out_whole(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +279,7 @@ async def test_a_part_of_many_reads_is_handed_out_whole(
         assert await until_frontier(reader, 2) == expected
 
 
+@pytest.mark.slow
 async def test_who_is_far_behind_reads_boundaries_page_by_page(
     client: Client, second: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +295,7 @@ async def test_who_is_far_behind_reads_boundaries_page_by_page(
     assert sorted(got) == parts(*range(15))
 
 
+@pytest.mark.slow
 async def test_of_an_epoch_only_what_the_filter_matches_comes(client: Client) -> None:
     made, keeper = await hand(client.redis), await kept(client)
     await made.send(0, "other", topic="space/other", shard=0)
@@ -299,6 +309,7 @@ async def test_of_an_epoch_only_what_the_filter_matches_comes(client: Client) ->
     assert described == {"space.0.0": 2, "space.0.1": 1}, "what is for nobody is passed over"
 
 
+@pytest.mark.slow
 async def test_a_message_that_fails_divides_its_part(client: Client) -> None:
     made, keeper = await hand(client.redis), await kept(client)
     await made.send(0, "a", "bad", "c")
@@ -320,6 +331,7 @@ async def test_a_message_that_fails_divides_its_part(client: Client) -> None:
         assert await until_frontier(reader, 2) == []
 
 
+@pytest.mark.slow
 async def test_a_group_that_is_put_into_an_epoch_gets_the_rest_of_it(client: Client) -> None:
     await played(client, 2)
     shared = SharedSubscription.parse(GROUP)
@@ -332,6 +344,7 @@ async def test_a_group_that_is_put_into_an_epoch_gets_the_rest_of_it(client: Cli
         assert await until_frontier(reader, 2) == [parts(1)[0]]
 
 
+@pytest.mark.slow
 async def test_messages_that_redis_lost_are_missing_and_it_is_said(client: Client) -> None:
     await played(client, 2)
     await ask(client.redis, [("XDEL", stream_log(StreamId("space", 0, 0)), "1-1")])
@@ -347,6 +360,7 @@ async def test_messages_that_redis_lost_are_missing_and_it_is_said(client: Clien
     ]
 
 
+@pytest.mark.slow
 async def test_lost_boundaries_are_begun_anew(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     made, keeper = await played(client, 3)
     async with client.subscribe(GROUP, start="earliest", epochs="atomic") as reader:
@@ -399,6 +413,7 @@ async def test_what_came_in_the_place_of_a_lost_boundary_is_not_taken_for_its_ep
             assert [message.payload for message in part.messages] == [b"came", b"instead"]
 
 
+@pytest.mark.slow
 async def test_tuples_wait_for_no_other_than_themselves(redis_url: str) -> None:
     async with connect(redis_url) as client:
         await client.create_space("space", ["space/#"], streams=2, epochs=2)
@@ -416,6 +431,7 @@ async def test_tuples_wait_for_no_other_than_themselves(redis_url: str) -> None:
             ]
 
 
+@pytest.mark.slow
 async def test_an_epoch_of_several_spaces_waits_for_all_of_them(client: Client) -> None:
     await client.create_space("more", ["more/#"], streams=1, epochs=1)
     await played(client, 2)
@@ -461,6 +477,7 @@ async def test_the_consumers_of_a_group_read_alike(client: Client) -> None:
             await client.subscribe("$shared/off/space/#", epochs="atomic").__aenter__()
 
 
+@pytest.mark.slow
 async def test_a_loop_may_commit_by_itself(client: Client) -> None:
     await played(client, 2)
     got: list[Any] = []
@@ -471,6 +488,7 @@ async def test_a_loop_may_commit_by_itself(client: Client) -> None:
     assert got == parts(0, 1)
 
 
+@pytest.mark.slow
 def test_a_blocking_program_reads_whole_epochs(redis_url: str) -> None:
     async def play() -> None:
         async with connect(redis_url) as client:

@@ -98,6 +98,7 @@ async def all_is_committed(client: Client) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 async def test_consumers_are_killed_with_the_leader_and_the_keeper_in_them(embedded_redis_url: str) -> None:
     async with streamlease.connect(embedded_redis_url, embedded=False) as client:
         await client.create_space("clicks", ["clicks/#"], streams=4, epochs=1, epochs_timeout=60)

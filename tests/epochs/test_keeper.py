@@ -172,6 +172,7 @@ def crash(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.slow
 async def test_the_next_keeper_goes_on_wherever_one_ends(
     redis: AsyncRedis, crash: dict[str, str], act: str, when: str
 ) -> None:
@@ -237,6 +238,7 @@ async def test_a_record_that_comes_late_is_the_pending_boundary(
     assert await contents(redis, 0) == ["x", "y", "z"]
 
 
+@pytest.mark.slow
 async def test_a_large_epoch_is_moved_in_several_calls(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +286,7 @@ async def test_a_snapshot_replaces_lines(redis: AsyncRedis, monkeypatch: pytest.
     assert await contents(redis, 0) == [f"a{epoch}" for epoch in range(6)]
 
 
+@pytest.mark.slow
 async def test_the_next_keeper_reads_each_line_once(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +320,7 @@ async def test_a_line_that_is_missing_is_no_reason_to_go_on(redis: AsyncRedis) -
     assert await boundaries(redis) == []
 
 
+@pytest.mark.slow
 async def test_what_was_staged_for_nothing_is_cleared_away(redis: AsyncRedis) -> None:
     a, b = await entered(redis, "a"), await entered(redis, "b")
     keeper = await keeper_of(redis)
@@ -367,6 +371,7 @@ def of_epochs() -> Space:
     )
 
 
+@pytest.mark.slow
 async def test_boundaries_that_lead_nowhere_are_forgotten(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

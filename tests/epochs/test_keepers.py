@@ -40,6 +40,7 @@ async def host_of(redis: AsyncRedis, name: str) -> LeaderHost:
     return host
 
 
+@pytest.mark.slow
 async def test_one_host_keeps_a_space_and_another_one_follows(redis_url: str) -> None:
     async with streamlease.connect(redis_url, embedded=False) as client:
         await client.create_space("space", topics=["t/#"], streams=2, epochs=1)
@@ -67,6 +68,7 @@ async def test_one_host_keeps_a_space_and_another_one_follows(redis_url: str) ->
         await second.aclose()
 
 
+@pytest.mark.slow
 async def test_a_claim_that_redis_lost_is_had_again_above_the_terms_of_the_space(redis_url: str) -> None:
     async with streamlease.connect(redis_url, embedded=False) as client:
         await client.create_space("space", topics=["t/#"], streams=2, epochs=1)

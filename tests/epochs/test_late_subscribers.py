@@ -64,6 +64,7 @@ def texts_of(items: list[Any]) -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_e1_a_skipped_epoch_completes(client: Client, mode: Mode) -> None:
     async with client.listen(ALL, epochs=mode) as items, client.epoch_publisher("clicks", "a") as a:
         await a.advance([2])
@@ -74,6 +75,7 @@ async def test_e1_a_skipped_epoch_completes(client: Client, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_e2_the_snapshot_is_first_and_once_and_e10_how_it_begins(client: Client, mode: Mode) -> None:
     async with client.listen(ALL, epochs=mode) as items, client.epoch_publisher("clicks", "a") as a:
         for epoch in range(3):
@@ -85,6 +87,7 @@ async def test_e2_the_snapshot_is_first_and_once_and_e10_how_it_begins(client: C
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_e3_all_of_an_epoch_or_none_whenever_one_joins(client: Client, mode: Mode) -> None:
     chance = random.Random(mode)
     wanted = {epoch: sorted(f"{name}{epoch}.{n}" for name in "ab" for n in range(4)) for epoch in range(24)}
@@ -117,6 +120,7 @@ async def test_e3_all_of_an_epoch_or_none_whenever_one_joins(client: Client, mod
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_e4_what_was_active_is_left_out_whole(client: Client, mode: Mode) -> None:
     async with client.epoch_publisher("clicks", "a") as a, client.epoch_publisher("clicks", "b") as b:
         await a.advance([3])
@@ -135,6 +139,7 @@ async def test_e4_what_was_active_is_left_out_whole(client: Client, mode: Mode) 
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_e5_two_spaces_are_filtered_as_one(client: Client, mode: Mode) -> None:
     await client.create_space("views", ["views/#"], epochs=1)
     async with client.epoch_publisher("clicks", "a") as a, client.epoch_publisher("views", "b") as b:
@@ -182,6 +187,7 @@ async def test_e7_what_is_left_out_is_never_read(client: Client, monkeypatch: py
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_e8_net_changes_come_to_the_frontier(client: Client, mode: Mode) -> None:
     await client.create_space("grid", ["grid/#"], epochs=2)
     async with (
@@ -205,6 +211,7 @@ async def test_e8_net_changes_come_to_the_frontier(client: Client, mode: Mode) -
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_e9_the_filter_shrinks_as_the_frontier_advances(client: Client, mode: Mode) -> None:
     """In two dimensions an old element would leave out late epochs for ever, were it kept."""
     await client.create_space("grid", ["grid/#"], epochs=2)
@@ -230,6 +237,7 @@ async def test_e9_the_filter_shrinks_as_the_frontier_advances(client: Client, mo
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_e11_who_breaks_off_harms_nobody(client: Client, mode: Mode) -> None:
     async with client.epoch_publisher("clicks", "a") as a, client.listen(ALL, epochs=mode) as stays:
         with contextlib.suppress(ZeroDivisionError):
@@ -249,6 +257,7 @@ async def test_e11_who_breaks_off_harms_nobody(client: Client, mode: Mode) -> No
 # -- beyond one process --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_who_is_killed_goes_on_at_its_position(real_redis_url: str) -> None:
     """Epochs behind the position come again, whole; none is missing, and none is seen in part."""
     seen: dict[int, list[str]] = {}
@@ -309,6 +318,7 @@ async def test_readers_of_two_clients_agree(real_redis_url: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_a_reader_across_the_death_of_a_keeper(real_redis_url: str, tmp_path: Path, mode: Mode) -> None:
     """The process that keeps the space is killed at work; another one goes on, and the reader with it."""
     serve = [str(SCRIPT), "serve", "--redis", real_redis_url, "--http-port", "0"]

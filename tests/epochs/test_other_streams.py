@@ -78,6 +78,7 @@ async def generations(client: Client) -> dict[int, set[int]]:
     return found
 
 
+@pytest.mark.slow
 async def test_epochs_go_on_in_the_streams_of_the_next_generation(client: Client) -> None:
     await client.create_space("s", ["s/#"], streams=2, epochs=1)
     atomic = asyncio.create_task(read(client, 11, epochs="atomic"))
@@ -111,6 +112,7 @@ async def test_while_publishers_are_there_it_is_refused_and_nothing_is_changed(c
     await client.alter_space("s", streams=4)
 
 
+@pytest.mark.slow
 async def test_what_waits_for_its_stream_keeps_it_open(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ async def test_what_waits_for_its_stream_keeps_it_open(
     assert (await client.alter_space("s", streams=2)).settled, "it is gone on with"
 
 
+@pytest.mark.slow
 async def test_who_comes_meanwhile_waits_and_goes_on_in_the_new_streams(client: Client) -> None:
     await client.create_space("s", ["s/#"], streams=2, epochs=1)
     await publish(client, range(2))
@@ -144,6 +147,7 @@ async def test_who_comes_meanwhile_waits_and_goes_on_in_the_new_streams(client: 
     assert await generations(client) == {0: {0}, 1: {0}, 2: {1}, 3: {1}, 4: {1}}
 
 
+@pytest.mark.slow
 async def test_parts_that_follow_to_other_streams_stay_of_their_epochs(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +180,7 @@ STEPS: tuple[tuple[type, str], ...] = ((AsyncLog, "open"), (AsyncLog, "seal_all"
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", range(5))
+@pytest.mark.slow
 async def test_a_change_that_is_killed_is_gone_on_with(
     client: Client, monkeypatch: pytest.MonkeyPatch, step: int, late: bool
 ) -> None:
@@ -216,6 +221,7 @@ async def test_a_change_that_is_killed_is_gone_on_with(
     assert all(len(found) == 1 for found in (await generations(client)).values())
 
 
+@pytest.mark.slow
 async def test_a_collection_follows_to_other_streams(client: Client) -> None:
     await client.create_space("s", ["s/#"], streams=2, epochs=1, collection=True)
     await publish(client, range(2))
@@ -230,6 +236,7 @@ async def test_a_collection_follows_to_other_streams(client: Client) -> None:
         assert sum(again.items.values()) == 4 * TOPICS
 
 
+@pytest.mark.slow
 async def test_a_group_has_each_epoch_of_one_generation_after_the_other(client: Client) -> None:
     await client.create_space("s", ["s/#"], streams=2, epochs=1)
     await publish(client, range(3))
@@ -247,6 +254,7 @@ async def test_a_group_has_each_epoch_of_one_generation_after_the_other(client: 
     assert all(epochs == [*range(6)] for epochs in seen.values()) and len(seen) == TOPICS
 
 
+@pytest.mark.slow
 async def test_where_a_generation_was_dropped_is_the_earliest(client: Client) -> None:
     await client.create_space("s", ["s/#"], streams=2, epochs=1)
     await publish(client, range(3))

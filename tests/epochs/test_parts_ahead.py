@@ -100,6 +100,7 @@ SIZES = st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1
 
 @settings(max_examples=300, deadline=None)
 @given(SIZES, st.data())
+@pytest.mark.slow
 def test_each_stream_gets_its_parts_in_order_wherever_it_comes(sizes: list[list[int]], data: Any) -> None:
     bounds = bounds_of(sizes)
     expected: dict[StreamId, list[tuple[int, int, int]]] = {stream: [] for stream in STREAMS}

@@ -98,6 +98,7 @@ async def nothing_staged(client: Client) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_killed_publisher_goes_on_under_its_name(client: Client) -> None:
     """Killed right after a line, and in the middle of an epoch: each epoch comes once, and whole."""
     async with publishing(client, "other", 12, 10) as other:
@@ -114,6 +115,7 @@ async def test_a_killed_publisher_goes_on_under_its_name(client: Client) -> None
     await nothing_staged(client)
 
 
+@pytest.mark.slow
 async def test_two_processes_under_one_name(client: Client) -> None:
     """The one that came first is fenced; what it had not given up is nobody's, and each epoch is whole."""
     async with publishing(client, "p", 1000) as first:
@@ -129,6 +131,7 @@ async def test_two_processes_under_one_name(client: Client) -> None:
     await nothing_staged(client)
 
 
+@pytest.mark.slow
 async def test_a_publisher_that_stays_away_is_given_up(client: Client) -> None:
     await client.spaces.delete("clicks")
     await client.create_space("clicks", ["clicks/#"], streams=3, epochs=1, epochs_timeout=1)
@@ -149,6 +152,7 @@ async def test_a_publisher_that_stays_away_is_given_up(client: Client) -> None:
     await nothing_staged(client)
 
 
+@pytest.mark.slow
 async def test_a_publisher_that_was_stopped_for_too_long_is_fenced(client: Client) -> None:
     await client.spaces.delete("clicks")
     await client.create_space("clicks", ["clicks/#"], streams=3, epochs=1, epochs_timeout=1)
@@ -193,6 +197,7 @@ async def silent_for(client: Client, name: str, seconds: float) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_where_losses_wait_only_an_operator_gives_a_publisher_up(client: Client) -> None:
     """Killed and long past the time-out, it holds what it held, and goes on; killed again, it is aborted."""
     await client.spaces.delete("clicks")

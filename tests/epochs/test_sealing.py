@@ -10,6 +10,7 @@ from streamlease.protocol.errors import SpaceConflict, StoreRefused, StreamSeale
 from streamlease.streams.epochs.sealing import seal_epochs
 
 
+@pytest.mark.slow
 async def test_a_space_ends_with_all_that_was_given_up(redis_url: str) -> None:
     async with streamlease.connect(redis_url) as client:
         await client.create_space("s", topics=["s/#"], streams=2, epochs=1)
@@ -33,6 +34,7 @@ async def test_a_space_ends_with_all_that_was_given_up(redis_url: str) -> None:
                 pass
 
 
+@pytest.mark.slow
 async def test_a_space_without_a_keeper_is_not_sealed_yet(redis_url: str) -> None:
     async with streamlease.connect(redis_url, embedded=False) as client:
         space = await client.create_space("s", topics=["s/#"], streams=1, epochs=1)

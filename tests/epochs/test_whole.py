@@ -226,6 +226,7 @@ def findings(
 
 @pytest.mark.parametrize("spaces", [1, 2, 3])
 @pytest.mark.parametrize("dimensions", [1, 2])
+@pytest.mark.slow
 def test_a_reader_sees_all_of_an_epoch_or_none(dimensions: int, spaces: int) -> None:
     assert findings(dimensions, spaces) == 0
 

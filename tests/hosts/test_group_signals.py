@@ -43,6 +43,7 @@ async def signals(client: Client) -> dict[str, GroupSignals]:
     return {one.subscription: one for one in await read_signals(client.redis, client.groups, client.spaces)}
 
 
+@pytest.mark.slow
 async def test_a_group_is_told_with_consumers_and_when_all_of_them_and_its_leader_are_gone(
     client: Client, redis_url: str
 ) -> None:

@@ -93,6 +93,7 @@ class Stage:
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_host_that_comes_takes_over_from_a_client_and_nothing_is_lost_or_doubled(
     client: Client, embedded_redis_url: str
 ) -> None:
@@ -122,6 +123,7 @@ async def test_what_clients_lead_is_shared_among_all_hosts(client: Client, embed
         assert sorted([*first.leaders, *second.leaders]) == ALL
 
 
+@pytest.mark.slow
 async def test_a_host_that_comes_gets_its_share_of_what_others_lead(
     client: Client, embedded_redis_url: str
 ) -> None:

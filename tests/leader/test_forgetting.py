@@ -182,6 +182,7 @@ async def test_a_history_from_before_a_dropped_generation_is_truncated(rig: Rig)
 # -- the defects of others -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_leader_lives_through_the_end_of_a_stream_that_vanishes(rig: Rig) -> None:
     """EMQX 5: the stream is deleted at its end and looked up once more, and the leader crashes for ever."""
     await two_generations(rig, 3, 2)
@@ -204,6 +205,7 @@ async def test_a_leader_lives_through_the_end_of_a_stream_that_vanishes(rig: Rig
     await no_field_of(rig, OLD)
 
 
+@pytest.mark.slow
 async def test_the_newest_finished_generation_is_not_replayed(make_redis_server: MakeServer) -> None:
     """EMQX 5: the replayed streams of the newest finished generation are forgotten, and added from the start.
     And: after a restart of the node, streams at their end are granted again."""
@@ -264,6 +266,7 @@ async def test_a_group_that_arrives_while_a_generation_is_dropped(
     assert await everything(rig, 1) == [0]
 
 
+@pytest.mark.slow
 async def test_a_group_that_returns_while_it_expires_is_told_what_is_gone(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

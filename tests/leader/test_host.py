@@ -195,6 +195,7 @@ async def test_after_a_drain_another_host_leads_at_once(redis: AsyncRedis, clien
         assert (one.leaders, two.leaders) == ([], [GROUP])
 
 
+@pytest.mark.slow
 async def test_when_a_host_dies_another_takes_over_and_the_borrower_resumes(
     redis: AsyncRedis, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +232,7 @@ async def test_when_a_host_dies_another_takes_over_and_the_borrower_resumes(
         assert {(grant.term, grant.lease_epoch, grant.resumes) for grant in resumed} == {(2, 2, 1)}
 
 
+@pytest.mark.slow
 async def test_a_dead_hosts_groups_are_shared_by_the_others_when_their_ttl_is_over(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +270,7 @@ async def test_a_dead_hosts_groups_are_shared_by_the_others_when_their_ttl_is_ov
                 assert new.renewed_at - died[group].renewed_at >= QUICK.ttl
 
 
+@pytest.mark.slow
 async def test_hosts_leave_a_live_leader_alone(redis: AsyncRedis) -> None:
     async with hosting(redis, "one") as one, hosting(redis, "two") as two:
         one.lead(GROUP)

@@ -68,6 +68,7 @@ async def test_an_unanswered_question_does_not_end_the_drain(
         assert await acts(redis) == [["step_down"]] * len(ALL)
 
 
+@pytest.mark.slow
 async def test_a_lost_answer_is_given_again_and_the_drain_is_done_once(
     redis: AsyncRedis, embedded_redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ async def test_what_a_drained_host_leads_all_the_same_is_handed_out(
             assert await acts(redis) == [["step_down"]] * len(ALL)
 
 
+@pytest.mark.slow
 async def test_the_command_names_each_group_that_was_not_moved(
     redis: AsyncRedis, embedded_redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

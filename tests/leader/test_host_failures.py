@@ -76,6 +76,7 @@ async def test_a_host_with_a_loop_that_ended_gives_its_leaders_up_and_says_why(
         await host.close()
 
 
+@pytest.mark.slow
 async def test_damaged_data_are_looked_at_again_until_somebody_repairs_them(
     embedded_redis_url: str, redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +216,7 @@ async def _finds_a_living_leader(agent: Agent, redis: AsyncRedis) -> None:
     await until(renewed)
 
 
+@pytest.mark.slow
 async def test_an_embedded_host_that_could_not_begin_leaves_nothing_behind(
     embedded_redis_url: str, redis: AsyncRedis
 ) -> None:
@@ -235,6 +237,7 @@ async def test_an_embedded_host_that_could_not_begin_leaves_nothing_behind(
     assert [key async for key in redis.scan_iter(match="sl:{m:*")] == []
 
 
+@pytest.mark.slow
 async def test_an_embedded_host_that_failed_is_followed_by_another(
     embedded_redis_url: str, redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

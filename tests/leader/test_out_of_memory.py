@@ -127,6 +127,7 @@ async def test_a_space_is_deleted_and_a_generation_dropped_when_there_is_no_memo
         assert await client.spaces.list() == []
 
 
+@pytest.mark.slow
 async def test_leaders_renew_and_commit_when_there_is_no_memory(client: Client) -> None:
     """What a group has consumed lets retention go on: so its progress must be written."""
     redis = client.redis
@@ -227,6 +228,7 @@ async def test_mail_arrives_when_there_is_no_memory(client: Client) -> None:
     await box.close()
 
 
+@pytest.mark.slow
 async def test_a_full_redis_takes_messages_again_once_its_consumers_are_through(client: Client) -> None:
     """The whole way: full, consumed, trimmed, and not full any more; with nobody raising `maxmemory`."""
     redis = client.redis

@@ -148,6 +148,7 @@ async def test_a_group_of_other_topics_holds_nothing(rig: Rig) -> None:
     assert await rig.floor() == 8
 
 
+@pytest.mark.slow
 async def test_force_passes_a_group_and_the_group_learns_it(rig: Rig) -> None:
     await rig.space()
     assert await rig.consume(2) == [0, 1]
@@ -390,6 +391,7 @@ async def test_hosts_retain_by_themselves(rig: Rig) -> None:
     assert not (await leadership.read(rig.client.redis, CLAIM)).held
 
 
+@pytest.mark.slow
 async def test_floors_and_holders_survive_a_power_cut(make_redis_server: MakeServer) -> None:
     server = make_redis_server("redis7", persistent=True)
     async with connect(server.url) as client:

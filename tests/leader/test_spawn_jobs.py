@@ -175,6 +175,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
+@pytest.mark.slow
 def test_what_is_no_spawn_job_is_refused_loudly_and_nothing_of_it_runs(
     attack: Attack, client: redis.Redis, host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_worker_whose_connection_ends_in_its_maintenance_ends_without_a_word_o
     assert [(one.name, one.levelname) for one in caplog.records] == [("streamlease.hosts.jobs", "WARNING")]
 
 
+@pytest.mark.slow
 def test_a_job_that_was_done_keeps_others_from_making_it_again_and_expires(
     client: redis.Redis, host: Host
 ) -> None:

@@ -198,6 +198,7 @@ class NeverCleared(EpochFilter[None]):
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.slow
 def test_all_of_an_epoch_or_none(dimensions: int) -> None:
     assert findings(EpochFilter, dimensions) == 0
 
@@ -210,6 +211,7 @@ def test_all_of_an_epoch_or_none(dimensions: int) -> None:
         *product((EachForItself, PrunedByOne, SetOfEpochs, NeverCleared), (1, 2, 3)),
     ],
 )
+@pytest.mark.slow
 def test_a_filter_that_falls_into_a_trap_is_found(trap: type[EpochFilter[None]], dimensions: int) -> None:
     assert findings(trap, dimensions) > 0
 

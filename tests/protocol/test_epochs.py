@@ -234,6 +234,7 @@ def done(held: HeldFrontier, model: Model, act: Act) -> tuple[HeldFrontier, Mode
 @pytest.mark.parametrize(
     ("box", "length", "states"), [((3,), None, 56), ((2, 2), None, 255), ((2, 2, 2), 4, 1138)]
 )
+@pytest.mark.slow
 def test_every_course_of_two_publishers(box: tuple[int, ...], length: int | None, states: int) -> None:
     """Whatever each of two does next, in every state that so many acts lead to; None: any number of them."""
     chains = antichains(box)
@@ -259,6 +260,7 @@ def test_every_course_of_two_publishers(box: tuple[int, ...], length: int | None
 
 
 @pytest.mark.parametrize("box", [(3,), (2, 2), (2, 2, 2)])
+@pytest.mark.slow
 def test_what_publishers_hold_together(box: tuple[int, ...]) -> None:
     frontiers = [one for one in antichains(box) if one]
     for seed in range(400):

@@ -138,6 +138,7 @@ async def test_a_query_that_ends_while_it_is_listed_is_listed_once(
     assert len(listed) == 2
 
 
+@pytest.mark.slow
 async def test_a_log_whose_replies_are_lost_has_each_piece_once(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ async def test_a_turn_writes_no_record_that_a_pulse_keeps(redis: AsyncRedis, hos
 
 @pytest.mark.parametrize("field", ["pulse", "renewed_at"])
 @pytest.mark.parametrize("value", ["", "7x", None])
+@pytest.mark.slow
 async def test_records_that_were_changed_by_hand_are_put_right_a_few_in_each_turn(
     redis: AsyncRedis, host: Host, field: str, value: str | None
 ) -> None:
@@ -306,6 +307,7 @@ async def watcher(redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch) -> Watcher
     return Watcher(redis, monkeypatch)
 
 
+@pytest.mark.slow
 async def test_a_watcher_looks_at_pulses_and_at_few_records(redis: AsyncRedis, watcher: Watcher) -> None:
     host = Host(redis)
     await host.lead(*MANY)
@@ -318,6 +320,7 @@ async def test_a_watcher_looks_at_pulses_and_at_few_records(redis: AsyncRedis, w
         assert 0 < watcher.read <= IN_TURN
 
 
+@pytest.mark.slow
 async def test_all_groups_of_a_dead_host_are_overdue_when_it_was_silent_for_a_ttl(
     redis: AsyncRedis, watcher: Watcher
 ) -> None:
@@ -339,6 +342,7 @@ async def test_all_groups_of_a_dead_host_are_overdue_when_it_was_silent_for_a_tt
     assert overdue == sorted(MANY)
 
 
+@pytest.mark.slow
 async def test_a_host_that_comes_back_in_time_keeps_its_groups(redis: AsyncRedis, watcher: Watcher) -> None:
     host = Host(redis)
     await host.lead(*MANY)

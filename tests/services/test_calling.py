@@ -185,6 +185,7 @@ async def test_a_server_that_has_enough_to_do_says_so_and_another_one_is_asked(c
     assert full.ran == {0: 1}
 
 
+@pytest.mark.slow
 async def test_a_call_that_is_cancelled_or_late_cancels_its_handler(clients: list[Client]) -> None:
     server, caller, _ = clients
     scorer = Scorer()

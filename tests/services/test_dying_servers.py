@@ -70,6 +70,7 @@ def _ran(file: Path) -> Counter[int]:
     return Counter(map(int, file.read_text().split()))
 
 
+@pytest.mark.slow
 async def test_a_call_of_a_server_that_is_killed_is_indefinite_soon(
     real_redis_url: str, start_server: StartServer, ran_file: Path
 ) -> None:
@@ -97,6 +98,7 @@ async def test_a_call_of_a_server_that_is_killed_is_indefinite_soon(
         load.judge(_ran(ran_file))
 
 
+@pytest.mark.slow
 async def test_a_server_that_stood_still_past_its_lease_serves_again_and_begins_nothing_old(
     real_redis_url: str, start_server: StartServer, ran_file: Path
 ) -> None:
@@ -141,6 +143,7 @@ async def test_calls_go_on_when_redis_is_restarted(
         load.judge(_ran(ran_file))
 
 
+@pytest.mark.slow
 async def test_a_redis_that_stands_still_ends_no_call(
     make_redis_server: MakeServer, start_server: StartServer, ran_file: Path
 ) -> None:

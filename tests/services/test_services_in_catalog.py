@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 import streamlease
 from streamlease.catalog.items import ServiceItem
 from streamlease.catalog.own_rows import OwnRows
@@ -41,6 +43,7 @@ async def test_a_service_comes_and_goes_with_its_server(redis_url: str) -> None:
         assert not following.items
 
 
+@pytest.mark.slow
 async def test_a_server_that_died_is_gone_though_nobody_serves_or_calls(redis_url: str) -> None:
     async with streamlease.connect(redis_url) as client:
         anybody = OwnRows(client.redis, beat_seconds=0.2)

@@ -42,6 +42,7 @@ async def test_without_memory_no_call_begins_and_those_that_did_are_answered(
         assert scorer.ran == {4: 1, 6: 1}
 
 
+@pytest.mark.slow
 async def test_streams_that_a_stranger_has_spoilt_are_made_anew(real_redis_url: str) -> None:
     async with (
         streamlease.connect(real_redis_url) as server,

@@ -134,6 +134,7 @@ def test_the_only_batch_leaves_out_a_stopped_stream(world: World) -> None:
 @pytest.mark.parametrize("ask", [Query.run_to_the_end, only_batch], ids=["availableNow", "once"])
 @pytest.mark.parametrize("phase", ["sunk", "committed"])
 @pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.slow
 def test_what_a_killed_query_held_is_read_by_one_with_a_new_checkpoint(
     make_world: Callable[..., World], streams: int, phase: Any, ask: Callable[..., Any]
 ) -> None:
@@ -163,6 +164,7 @@ def alter(world: World, streams: int) -> None:
 
 
 @pytest.mark.parametrize("consumed", [True, False])
+@pytest.mark.slow
 def test_the_only_batch_comes_after_a_space_was_altered(world: World, consumed: bool) -> None:
     world.publish(5)
     world.lead()
@@ -193,6 +195,7 @@ def test_the_only_batch_is_refused_beside_other_queries(world: World) -> None:
     assert {row.stream for row in only_batch(patient)} < set(world.streams)
 
 
+@pytest.mark.slow
 def test_what_another_query_keeps_in_its_open_cut_is_that_query_s_to_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +214,7 @@ def test_what_another_query_keeps_in_its_open_cut_is_that_query_s_to_read(
     world.check(slow.checkpoint)
 
 
+@pytest.mark.slow
 def test_what_stands_behind_another_query_s_streams_is_not_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +233,7 @@ def test_what_stands_behind_another_query_s_streams_is_not_waited_for(
     world.check(slow.checkpoint, once.checkpoint)
 
 
+@pytest.mark.slow
 def test_a_query_without_a_leader_says_what_is_missing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available, "SETTLE_SECONDS", 1.0)
     world.publish(5)

@@ -114,6 +114,7 @@ def test_tuples_have_their_snapshots(make_world: Callable[..., World]) -> None:
         read(startingEpoch="[1, 0]")
 
 
+@pytest.mark.slow
 def test_the_state_as_of_an_epoch_while_writers_go_on(make_world: Callable[..., World]) -> None:
     """Three writers and a keeper at work: each state is that of one boundary in all streams, and stays it."""
     world, sent = make_world(epochs=1), dict[int, Counter[bytes]]()

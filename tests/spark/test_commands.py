@@ -46,6 +46,7 @@ def has_lag(one: Query, lag: int) -> bool:
 
 @pytest.mark.parametrize("streams", [10, 100])
 @pytest.mark.parametrize("limit", [{}, {"maxBytesPerTrigger": 1_000_000}], ids=["no limit", "bytes"])
+@pytest.mark.slow
 def test_a_micro_batch_names_only_streams_with_news(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, streams: int, limit: dict[str, Any]
 ) -> None:

@@ -57,6 +57,7 @@ def play(make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> P
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("kills", [False, True], ids=["in good order", "killed"])
+@pytest.mark.slow
 def test_what_a_query_has_of_an_epoch_is_in_one_micro_batch(play: Play, seed: int, kills: bool) -> None:
     schedule = EpochSchedule(play, seed, kills=kills)
     for _ in range(100):
@@ -112,6 +113,7 @@ class Alone:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_a_query_that_is_alone_has_each_epoch_in_one_micro_batch(play: Play, seed: int) -> None:
     alone = Alone(play, seed)
     for _ in range(40):

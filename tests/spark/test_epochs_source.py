@@ -188,6 +188,7 @@ def test_once_has_all_of_it_in_one(play: Play) -> None:
 
 
 @pytest.mark.parametrize("phase", ["fixed", "logged", "read", "sunk", "committed"])
+@pytest.mark.slow
 def test_a_query_that_is_killed_and_started_again_splits_nothing(play: Play, phase: Any) -> None:
     play.world.lead()
     checkpoint = Checkpoint()
@@ -204,6 +205,7 @@ def test_a_query_that_is_killed_and_started_again_splits_nothing(play: Play, pha
     play.world.check(checkpoint)
 
 
+@pytest.mark.slow
 def test_a_lost_checkpoint_changes_no_boundary(play: Play) -> None:
     """The ends of the killed query's open cut are pinned: its epochs come together again."""
     play.world.lead()

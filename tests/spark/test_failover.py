@@ -12,6 +12,7 @@ from tests.spark.world import Phase
 @pytest.mark.parametrize(
     ("known", "phase"), [(False, "sunk"), (True, "logged")], ids=["it is lost", "the one before is open"]
 )
+@pytest.mark.slow
 def test_the_cut_in_the_checkpoint_is_fixed_again_as_it_was(
     durable: Durable, phase: Phase, known: bool
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import redis
 
 from streamlease.registry import keys
@@ -107,6 +108,7 @@ def test_a_killed_query_reads_the_same_cut_again(world: World) -> None:
     check_repeated(world, before, rest(world, again, 9))
 
 
+@pytest.mark.slow
 def test_a_logged_micro_batch_that_is_done_is_not_read_again(world: World) -> None:
     query, ends, before = begin(world, empty=False)
     settle(query, ends[-1])

@@ -26,6 +26,7 @@ def lose(world: World, stream: str, end: int) -> None:
     world.begin_anew()
 
 
+@pytest.mark.slow
 def test_what_comes_after_a_loss_is_behind_what_was_read_and_is_read(world: World) -> None:
     world.publish(6)
     world.lead()
@@ -41,6 +42,7 @@ def test_what_comes_after_a_loss_is_behind_what_was_read_and_is_read(world: Worl
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("phase", ["logged", "read", "sunk"])
+@pytest.mark.slow
 def test_an_open_cut_of_lost_messages_ends_the_query_or_is_skipped(
     world: World, phase: Phase, restart: bool
 ) -> None:
@@ -72,6 +74,7 @@ def test_an_open_cut_of_lost_messages_ends_the_query_or_is_skipped(
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped meanwhile", "running"])
 @pytest.mark.parametrize("fail", [True, False], ids=["fails", "warns"])
+@pytest.mark.slow
 def test_what_retention_took_before_it_was_in_a_cut_is_told(
     world: World, fail: bool, stopped: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,6 +106,7 @@ def test_what_retention_took_before_it_was_in_a_cut_is_told(
 
 
 @pytest.mark.parametrize("led", [True, False], ids=["then the leader ends", "meanwhile nobody leads"])
+@pytest.mark.slow
 def test_what_a_leader_passed_over_is_told_by_the_next_one(world: World, led: bool) -> None:
     world.publish(3)
     host = world.lead()

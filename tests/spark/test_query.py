@@ -145,6 +145,7 @@ def test_who_describes_the_group_sees_what_the_query_is_called(world: World) -> 
     assert sorted(told.values(), key=str) == [None, "delays of the day"]
 
 
+@pytest.mark.slow
 def test_without_a_leader_nothing_is_known_of_what_is_held_and_the_report_says_why(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ def test_without_a_leader_nothing_is_known_of_what_is_held_and_the_report_says_w
     world.check(query.checkpoint)
 
 
+@pytest.mark.slow
 def test_a_query_goes_on_at_maxmemory_and_shows_why_if_its_leader_is_lost(
     make_redis_server: Callable[..., RedisServer],
 ) -> None:

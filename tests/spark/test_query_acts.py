@@ -43,6 +43,7 @@ def test_a_query_goes_on_from_where_its_streams_were_reset_to(world: World) -> N
 
 @pytest.mark.parametrize("phase", ["fixed", "logged", "read", "sunk"])
 @pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.slow
 def test_a_reset_while_a_cut_is_open_ends_the_stream_s_part_of_it(
     world: World, phase: Phase, restart: bool
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_paused_query_finishes_its_cut_and_gets_no_other(world: World) -> None
     world.check(query.checkpoint)
 
 
+@pytest.mark.slow
 def test_a_released_stream_goes_to_the_other_query(world: World) -> None:
     world.publish(6)
     world.lead()

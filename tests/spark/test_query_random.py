@@ -95,6 +95,7 @@ class Schedule:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_queries_that_come_and_go_in_good_order_have_everything_once(world: World, seed: int) -> None:
     schedule = Schedule(world, seed, kills=False)
     for _ in range(150):
@@ -104,6 +105,7 @@ def test_queries_that_come_and_go_in_good_order_have_everything_once(world: Worl
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.slow
 def test_queries_that_are_killed_lose_nothing_and_repeat_only_whole_parts(world: World, seed: int) -> None:
     schedule = Schedule(world, seed, kills=True)
     for _ in range(120):

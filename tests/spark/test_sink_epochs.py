@@ -303,6 +303,7 @@ def test_rows_of_an_older_version_of_the_schema(make_world: Callable[..., World]
     assert found == [(n, None, [0]) for n in range(3)]
 
 
+@pytest.mark.slow
 def test_the_sink_gives_signs_of_life_in_a_commit_that_lasts(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:

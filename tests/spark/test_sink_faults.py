@@ -193,6 +193,7 @@ def test_an_abort_and_an_altered_space(world: Sink, altered_before_the_repetitio
 
 
 @pytest.mark.parametrize("decided", [True, False])
+@pytest.mark.slow
 def test_out_of_memory_in_a_commit(world: Sink, monkeypatch: pytest.MonkeyPatch, decided: bool) -> None:
     """Redis refuses the decision, or the appends behind it, for longer than the commit waits."""
     writer = world.query()

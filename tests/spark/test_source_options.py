@@ -41,6 +41,7 @@ def truncate(world: World, stream: str, floor: int) -> None:
 # ---------------------------------------------------------------- where a group begins
 
 
+@pytest.mark.slow
 def test_a_group_begins_at_the_offsets_given_and_keeps_its_progress_without_the_checkpoint(
     world: World,
 ) -> None:
@@ -254,6 +255,7 @@ def test_what_retention_took_fails_the_query_or_is_skipped(world: World) -> None
 # ---------------------------------------------------------------- a Redis that goes away
 
 
+@pytest.mark.slow
 def test_a_query_waits_for_redis_then_fails_and_goes_on_where_it_was(
     make_redis_server: Callable[..., RedisServer],
 ) -> None:

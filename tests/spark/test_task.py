@@ -75,6 +75,7 @@ def test_it_waits_and_goes_on_where_it_was(
     own_world.check(query.checkpoint)
 
 
+@pytest.mark.slow
 def test_it_waits_no_longer_than_it_may(
     server: RedisServer, own_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

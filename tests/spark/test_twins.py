@@ -58,6 +58,7 @@ def read(one: Query, start: dict[str, Any], end: dict[str, Any]) -> int:
         (((None, None), (None, None)), False),
     ],
 )
+@pytest.mark.slow
 def test_a_second_reader_of_a_run_is_refused_though_it_has_nothing_to_read(
     world: World, in_task: InTask, queries: Any, refused: bool
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_second_reader_of_a_run_is_refused_though_it_has_nothing_to_read(
     )  # as a union of a frame with itself reads, or a task that is repeated
 
 
+@pytest.mark.slow
 def test_only_the_first_micro_batch_of_a_reader_has_a_task_without_messages(
     world: World, in_task: InTask
 ) -> None:

@@ -61,6 +61,7 @@ some_rows = st.builds(
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
+@pytest.mark.slow
 def test_neighbours_give_what_each_gives_alone(data: st.DataObject) -> None:
     entries: list[Entry] = []
     first = data.draw(st.sampled_from([0, 10**12]))

@@ -75,6 +75,7 @@ async def ids(redis: AsyncRedis, key: str) -> list[str]:
     return [id.decode() for id, _ in await redis.xrange(key)]
 
 
+@pytest.mark.slow
 async def test_single_messages_become_entries_of_many(
     redis: AsyncRedis, blocking: BlockingRedis, log: AsyncLog, stream: StreamId
 ) -> None:
@@ -236,6 +237,7 @@ async def _flat(redis: AsyncRedis, command: Sequence[object]) -> list[list[objec
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 100])
+@pytest.mark.slow
 async def test_a_reader_in_the_middle_of_what_is_merged_goes_on(
     redis: AsyncRedis, log: AsyncLog, stream: StreamId, count: int
 ) -> None:

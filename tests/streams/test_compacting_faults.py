@@ -47,6 +47,7 @@ async def _compact_until_it_breaks(url: str, done: list[Compacted]) -> bool:
 
 
 @pytest.mark.parametrize("kind", REAL_KINDS)
+@pytest.mark.slow
 async def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
     make_redis_server: MakeServer, kind: Kind
 ) -> None:
@@ -73,6 +74,7 @@ async def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing
     blocking.close()
 
 
+@pytest.mark.slow
 async def test_a_replica_that_lacks_the_end_of_a_run_refuses_it(make_redis_server: MakeServer) -> None:
     """The master goes on alone, its run is read, and the promoted replica gives the offsets out again."""
     master, replica = make_redis_server("redis7"), make_redis_server("redis7")

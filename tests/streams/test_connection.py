@@ -324,6 +324,7 @@ async def test_many_questions_at_once_are_answered_in_order_and_refusals_stay_in
         await client.aclose()
 
 
+@pytest.mark.slow
 async def test_many_questions_to_a_server_that_hangs_end_as_one_does(make_redis_server: MakeServer) -> None:
     server = make_redis_server()
     client = connect(server.url, answer_seconds=2.0)

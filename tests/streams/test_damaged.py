@@ -213,6 +213,7 @@ def anything(draw: st.DrawFn) -> list[tuple[Entry, int]]:
 
 @settings(deadline=None, max_examples=400)
 @given(anything(), st.booleans())
+@pytest.mark.slow
 def test_whatever_stands_there_gives_its_messages_or_an_error_with_offsets(
     made: list[tuple[Entry, int]], some: bool
 ) -> None:

@@ -39,6 +39,7 @@ async def test_an_empty_batch_is_a_batch(embedded_redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 async def test_killed_at_any_step_and_divided_otherwise(embedded_redis_url: str, seed: int) -> None:
     """The driver dies at each of its exchanges in turn; the batch is made again with other tasks."""
     choose = random.Random(seed)

@@ -114,6 +114,7 @@ async def test_a_space_of_another_durability_is_another_space(make_redis_server:
 
 
 @pytest.mark.parametrize("kind", ["embedded", "redis7"])
+@pytest.mark.slow
 async def test_what_was_acknowledged_on_disk_survives_a_crash(
     make_redis_server: MakeServer, kind: str
 ) -> None:
@@ -144,6 +145,7 @@ async def test_what_was_acknowledged_on_disk_survives_a_crash(
         assert sorted(map(int, found)) == list(range(2000))
 
 
+@pytest.mark.slow
 async def test_a_server_that_gave_up_its_file_is_noticed(make_redis_server: MakeServer) -> None:
     for kind in ("embedded", "redis7"):
         server = make_redis_server(kind, persistent=True)
@@ -183,6 +185,7 @@ def pair(request: pytest.FixtureRequest, make_redis_server: MakeServer) -> tuple
     return primary, replica_of(primary, make_redis_server, request.param)
 
 
+@pytest.mark.slow
 async def test_what_was_acknowledged_is_in_the_replica(pair: tuple[RedisServer, RedisServer]) -> None:
     primary, replica = pair
     async with client_of(primary.url) as redis:
@@ -197,6 +200,7 @@ async def test_what_was_acknowledged_is_in_the_replica(pair: tuple[RedisServer, 
         assert (await SpaceStore(copy).get("s")).promised == REPLICATED
 
 
+@pytest.mark.slow
 async def test_a_stopped_replica_is_told_and_the_messages_stay_in_order(
     pair: tuple[RedisServer, RedisServer],
 ) -> None:
@@ -223,6 +227,7 @@ async def test_a_stopped_replica_is_told_and_the_messages_stay_in_order(
         assert found == [b"%d" % number for number in range(5)]
 
 
+@pytest.mark.slow
 async def test_a_pause_of_the_replica_shorter_than_the_timeout_is_bridged(
     pair: tuple[RedisServer, RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +248,7 @@ async def test_a_pause_of_the_replica_shorter_than_the_timeout_is_bridged(
         assert payloads(await log.read(space.stream_for("s/x"), 0)) == [b"0", b"1"]
 
 
+@pytest.mark.slow
 async def test_a_repetition_over_another_connection_waits_for_the_first_attempt(
     pair: tuple[RedisServer, RedisServer],
 ) -> None:
@@ -263,6 +269,7 @@ async def test_a_repetition_over_another_connection_waits_for_the_first_attempt(
             assert (await AsyncLog(other).append(again)).duplicate
 
 
+@pytest.mark.slow
 async def test_several_choices_share_one_pipeline(pair: tuple[RedisServer, RedisServer]) -> None:
     primary, replica = pair
     async with client_of(primary.url) as redis:
@@ -283,6 +290,7 @@ async def test_several_choices_share_one_pipeline(pair: tuple[RedisServer, Redis
         replica.resume()
 
 
+@pytest.mark.slow
 async def test_the_wait_is_one_per_pipeline(real_redis_url: str) -> None:
     async with client_of(real_redis_url) as redis:
         waits = Waits(redis, [REPLICATED, MEMORY, REPLICATED, FSYNC], 2)
@@ -293,6 +301,7 @@ async def test_the_wait_is_one_per_pipeline(real_redis_url: str) -> None:
         assert waits.failure(FSYNC, replies)
 
 
+@pytest.mark.slow
 async def test_a_lost_answer_of_the_wait_adds_nothing_twice(pair: tuple[RedisServer, RedisServer]) -> None:
     primary, _ = pair
     async with Proxy(primary.port) as proxy, client_of(proxy.url) as redis:
@@ -306,6 +315,7 @@ async def test_a_lost_answer_of_the_wait_adds_nothing_twice(pair: tuple[RedisSer
 
 
 @pytest.mark.parametrize("act", ["alter", "rotate", "seal", "retain"])
+@pytest.mark.slow
 async def test_a_change_of_a_space_is_as_durable_as_its_messages(
     pair: tuple[RedisServer, RedisServer], act: str
 ) -> None:

@@ -41,6 +41,7 @@ def part_of(
 
 @settings(deadline=None, max_examples=80)
 @given(st.data())
+@pytest.mark.slow
 def test_streams_give_what_each_gives_alone(data: st.DataObject) -> None:
     parts: list[StreamStep] = []
     ordinary: list[int] = []

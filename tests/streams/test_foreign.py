@@ -158,6 +158,7 @@ async def test_the_documented_choice_of_the_stream_is_the_one_of_this_package(
 @pytest.mark.parametrize(
     ("id", "removed"), [("*", False), ("25-1", False), ("3-0", False), ("*", True), ("25-1", True)]
 )
+@pytest.mark.slow
 async def test_an_entry_that_somebody_put_into_a_log_is_named_and_new_streams_take_its_place(
     redis: AsyncRedis, id: str, removed: bool
 ) -> None:

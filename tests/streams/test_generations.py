@@ -230,6 +230,7 @@ ACTS = {
 @pytest.mark.parametrize("how", ["nothing", "half", "all"])
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("repair", ["repeat", "publish"])
+@pytest.mark.slow
 async def test_a_crash_at_every_step_is_repaired(
     embedded_redis_url: str, act: str, how: str, repair: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,6 +361,7 @@ async def altering(redis_url: str, sizes: Sequence[int]) -> AsyncIterator[asynci
 
 
 @pytest.mark.parametrize("shard_by", ["topic", "key"])
+@pytest.mark.slow
 async def test_publishers_follow_under_load(embedded_redis_url: str, shard_by: Any) -> None:
     client = connect(embedded_redis_url)
     spaces = SpaceStore(client)
@@ -424,6 +426,7 @@ async def test_a_batch_that_waited_is_split_anew(redis: AsyncRedis, rows: int) -
         assert publisher.buffered_bytes == 0
 
 
+@pytest.mark.slow
 async def test_a_publisher_waits_for_a_settlement_that_redis_refuses(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

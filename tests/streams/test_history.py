@@ -52,6 +52,7 @@ async def test_after_a_moment_comes_the_first_message_that_is_later(
     assert await log.since(stream, datetime(2100, 1, 1, tzinfo=UTC)) == 41
 
 
+@pytest.mark.slow
 async def test_messages_of_one_millisecond_are_told_apart(
     redis: AsyncRedis, log: AsyncLog, stream: StreamId
 ) -> None:

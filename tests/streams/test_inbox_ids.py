@@ -34,6 +34,7 @@ async def put(redis: AsyncRedis, payload: str, id: str = "*") -> bytes:
 @pytest.mark.parametrize(
     "id", [f"{LARGEST + 1}-0", f"1-{LARGEST + 1}", f"{2**63}-5", f"{LAST}-0", f"{LAST}-{LAST}"]
 )
+@pytest.mark.slow
 async def test_an_id_that_no_position_can_hold_holds_up_nothing(redis: AsyncRedis, id: str) -> None:
     await SpaceStore(redis).create("flights", ["flights/#"])
     mover = InboxMover(redis, "host")

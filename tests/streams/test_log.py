@@ -73,6 +73,7 @@ async def test_append_times_rise_whatever_the_clock_does(
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.slow
 def test_any_range_gives_exactly_its_rows(blocking: BlockingRedis, data: st.DataObject) -> None:
     blocking.flushall()
     stream = StreamId("space", 0, 0)
@@ -89,6 +90,7 @@ def test_any_range_gives_exactly_its_rows(blocking: BlockingRedis, data: st.Data
         assert offsets([*read_range(blocking, stream, start, end)]) == list(range(start, end))
 
 
+@pytest.mark.slow
 async def test_reading_stops_at_its_limits_and_goes_on(log: AsyncLog, stream: StreamId) -> None:
     total = await fill(log, stream, [1] * 4 + [20, 1, 20, 7])
     for limits in ({"enough": 9}, {"enough": 13}, {"max_bytes": 200}, {"max_bytes": 1}):
@@ -118,6 +120,7 @@ async def test_batches_have_a_bounded_number_of_rows(
         assert offsets(batches) == list(range(total))
 
 
+@pytest.mark.slow
 async def test_the_next_entries_are_asked_for_before_the_last_ones_are_handed_out(
     log: AsyncLog, stream: StreamId, blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

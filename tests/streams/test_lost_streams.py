@@ -76,6 +76,7 @@ async def test_a_sink_seals_and_begins_again(embedded_redis_url: str) -> None:
         assert await mended(redis, world.space)
 
 
+@pytest.mark.slow
 async def test_a_stream_that_stays_pending_is_tried_with_pauses_and_not_for_ever(
     redis: AsyncRedis, altered: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:

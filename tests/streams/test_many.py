@@ -33,6 +33,7 @@ async def messages(redis: AsyncRedis, space: Space) -> list[list[Message]]:
     return found
 
 
+@pytest.mark.slow
 async def test_few_messages_for_each_of_many_streams_gather_in_their_entries(redis: AsyncRedis) -> None:
     space = await SpaceStore(redis).create("s", ["s/#"], streams=150)
     topics = [f"s/{n % 400}" for n in range(2000)]

@@ -58,6 +58,7 @@ def test_more_than_arrow_can_join_in_few_rows(enough: int) -> None:
     st.lists(st.tuples(st.integers(0, 80), st.sampled_from([0, 10, 30_000, MIB])), max_size=12),
     st.booleans(),
 )
+@pytest.mark.slow
 def test_gathering_keeps_all_rows_in_order_and_within_bounds(
     parts: list[tuple[int, int]], last: bool
 ) -> None:

@@ -164,6 +164,7 @@ rows = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(st.lists(rows, min_size=1, max_size=6), min_size=2, max_size=12))
+@pytest.mark.slow
 def test_a_merged_entry_says_what_its_messages_said(given: list[list[Row]]) -> None:
     log = entries([encode_rows(some) for some in given])
     run, fields = merged(STREAM, LogRun(log), None)

@@ -219,6 +219,7 @@ def machine(redis: BlockingRedis) -> type[Log]:
     return type("LogOnRedis", (Log,), {"redis": redis})
 
 
+@pytest.mark.slow
 def test_a_stream_behaves_as_its_model(blocking: BlockingRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merging, "ENOUGH_ROWS", 10)  # so many are a run
     run_state_machine_as_test(

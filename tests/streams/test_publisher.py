@@ -268,6 +268,7 @@ async def test_a_defect_while_sending_is_indefinite_and_not_the_end(
     await client.aclose()
 
 
+@pytest.mark.slow
 async def test_an_unreachable_redis_fails_with_unavailable_and_flush_tells(
     make_redis_server: MakeServer,
 ) -> None:
@@ -455,6 +456,7 @@ async def test_batching_that_makes_no_sense_is_refused(redis: AsyncRedis, option
         Publisher(redis, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_what_was_not_written_behind_lost_messages_fences_nobody(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

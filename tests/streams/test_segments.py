@@ -97,6 +97,7 @@ def archive(tmp_path: Path, blocking: BlockingRedis) -> FileSegment:
     return file
 
 
+@pytest.mark.slow
 def test_a_range_over_the_seam_has_each_row_once_and_in_order(
     blocking: BlockingRedis, archive: FileSegment
 ) -> None:

@@ -75,6 +75,7 @@ async def test_push_needs_no_poll(redis: AsyncRedis, log: AsyncLog) -> None:
         await until(lambda: tails.next_of(STREAMS[0]) == 1)
 
 
+@pytest.mark.slow
 async def test_polls_read_a_share_where_news_are_pushed(
     redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ async def test_many_new_streams_are_read_once_when_they_are_subscribed_to(
 
 
 @pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.slow
 async def test_many_new_streams_are_read_though_nothing_is_ever_pushed(
     redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch, deaf: bool
 ) -> None:
@@ -148,6 +150,7 @@ async def unreachable(*_: object) -> PushLine:
     raise OSError("no push connection")
 
 
+@pytest.mark.slow
 async def test_polls_read_little_as_long_as_the_push_connection_answers(
     redis: AsyncRedis, log: AsyncLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

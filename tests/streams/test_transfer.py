@@ -98,6 +98,7 @@ async def test_a_late_append_of_a_killed_run_is_refused_or_seen(redis: AsyncRedi
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
 async def test_the_number_of_streams_changes_under_a_transfer_that_is_cut_off(
     redis: AsyncRedis, seed: int
 ) -> None:

@@ -159,6 +159,7 @@ def comparable(command: Command, reply: Any) -> Any:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 async def test_random_commands_have_the_same_replies(redis: AsyncRedis, memory: AsyncRedis) -> None:
     replied: set[str] = set()
     for seed in range(SEQUENCES):

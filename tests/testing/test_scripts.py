@@ -231,6 +231,7 @@ async def lineage_of(redis: AsyncRedis) -> str:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 async def test_the_scripts_of_leadership_and_journal_do_the_same_in_memory(redis: AsyncRedis) -> None:
     memory: AsyncRedis = connect_redis(MemoryServer())
     lineages = [await lineage_of(one) for one in (memory, redis)]

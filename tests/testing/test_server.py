@@ -126,6 +126,7 @@ async def test_each_failure_of_a_line_means_what_it_means_with_redis() -> None:
     assert await exchange(client, [("GET", "n")]) == [b"1"]
 
 
+@pytest.mark.slow
 async def test_a_restart_forgets_scripts_and_ends_what_waits() -> None:
     server = MemoryServer()
     client = connect_redis(server)
