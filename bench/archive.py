@@ -35,8 +35,7 @@ BYTES = 100
 STREAMS = 2
 PUBLISH_SECONDS = 10.0
 PUBLISHED_ROWS = 1000
-"""Of a batch. Larger ones fill 3 GB in that time, and
-how fast a machine hands out memory is what is measured."""
+"""Of a batch. Larger ones fill 3 GB, and how fast a machine hands out memory is measured."""
 
 WARM_BATCHES = 1000
 """Published before, and archived if there is an archive: what a host imports once is no upkeep."""

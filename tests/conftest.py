@@ -107,12 +107,15 @@ def starts_java(file: Path) -> bool:
     return file.is_file() and "pytest.mark.spark" in file.read_text()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test of an outer room is marked so."""
+    if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).parts[0] in OUTER_ROOMS:
+        item.add_marker("outer")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Workers begin with the long files, so that none of them is the last."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).parts[0] in OUTER_ROOMS:
-            item.add_marker("outer")
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)
 

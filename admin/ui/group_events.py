@@ -29,13 +29,9 @@ from streamlease.leader.core.state.records import (
 
 def act_of(record: Record) -> KeptAct | None:
     """The act that a record is of."""
-    match record:
-        case Acted() | Expired():
-            return record.kept()
-        case RefusedAct():
-            return record
-        case _:
-            return None
+    if isinstance(record, RefusedAct):
+        return record
+    return record.kept() if isinstance(record, Acted | Expired) else None
 
 
 def event_of_act(act: KeptAct) -> dict[str, Any]:

@@ -155,6 +155,15 @@ def test_a_file_with_other_offsets_is_lost_whatever_is_read_of_it(tmp_path: Path
             assert caught.value.file == file.path
 
 
+def test_a_file_without_offsets_is_lost(tmp_path: Path) -> None:
+    file = other(tmp_path / "a.parquet", range(100))
+    pq.write_table(pq.read_table(file.path).drop_columns(["offset"]), file.path, write_page_checksum=True)
+    file = file._replace(size=Path(file.path).stat().st_size)
+    for columns in ((), ("offset",)):
+        with pytest.raises(Lost, match="has other offsets than 0 to 99 in row group 0"):
+            payloads(file, *columns)
+
+
 def test_offsets_are_read_where_they_are_wanted_or_nothing_else_vouches_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

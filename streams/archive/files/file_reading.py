@@ -132,11 +132,9 @@ class OpenFile:
             raise self._missing() from None
         except (pa.ArrowException, ValueError, ArchiveUnavailable) as error:
             raise self._judged(error) from None
-        there = table.num_rows == next - first
-        if there and "offset" in table.column_names:
-            offsets = table.column("offset")
-            there = not offsets.null_count and _go_on(offsets, first)
-        if not there:
+        has_offsets = "offset" in table.column_names
+        known = has_offsets or self._vouched[place]
+        if table.num_rows != next - first or not known or (has_offsets and not _go_on(table, first)):
             raise self._lost(f"has other offsets than {first} to {next - 1} in row group {place}")
         return table
 
@@ -194,8 +192,11 @@ def _vouches(group: pq.RowGroupMetaData, first: int, next: int) -> bool:
     return False
 
 
-def _go_on(offsets: pa.ChunkedArray, first: int) -> bool:
-    """Whether they are `first`, `first` + 1, and so on."""
+def _go_on(table: pa.Table, first: int) -> bool:
+    """Whether its offsets are `first`, `first` + 1, and so on."""
+    offsets = table.column("offset")
+    if offsets.null_count:
+        return False
     for chunk in offsets.chunks:
         rows = len(chunk)
         if rows and not pc.subtract(chunk, integer(first, pa.int64())).equals(
