@@ -29,7 +29,7 @@ usage: python3 run.py COMMAND [ARGUMENT...]
   demo [argument...]         run the demo ('demo --help' lists its arguments)
   test                       run all tests, several at a time, and then those that need quiet
   test --fast                those of the core that are quick, without Java, browsers, clusters or Helm
-  test pytest argument...    run pytest with these arguments, one test at a time ('test tests': all of them)
+  test argument...           run pytest with these arguments, one test at a time ('test tests': all of them)
   check [--no-tests]         format, lint and types, then the tests
   setup                      only set up
 """
