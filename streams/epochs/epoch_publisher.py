@@ -40,7 +40,7 @@ from streamlease.streams.publish.epoch_staging import EpochStaging
 from streamlease.streams.publish.inputs import Payload
 from streamlease.streams.publish.parts import Placed, PlacedRange
 from streamlease.streams.publish.publisher import Publisher
-from streamlease.streams.publish.receipts import Receipt, all_places
+from streamlease.streams.publish.receipts import Receipt, Receipts, all_places
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
@@ -240,7 +240,7 @@ class EpochPublisher:
         headers: Sequence[HeadersInput | None] | None = None,
         timestamps: Sequence[datetime | int | None] | None = None,
         diffs: Sequence[int] | None = None,
-    ) -> list[asyncio.Future[list[PlacedRange]]]:
+    ) -> Receipts:
         """Hand over many messages of `epoch`; see ``Publisher.submit_many``."""
         async with self._sending(epoch) as publisher:
             return await publisher.submit_many(
@@ -253,9 +253,7 @@ class EpochPublisher:
         with self._fenced():
             return await all_places(taken)
 
-    async def submit_batch(
-        self, topic: str, batch: pa.RecordBatch, *, epoch: EpochInput
-    ) -> list[asyncio.Future[list[PlacedRange]]]:
+    async def submit_batch(self, topic: str, batch: pa.RecordBatch, *, epoch: EpochInput) -> Receipts:
         """Hand over all rows of a record batch, of `epoch`; see ``Publisher.submit_batch``."""
         async with self._sending(epoch) as publisher:
             return await publisher.submit_batch(topic, batch)

@@ -2,7 +2,8 @@
 
 All topics of a call draw their turns together. The rows are divided by stream, and each piece becomes a part
 of its stream's lane as it is, without a look at single rows. Where streams get few rows each, a part for
-every piece would cost more than its rows: those join what waits in their lanes, as single messages do.
+every piece would cost more than its rows: those join what waits in their lanes, as single messages do; a
+list of such rows does not become columns at all, if it need not wait (``spread``).
 """
 
 from __future__ import annotations
@@ -30,20 +31,15 @@ from streamlease.streams.publish.following import Following
 from streamlease.streams.publish.gate import Gate
 from streamlease.streams.publish.inputs import Payload, batch_of, check_has_diffs
 from streamlease.streams.publish.lanes import Lane, Lanes
-from streamlease.streams.publish.parts import FIELDS, PlacedRange
+from streamlease.streams.publish.parts import FIELDS
+from streamlease.streams.publish.receipts import Bundle, Receipts
 from streamlease.streams.publish.routes import Route, Routes
+from streamlease.streams.publish.spread import FEW, FEW_BYTES, Spread
 from streamlease.streams.publish.turns import Turn, Turns
 from streamlease.streams.spaces.spaces import Space
 
 MANY = 65_536
 """So many messages of a list become columns at once."""
-
-
-FEW = 64
-"""So few rows of a stream join the messages that wait for it already; more are a part of their own."""
-
-FEW_BYTES = 16 * 1024
-"""The same for their bytes."""
 
 
 class Columns:
@@ -68,6 +64,9 @@ class Columns:
         self._routes = routes
         self._lanes = lanes
         self._following = following
+        # With tracing on, and where parts linger, every list becomes columns.
+        quick = routes.quick if tracing is None and not lanes.lingers else {}
+        self._spread = Spread(gate, lanes, quick, turns.queues)
         self._traces = tracing
         self._timeout = timeout
 
@@ -80,11 +79,11 @@ class Columns:
         timestamps: Sequence[datetime | int | None] | None,
         diffs: Sequence[int] | None,
         watched: bool,
-    ) -> list[asyncio.Future[list[PlacedRange]]]:
+    ) -> Receipts:
         """Take messages that are given column by column; see ``Publisher.send_many``.
 
         Args:
-            watched: somebody waits for every future, so that an error needs no other way to be seen.
+            watched: somebody waits for every piece, so that an error needs no other way to be seen.
         """
         rows = len(payloads)
         columns: dict[str, Any] = {"keys": keys, "headers": headers, "timestamps": timestamps, "diffs": diffs}
@@ -96,12 +95,16 @@ class Columns:
             if column is not None and len(column) != rows:
                 raise InvalidInput(f"there are {len(column)} {name} for {rows} payloads: give one for each")
         self._gate.check_open()
+        if headers is None and diffs is None and not isinstance(topics, str):
+            spread = self._spread.take(topics, payloads, keys, timestamps, watched)
+            if spread is not None:
+                return Receipts(spread)
         names = dict.fromkeys([topics] if isinstance(topics, str) else topics)
         with self._drawn(names) as turn:
             routes = await self._routes_of(names)
             schema = _one_schema(routes.values())
             spaces = {name: route.space for name, route in routes.items()}
-            futures = []
+            pieces: list[Bundle] = []
             for first in range(0, rows, MANY):
                 part = slice(first, first + MANY)
                 batch = batch_of(
@@ -114,12 +117,10 @@ class Columns:
                     schema,
                     spaces,
                 )
-                futures += await self._take_rows(batch, routes, watched, turn)
-        return futures
+                pieces += await self._take_rows(batch, routes, watched, turn)
+        return Receipts(pieces)
 
-    async def take_batch(
-        self, topic: str, batch: pa.RecordBatch, watched: bool
-    ) -> list[asyncio.Future[list[PlacedRange]]]:
+    async def take_batch(self, topic: str, batch: pa.RecordBatch, watched: bool) -> Receipts:
         """Take all rows of `batch`; see ``Publisher.send_batch``."""
         self._gate.check_open()
         if topic in batch.schema.names:
@@ -131,7 +132,7 @@ class Columns:
             titled = batch.append_column("topic", pa.repeat(topic, batch.num_rows))
         names = pc.unique(topics_of(titled)).to_pylist()
         with self._drawn(names) as turn:
-            return await self._take_rows(titled, await self._routes_of(names), watched, turn)
+            return Receipts(await self._take_rows(titled, await self._routes_of(names), watched, turn))
 
     def _drawn(self, topics: Sequence[str] | Mapping[str, None]) -> Turn:
         with collector_at_rest(len(topics)):
@@ -143,7 +144,7 @@ class Columns:
 
     async def _take_rows(
         self, batch: pa.RecordBatch, routes: Mapping[str, Route], watched: bool, turn: Turn
-    ) -> list[asyncio.Future[list[PlacedRange]]]:
+    ) -> list[Bundle]:
         if self._traces is not None:
             batch = self._traces.carried_rows(batch)
         by_key = any(route.lane is None for route in routes.values())
@@ -170,12 +171,12 @@ class Columns:
             rows, runs = by_stream(rows, place, by_key)
             small = rows.num_rows <= FEW * len(runs) and rows.nbytes <= FEW_BYTES * len(runs)
             few = FewRows.of(rows) if small and self._traces is None else None
-        futures: list[asyncio.Future[list[PlacedRange]]] = []
+        pieces: list[Bundle] = []
         at = 0
         while at < len(runs):
             if few is not None:
                 with collector_at_rest(len(runs) - at):
-                    at = self._join_parts(runs, at, few, homes, watched, futures)
+                    at = self._join_parts(runs, at, few, homes, watched, pieces)
                 if at == len(runs):
                     break
             stream, begin, end = runs[at]
@@ -187,14 +188,12 @@ class Columns:
                 size = piece.nbytes + ROW_BYTES
                 await self._gate.reserve(size)
                 lane = self._lanes.get(homes[stream], stream)
-                part = self._lanes.add_batch(lane, piece, size, schema)
-                part.watched_batch = watched
+                part = self._lanes.add_batch(lane, piece, size, schema, watched=watched)
                 if self._traces is not None:
                     self._traces.join(part)
-                assert part.whole is not None
-                futures.append(part.whole)
+                pieces.append((part, 0, part.count))
                 self._follow(lane)
-        return futures
+        return pieces
 
     def _join_parts(
         self,
@@ -203,7 +202,7 @@ class Columns:
         few: FewRows,
         homes: Mapping[StreamId, Space],
         watched: bool,
-        futures: list[asyncio.Future[list[PlacedRange]]],
+        pieces: list[Bundle],
     ) -> int:
         """Let the rows of the streams from `at` on join what waits there; the first of which they do not.
 
@@ -215,7 +214,7 @@ class Columns:
             if not self._joins(few, runs[place]) or not self._gate.enters(size):
                 return place
             lane = self._lanes.get(homes[stream], stream)
-            futures.append(self._lanes.add_rows(lane, few.rows(begin, end), end - begin, size, watched))
+            pieces.append(self._lanes.add_rows(lane, few.rows(begin, end), end - begin, size, watched))
             self._follow(lane)
         return len(runs)
 

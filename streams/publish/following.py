@@ -94,10 +94,10 @@ class Following:
             if part.maybe or not all(map(space.covers, part.topics())):
                 # Written before its stream was dropped, or not; or the space was created anew.
                 self._held.fail(lane, part, lane.refusal or no_stream(lane.stream))
-            elif part.whole is None:
-                self._move_messages(part, space)
-            else:
+            elif part.columnar:
                 self._move_batch(part, space)
+            else:
+                self._move_messages(part, space)
         if stamped is not None:
             self._lanes.stamp(stamped)
         self._held.release(lane)
@@ -122,8 +122,10 @@ class Following:
         pieces = split(part.record_batch(), space.stream_for, space.shard_by == "key", self._lanes.max_bytes)
         for stream, piece in pieces:
             size = piece.nbytes + ROW_BYTES
-            new = self._lanes.add_batch(self._lanes.get(space, stream), piece, size, part.schema)
-            new.watched_batch, new.born = part.watched, part.born
+            new = self._lanes.add_batch(
+                self._lanes.get(space, stream), piece, size, part.schema, watched=part.watched
+            )
+            new.born = part.born
             self._buffer.held += size
             found.append(new)
         part.moved(found)

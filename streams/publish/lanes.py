@@ -11,7 +11,6 @@ which holds still until it is known where its messages belong now.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +26,7 @@ from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import Append
 from streamlease.streams.log.stencils import Stencil
 from streamlease.streams.publish.epoch_staging import Incarnation
-from streamlease.streams.publish.parts import Part, PlacedRange
+from streamlease.streams.publish.parts import Part
 from streamlease.streams.redis.durability import MEMORY, Durability
 from streamlease.streams.spaces.spaces import Space
 
@@ -154,7 +153,7 @@ class Lanes:
         self._clock = clock
         self.max_messages = max_messages
         self._codec: Codec = codec
-        self._lingers = lingers
+        self.lingers = lingers
         self._who = who
         self._stamp: Stamp | None = None
         self.max_bytes = max_bytes
@@ -225,8 +224,11 @@ class Lanes:
 
     def add_rows(
         self, lane: Lane, rows: Sequence[Any], count: int, size: int, watched: bool
-    ) -> asyncio.Future[list[PlacedRange]]:
-        """Put a few payloads without a schema at the end of `lane`; see ``Part.add_rows``."""
+    ) -> tuple[Part, int, int]:
+        """Put a few payloads without a schema at the end of `lane`: their part, place and number.
+
+        See ``Part.add_rows``.
+        """
         part = lane.open
         if (
             part is None
@@ -239,13 +241,15 @@ class Lanes:
             part.wanted = self._wanted
             lane.put(part, open=True)
             self._offer(lane)
-        if self._lingers:
+        if self.lingers:
             lane.open = None
-        return part.add_rows(rows, count, size, watched)
+        return part, part.add_rows(rows, count, size, watched), count
 
-    def add_batch(self, lane: Lane, batch: pa.RecordBatch, size: int, schema: Schema | None) -> Part:
+    def add_batch(
+        self, lane: Lane, batch: pa.RecordBatch, size: int, schema: Schema | None, *, watched: bool
+    ) -> Part:
         """Put a piece of a record batch, which counts as `size` bytes, at the end of `lane`; its part."""
-        part = Part.of_batch(batch, size, self._clock(), schema, self._codec)
+        part = Part.of_batch(batch, size, self._clock(), schema, self._codec, watched)
         part.stamp = self._stamp
         lane.put(part, open=False)
         self._offer(lane)

@@ -72,6 +72,7 @@ class Part:
         "born",
         "capacity",
         "codec",
+        "columnar",
         "count",
         "diffs",
         "ended",
@@ -86,8 +87,6 @@ class Part:
         "sent",
         "stamp",
         "wanted",
-        "watched_batch",
-        "whole",
     )
 
     def __init__(
@@ -105,9 +104,8 @@ class Part:
         self.sent = 0
         """How many messages somebody waits for anyway, so that an error needs no other way to be seen."""
         self.batch: pa.RecordBatch | None = None
-        self.whole: asyncio.Future[list[PlacedRange]] | None = None
-        """What the submitter of a piece of a record batch waits for; None if the messages are single ones."""
-        self.watched_batch = False
+        self.columnar = False
+        """Whether it is a piece of a record batch."""
         self.maybe = False
         """Whether an attempt may have been written without an answer."""
         self.error: StreamleaseError | None = None
@@ -131,17 +129,16 @@ class Part:
 
     @classmethod
     def of_batch(
-        cls,
-        batch: pa.RecordBatch,
-        size: int,
-        born: float,
-        schema: Schema | None,
-        codec: Codec,
+        cls, batch: pa.RecordBatch, size: int, born: float, schema: Schema | None, codec: Codec, watched: bool
     ) -> Part:
-        """A part of all rows of `batch`, which is normalized and counts as `size` bytes."""
+        """A part of all rows of `batch`, which is normalized and counts as `size` bytes.
+
+        Args:
+            watched: somebody waits for what becomes of them.
+        """
         part = cls(born, schema, codec)
-        part.batch, part.count, part.capacity = batch, batch.num_rows, size
-        part.whole = part.piece(0, part.count)
+        part.columnar, part.batch, part.count, part.capacity = True, batch, batch.num_rows, size
+        part.sent = part.count if watched else 0
         return part
 
     @property
@@ -157,7 +154,7 @@ class Part:
     @property
     def watched(self) -> bool:
         """Whether somebody waits for every result."""
-        return self.watched_batch if self.whole is not None else self.sent == self.count
+        return self.sent == self.count
 
     @property
     def written(self) -> bool:
@@ -177,13 +174,11 @@ class Part:
             self.diffs[place] = row.diff
         return place
 
-    def add_rows(
-        self, rows: Sequence[Any], count: int, size: int, watched: bool
-    ) -> asyncio.Future[list[PlacedRange]]:
-        """Take `count` messages of `size` bytes, as they stand in ``rows``; told where they stand.
+    def add_rows(self, rows: Sequence[Any], count: int, size: int, watched: bool) -> int:
+        """Take `count` messages of `size` bytes, as they stand in ``rows``; the place of the first one.
 
         Args:
-            watched: somebody waits for the future.
+            watched: somebody waits for what becomes of them.
         """
         place = self.count
         self.count = place + count
@@ -191,7 +186,7 @@ class Part:
         if watched:
             self.sent += count
         self.rows += rows
-        return self.piece(place, count)
+        return place
 
     def encoded(self) -> Encoded:
         """The entry, made once; a retry sends the very same."""
@@ -279,10 +274,13 @@ class Part:
         self._finish()
 
     def piece(self, place: int, count: int) -> asyncio.Future[list[PlacedRange]]:
-        """A new future of what becomes of `count` neighbours from `place` on; not for a part that ended."""
+        """A new future of what becomes of `count` neighbours from `place` on."""
         future: asyncio.Future[list[PlacedRange]] = asyncio.get_running_loop().create_future()
-        self._pieces.append((place, count, future))
-        self.wanted()
+        if self.ended:
+            self._tell_piece(place, count, future)
+        else:
+            self._pieces.append((place, count, future))
+            self.wanted()
         return future
 
     def outcome(self, place: int) -> Placed | StreamleaseError | None:
@@ -367,7 +365,7 @@ class Part:
 
     def _moved_pieces(self, place: int, count: int) -> list[asyncio.Future[list[PlacedRange]]]:
         if not self._moved_rows:
-            return [part.whole for part in self._moved if part.whole is not None]
+            return [part.piece(0, part.count) for part in self._moved]
         runs: list[tuple[Part, int, int]] = []
         for part, there in self._moved_rows[place : place + count]:
             if runs and runs[-1][0] is part and sum(runs[-1][1:]) == there:

@@ -39,7 +39,7 @@ from streamlease.streams.publish.gate import Gate
 from streamlease.streams.publish.inputs import Payload, check_batching, check_positive
 from streamlease.streams.publish.lanes import Lanes
 from streamlease.streams.publish.parts import Placed, PlacedRange
-from streamlease.streams.publish.receipts import Receipt, all_places
+from streamlease.streams.publish.receipts import Receipt, Receipts, all_places
 from streamlease.streams.publish.routes import Routes, Seen, unseen
 from streamlease.streams.publish.sending.converting import converting
 from streamlease.streams.publish.sending.duty import Duty
@@ -329,10 +329,11 @@ class Publisher:
         headers: Sequence[HeadersInput | None] | None = None,
         timestamps: Sequence[datetime | int | None] | None = None,
         diffs: Sequence[int] | None = None,
-    ) -> list[asyncio.Future[list[PlacedRange]]]:
+    ) -> Receipts:
         """Hand over many messages, waiting only while the buffer is full; see ``send_many``.
 
-        Each future gives one place, or several if the space got a new generation meanwhile.
+        Of what is returned each future gives one place, or several if the space got a new generation
+        meanwhile. An error also comes out of the next ``flush`` or ``close``, so all of it may be dropped.
         """
         await converting.ready()
         return await self._columns.take_many(topics, payloads, keys, headers, timestamps, diffs, False)
@@ -352,9 +353,7 @@ class Publisher:
         """
         return await all_places(await self._columns.take_batch(topic, batch, True))
 
-    async def submit_batch(
-        self, topic: str, batch: pa.RecordBatch
-    ) -> list[asyncio.Future[list[PlacedRange]]]:
+    async def submit_batch(self, topic: str, batch: pa.RecordBatch) -> Receipts:
         """Hand over all rows of `batch`, waiting only while the buffer is full; see ``submit_many``."""
         return await self._columns.take_batch(topic, batch, False)
 

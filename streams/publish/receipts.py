@@ -1,16 +1,60 @@
-"""Receipts: what ``submit`` returns for each message. A future is made only when somebody waits for one."""
+"""What ``submit`` and ``submit_many`` return: futures that are made only when somebody looks at one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, overload
 
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.publish.parts import Part, Placed, PlacedRange
 
+Bundle = tuple[Part, int, int]
+"""A piece of a call, neighbours in one part: the part, the place of the first one in it, how many they are."""
 
-async def all_places(futures: Sequence[asyncio.Future[list[PlacedRange]]]) -> list[PlacedRange]:
+BundleFuture = asyncio.Future[list[PlacedRange]]
+"""Where the messages of a piece stand: one range, or several if its space got a new generation meanwhile."""
+
+
+class Receipts(Sequence[BundleFuture]):
+    """What becomes of the pieces of a call. Await what is wanted of it, on the event loop, or drop it.
+
+    Args:
+        pieces: whose futures there may be.
+    """
+
+    __slots__ = ("_futures", "_pieces")
+
+    def __init__(self, pieces: list[Bundle]) -> None:
+        self._pieces = pieces
+        self._futures: dict[int, BundleFuture] = {}
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    @overload
+    def __getitem__(self, which: int) -> BundleFuture: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> Sequence[BundleFuture]: ...
+
+    def __getitem__(self, which: int | slice) -> BundleFuture | Sequence[BundleFuture]:
+        if isinstance(which, slice):
+            return [self._future(number) for number in range(len(self._pieces))[which]]
+        return self._future(range(len(self._pieces))[which])
+
+    def __add__(self, others: Iterable[BundleFuture]) -> list[BundleFuture]:
+        return [*self, *others]
+
+    def _future(self, number: int) -> BundleFuture:
+        future = self._futures.get(number)
+        if future is None:
+            part, place, count = self._pieces[number]
+            future = self._futures[number] = part.piece(place, count)
+        return future
+
+
+async def all_places(futures: Sequence[BundleFuture]) -> list[PlacedRange]:
     """What all of them give, in order, once all are done.
 
     Raises:
