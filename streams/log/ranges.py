@@ -43,7 +43,7 @@ from streamlease.streams.log.state import (
 )
 from streamlease.streams.redis.connection import Command
 from streamlease.streams.rows.few_messages import FewMessages
-from streamlease.streams.rows.few_reading import FewEntry, few_entry, read_few
+from streamlease.streams.rows.few_reading import FewEntry, are_few, few_entry, read_few
 
 ROW_BYTES = 40
 """Bytes that a message takes beside its own values: its offset, its times, and where its values begin."""
@@ -224,6 +224,8 @@ class RangeReader:
             return None
         if state is None or begin < max(state.memory.first, state.merged):
             return None
+        if not are_few(found):
+            return None
         position, size, few = begin, 0, list[FewEntry]()
         for id, fields in found:
             offsets = parse_entry_id(id)
@@ -348,7 +350,8 @@ class RangeReader:
         """Move the position over the entries that are wanted; their sizes in bytes, when expanded. `few` gets
         those that may be read without Arrow."""
         asked, end, next = self._count, self._end, state.next
-        may_be_few = self._versions is None and self._schema is None and self._columns == ALL_COLUMNS
+        plain = self._versions is None and self._schema is None and self._columns == ALL_COLUMNS
+        may_be_few = plain and are_few(entries)
         sizes: list[int] = []
         for id, fields in entries:
             offsets = parse_entry_id(id)

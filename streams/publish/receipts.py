@@ -10,7 +10,7 @@ from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.publish.parts import Part, Placed, PlacedRange
 
 Bundle = tuple[Part, int, int]
-"""A piece of a call, neighbours in one part: the part, the place of the first one in it, how many they are."""
+"""A piece of a call, neighbours in one part: that part, the place of the first one, and how many they are."""
 
 BundleFuture = asyncio.Future[list[PlacedRange]]
 """Where the messages of a piece stand: one range, or several if its space got a new generation meanwhile."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.ids import StreamId
-from streamlease.protocol.offsets import OffsetRange
+from streamlease.protocol.offsets import OffsetRange, parse_entry_id
 from streamlease.streams.entries.decoding import DAMAGE, single_of
 from streamlease.streams.entries.epoch_fields import EPOCH_FIELD, WRITER_FIELD, epoch_of
 from streamlease.streams.entries.expanding import AS_IT_IS
@@ -58,6 +58,14 @@ class FewEntry(NamedTuple):
     """Of each column, how many values are missing."""
     extents: Sequence[int] = ()
     """Of each buffer, where it begins and how long it is."""
+
+
+def are_few(entries: Sequence[Any]) -> bool:
+    """Whether entries that follow each other, pairs of an id and fields, have few messages on the average."""
+    if not entries:
+        return True
+    rows = parse_entry_id(entries[-1][0]).end - parse_entry_id(entries[0][0]).start
+    return rows <= MOST_MESSAGES * len(entries)
 
 
 def few_entry(flat: Sequence[bytes], offsets: OffsetRange) -> FewEntry | None:
