@@ -162,22 +162,31 @@ class Renewing:
                 self._renewed(group, due[group], began, lost, tag)
 
     def _renewed(
-        self, group: str, runner: Runner, began: int, lost: Mapping[str, int | None], tag: str
+        self,
+        group: str,
+        runner: Runner,
+        began: int,
+        lost: Mapping[str, int | StreamleaseError | None],
+        tag: str,
     ) -> None:
         self._kept.pop(group, None)
-        if group in lost and lost[group] is None:
-            runner.leave_lineage()
-        elif group in lost:
-            runner.end(
-                f"host {self._host} leads {group} no more: its term {runner.term} was followed by "
-                f"term {lost[group]}"
-            )
-        else:
+        if group not in lost:
             runner.renewed_at = began
             if tag:
                 self._kept[group] = runner.term, tag
             else:
                 self._named.pop(group, None)
+            return
+        match lost[group]:
+            case None:
+                runner.leave_lineage()
+            case int(term):
+                runner.end(
+                    f"host {self._host} leads {group} no more: its term {runner.term} was followed by "
+                    f"term {term}"
+                )
+            case StreamleaseError() as error:
+                self._not_renewed([group], error)
 
     def _not_renewed(self, groups: Collection[str], error: StreamleaseError) -> None:
         for group in groups:

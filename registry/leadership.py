@@ -303,8 +303,8 @@ async def renew_all(
     terms: Mapping[str, int],
     lineages: Mapping[str, str] | None = None,
     tag: str = "",
-) -> dict[str, int | None]:
-    """Stay leader of many groups for another ttl, in one write.
+) -> dict[str, int | StreamleaseError | None]:
+    """Stay leader of many groups for another ttl, in one write; what is wrong with one record is its own.
 
     Args:
         terms: group -> term in which `host` leads it.
@@ -313,20 +313,21 @@ async def renew_all(
 
     Returns:
         group -> the term that stands in its record, for those that `host` leads no more; None for those whose
-        term is of another lineage than the data.
+        term is of another lineage than the data; an error for those whose record cannot be written.
 
     Raises:
-        StoreUnavailable, StoreRefused, Indefinite: Redis does not answer; some may be renewed.
+        StoreUnavailable, Indefinite: Redis does not answer; some may be renewed.
     """
     of = lineages or {}
     calls = [
         _RENEW.call([keys.leader(group)], [host, term, of.get(group, ""), tag])
         for group, term in terms.items()
     ]
-    lost: dict[str, int | None] = {}
+    lost: dict[str, int | StreamleaseError | None] = {}
     for group, reply in zip(terms, await run_many(redis, calls), strict=True):
         if isinstance(reply, ResponseError):
-            raise refusal(reply)
+            lost[group] = refusal(reply)
+            continue
         done, other = reply
         if not done:
             lost[group] = int(other)

@@ -20,7 +20,7 @@ from streamlease.registry.leadership import Candidacy, LeaderRecord, LeadershipC
 from streamlease.registry.lookout import IN_TURN
 from streamlease.registry.pulses import Pulse
 from streamlease.streams.log.keys import stream_meta
-from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.spaces.spaces import SpaceStore
 from streamlease.streams.tasks import Supervisor
 from tests.servers import Kind
@@ -144,6 +144,28 @@ async def test_a_record_of_another_host_is_missed_in_turn(redis: AsyncRedis, hos
     await ask(redis, [("HSET", keys.leader(GROUPS[6]), "host", "h9")])
     await host.turns(len(GROUPS))
     assert [group for group, leader in host.led.items() if leader.ended] == [GROUPS[6]]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["renewed by themselves", "kept by a pulse"])
+async def test_a_damaged_record_ends_its_own_leader_only(
+    real_redis_url: str, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    clock = [1_000_000]
+    monkeypatch.setattr(renewing_room, "now_ms", lambda: clock[0])
+    async with connect(real_redis_url) as redis:
+        groups = GROUPS if many else GROUPS[:ONE_BY_ONE]
+        host = Host(redis)
+        await host.lead(*groups)
+        await host.turns(2)
+        await ask(redis, [("DEL", keys.leader(groups[0])), ("LPUSH", keys.leader(groups[0]), "damaged")])
+        for _ in range(2 * len(groups)):
+            clock[0] += TTL // 2
+            await host.turns()
+    ended = {group: leader.ended for group, leader in host.led.items() if leader.ended}
+    assert ended.keys() == {groups[0]}
+    assert "could not renew its leadership of g0/a/# in time" in ended[groups[0]][0]
+    assert "WRONGTYPE" in ended[groups[0]][0]
+    assert {leader.renewed_at for group, leader in host.led.items() if group != groups[0]} == {clock[0]}
 
 
 async def test_few_groups_need_no_pulse(redis: AsyncRedis) -> None:
