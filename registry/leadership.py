@@ -44,7 +44,7 @@ from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError,
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
 from streamlease.registry import keys, pulses
 from streamlease.registry.pulses import Pulse
-from streamlease.streams.redis.connection import AsyncRedis, Command, ask, refusal
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask_each, refusal
 from streamlease.streams.redis.scripts import load_script, run_many
 
 _CLAIM = load_script("streamlease.registry", "claim")
@@ -146,7 +146,9 @@ async def read_all(redis: AsyncRedis, groups: Sequence[str]) -> dict[str, Leader
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    *found, time = await ask(redis, [*map(record_command, groups), ("TIME",)])
+    *found, time = await ask_each(redis, [*map(record_command, groups), ("TIME",)])
+    if isinstance(time, StreamleaseError):
+        raise time
     read_at = int(time[0]) * 1000 + int(time[1]) // 1000
     records = {group: parse_record(group, reply, read_at) for group, reply in zip(groups, found, strict=True)}
     given = await pulses.read(
@@ -160,32 +162,46 @@ def record_command(group: str) -> Command:
     return ("HMGET", keys.leader(group), "term", "host", "mailbox", "renewed_at", "ttl", "pulse")
 
 
-def parse_record(group: str, fields: Sequence[bytes | None], read_at: int) -> LeaderRecord:
-    """A record as it is written, without what its pulse says; a damaged one says so. Pure."""
-    if fields[0] is None:
+def parse_record(group: str, reply: Sequence[bytes | None] | StreamleaseError, read_at: int) -> LeaderRecord:
+    """A record as it is written, without what its pulse says; a damaged one says so. Pure.
+
+    Args:
+        reply: to `record_command`, as of ``ask_each``.
+
+    Raises:
+        StoreUnavailable, StoreRefused: the same, unless the key is one of another type.
+    """
+    if isinstance(reply, StreamleaseError):
+        if "WRONGTYPE" not in str(reply):
+            raise reply
+        return _damaged_record(group, "it is no hash", read_at)
+    if reply[0] is None:
         return NOBODY
     try:
-        term, host, mailbox, renewed_at, ttl, tag = (field.decode() if field else "0" for field in fields)
+        term, host, mailbox, renewed_at, ttl, tag = (field.decode() if field else "0" for field in reply)
         if int(term) < 0:
             raise ValueError(f"term {term}")
         return LeaderRecord(
             term=int(term),
-            host=host if fields[1] else "",
-            mailbox=mailbox if fields[2] else "",
+            host=host if reply[1] else "",
+            mailbox=mailbox if reply[2] else "",
             renewed_at=int(renewed_at),
             ttl=int(ttl),
             read_at=read_at,
             written_at=int(renewed_at),
-            pulse=Pulse(tag, host) if fields[1] and fields[5] else None,
+            pulse=Pulse(tag, host) if reply[1] and reply[5] else None,
         )
     except ValueError as error:
-        said = " ".join(str(error).split())[:100]
-        return replace(
-            NOBODY,
-            read_at=read_at,
-            damage=f"the leadership record of group {group} is damaged ({said}): remove key "
-            f"{keys.leader(group)}, and the next leader begins above the terms of the journal",
-        )
+        return _damaged_record(group, " ".join(str(error).split())[:100], read_at)
+
+
+def _damaged_record(group: str, why: str, read_at: int) -> LeaderRecord:
+    return replace(
+        NOBODY,
+        read_at=read_at,
+        damage=f"the leadership record of group {group} is damaged ({why}): remove key "
+        f"{keys.leader(group)}, and the next leader begins above the terms of the journal",
+    )
 
 
 @dataclass(slots=True)
@@ -343,17 +359,21 @@ async def changed(redis: AsyncRedis, terms: Mapping[str, int], pulse: Pulse) -> 
         terms: group -> term in which the host of the pulse leads it.
 
     Raises:
-        StoreUnavailable, StoreRefused.
+        StoreUnavailable: Redis does not answer.
     """
     asked: list[Command] = [
         ("HMGET", keys.leader(group), "term", "host", "pulse", "renewed_at") for group in terms
     ]
     host, tag = pulse.host.encode(), pulse.tag.encode()
-    return [
-        group
-        for (group, term), (*held, renewed_at) in zip(terms.items(), await ask(redis, asked), strict=True)
-        if held != [b"%d" % term, host, tag] or not (renewed_at or b"").isdigit()
-    ]
+
+    def is_kept(term: int, reply: Sequence[bytes | None] | StreamleaseError) -> bool:
+        if isinstance(reply, StreamleaseError):
+            return False  # renewing it says what is wrong
+        *held, renewed_at = reply
+        return held == [b"%d" % term, host, tag] and (renewed_at or b"").isdigit()
+
+    each = zip(terms.items(), await ask_each(redis, asked), strict=True)
+    return [group for (group, term), reply in each if not is_kept(term, reply)]
 
 
 async def resign(redis: AsyncRedis, group: str, host: str, term: int) -> bool:

@@ -100,8 +100,6 @@ class Lookout:
         stopped = self._note_pulses(given, tags)
         records: dict[str, LeaderRecord] = {}
         for group, reply in zip(groups, written, strict=True):
-            if isinstance(reply, StreamleaseError):
-                raise reply
             record = leadership.parse_record(group, reply, read_at)
             if record.pulse is None or record.pulse.tag in tags:
                 records[group] = record.kept_by(given)

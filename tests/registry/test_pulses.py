@@ -12,11 +12,12 @@ from streamlease.hosts import other_leaders as watching_room
 from streamlease.hosts import renewing as renewing_room
 from streamlease.hosts.other_leaders import OtherLeaders
 from streamlease.hosts.renewing import ONE_BY_ONE, Renewing
+from streamlease.protocol.errors import StoreRefused, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import group_needs, keys, leadership, pulses
 from streamlease.registry.groups import Groups
-from streamlease.registry.leadership import Candidacy, LeaderRecord, LeadershipConfig
+from streamlease.registry.leadership import Candidacy, LeaderRecord, LeadershipConfig, parse_record
 from streamlease.registry.lookout import IN_TURN
 from streamlease.registry.pulses import Pulse
 from streamlease.streams.log.keys import stream_meta
@@ -302,7 +303,6 @@ class Watcher:
         self.now = 1_000_000
         self.read = 0
         """How many records the last look has read."""
-        parse_record = leadership.parse_record
 
         def count(group: str, fields: Sequence[bytes | None], read_at: int) -> LeaderRecord:
             self.read += 1
@@ -376,3 +376,30 @@ async def test_a_host_that_comes_back_in_time_keeps_its_groups(redis: AsyncRedis
             assert await watcher.look() == []
         await host.turns()
     assert not any(leader.ended for leader in host.led.values())
+
+
+async def test_a_damaged_record_keeps_no_other_group_from_being_followed(
+    real_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connect(real_redis_url) as redis:
+        await SpaceStore(redis).create("a", ["a/#"])
+        for group in GROUPS:
+            await Groups(redis).declare(SharedSubscription.parse(f"$shared/{group}"), "earliest")
+        host, watcher = Host(redis), Watcher(redis, monkeypatch)
+        await host.lead(*GROUPS)
+        await host.turns(2)
+        damaged = GROUPS[4]
+        await ask(redis, [("DEL", keys.leader(damaged)), ("LPUSH", keys.leader(damaged), "damaged")])
+        assert await watcher.look() == []
+        await age_pulse(redis)
+        await age_records(redis, *(group for group in GROUPS if group != damaged))
+        begun = watcher.now
+        while not (overdue := await watcher.look()):
+            assert watcher.now - begun < 2 * TTL
+        assert overdue == [group for group in GROUPS if group != damaged]
+        records = await leadership.read_all(redis, GROUPS)
+        assert [group for group, record in records.items() if record.damage] == [damaged]
+        with pytest.raises(StreamleaseError, match=f"it is no hash.*remove key {keys.leader(damaged)}"):
+            await leadership.read(redis, damaged)
+        with pytest.raises(StoreRefused, match="NOPERM"):
+            parse_record(damaged, StoreRefused("NOPERM: give the user the rights"), 0)
