@@ -119,7 +119,7 @@ class Renewing:
         if not terms:
             return {}
         try:
-            changed = await leadership.changed(self._redis, terms, Pulse(tag, self._host))
+            changed = await pulses.changed(self._redis, terms, Pulse(tag, self._host))
         except StreamleaseError as error:
             log.warning("the records of %d groups cannot be looked at: %s", len(terms), error)
             changed = list(terms)  # renewing them says which of them cannot be

@@ -352,30 +352,6 @@ async def renew_all(
     return lost
 
 
-async def changed(redis: AsyncRedis, terms: Mapping[str, int], pulse: Pulse) -> list[str]:
-    """The groups whose records a pulse no longer keeps as they were renewed: to be renewed by themselves.
-
-    Args:
-        terms: group -> term in which the host of the pulse leads it.
-
-    Raises:
-        StoreUnavailable: Redis does not answer.
-    """
-    asked: list[Command] = [
-        ("HMGET", keys.leader(group), "term", "host", "pulse", "renewed_at") for group in terms
-    ]
-    host, tag = pulse.host.encode(), pulse.tag.encode()
-
-    def is_kept(term: int, reply: Sequence[bytes | None] | StreamleaseError) -> bool:
-        if isinstance(reply, StreamleaseError):
-            return False  # renewing it says what is wrong
-        *held, renewed_at = reply
-        return held == [b"%d" % term, host, tag] and (renewed_at or b"").isdigit()
-
-    each = zip(terms.items(), await ask_each(redis, asked), strict=True)
-    return [group for (group, term), reply in each if not is_kept(term, reply)]
-
-
 async def resign(redis: AsyncRedis, group: str, host: str, term: int) -> bool:
     """Give leadership up; False if it was not held any more."""
     return bool(await _RESIGN.run(redis, [keys.leader(group)], [host, term]))

@@ -27,7 +27,7 @@ the number in the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -102,6 +102,27 @@ async def read(redis: AsyncRedis, wanted: Iterable[Pulse]) -> dict[Pulse, int]:
 def all_with(tag: str) -> Command:
     """The command whose reply `times_of` reads."""
     return ("HGETALL", keys.pulses(tag))
+
+
+async def changed(redis: AsyncRedis, terms: Mapping[str, int], pulse: Pulse) -> list[str]:
+    """The groups whose records a pulse no longer keeps as they were renewed: to be renewed by themselves.
+
+    Args:
+        terms: group -> term in which the host of the pulse leads it.
+
+    Raises:
+        StoreUnavailable: Redis does not answer.
+    """
+    asked: list[Command] = [
+        ("HMGET", keys.leader(group), "term", "host", "pulse", "renewed_at") for group in terms
+    ]
+    host, tag = pulse.host.encode(), pulse.tag.encode()
+    found: list[str] = []
+    for (group, term), reply in zip(terms.items(), await ask_each(redis, asked), strict=True):
+        *held, renewed_at = _unless_damaged(reply) or [None]  # of a damaged one, renewing says what is wrong
+        if held != [b"%d" % term, host, tag] or not (renewed_at or b"").isdigit():
+            found.append(group)
+    return found
 
 
 def times_of(tag: str, reply: Any) -> dict[Pulse, int]:
