@@ -112,7 +112,7 @@ def test_what_cannot_be_an_archive_is_refused_in_one_line(
     (foreign / "metadata" / "v1.metadata.json").write_text("{}")
     create = ("space", "create", "flights", "--topics", "flights/#")
     for place, why in (
-        (str(file), "cannot be written"),
+        (str(file), "do so, or name another place"),
         ("/proc/archive", "cannot be written"),
         ("", "is no place"),
         ("/", "is no folder"),

@@ -125,7 +125,8 @@ def told(what: str, address: str) -> Iterator[None]:
         raise
     except OSError as error:
         why = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ArchiveUnavailable(f"{address} cannot be {what}: {why}") from None
+        remedy = "see that the store answers and lets this process do so, or name another place"
+        raise ArchiveUnavailable(f"{address} cannot be {what} ({why}): {remedy}") from None
 
 
 def open_to_read(address: str) -> object:
