@@ -130,12 +130,16 @@ class Keepers:
             self._defined.clear()
             self._spaces.forget()
         found = {one.name: one for one in (await self._spaces.recent()).listed if one.epochs}
-        for name in [*self._kept]:
-            if name not in found or found[name] != self._kept[name].space:
-                await self._stop(self._kept[name])
-                if name not in found:
-                    await ask(self._redis, [("UNLINK", keys.leader(_claim(name)))])
+        for name, kept in [*self._kept.items()]:
+            if name not in found:
+                await self._stop(kept)
+                await ask(self._redis, [("UNLINK", keys.leader(_claim(name)))])
                 del self._kept[name]
+            elif found[name] != kept.space:
+                await self._stop(kept)
+                # Under a new term, which fences what is on its way; whose is free, so nobody waits for it.
+                await kept.claim.give_up()
+                kept.space = found[name]
         for name, space in found.items():
             if name not in self._kept:
                 claim = Claim(self._redis, _claim(name), self._host, self._clock, ROUND_SECONDS)

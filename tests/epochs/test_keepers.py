@@ -156,3 +156,23 @@ async def test_a_host_hears_of_a_new_space_at_once(redis_url: str, monkeypatch: 
         await until(lambda: host.keeps == ["space-0", "space-2"])
     await host.close()
     await redis.aclose()
+
+
+async def test_a_space_that_is_changed_is_kept_at_once_under_a_higher_term(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keepers, "ROUND_SECONDS", 600.0)  # a claim that is lost is free after half an hour
+    redis = connect(redis_url)
+    host = await host_of(redis, "one")
+    async with streamlease.connect(redis_url, embedded=False) as client:
+        await client.create_space("space", topics=["t/#"], streams=2, epochs=1)
+        for epoch in range(3):
+            async with client.epoch_publisher("space", "a") as publisher:
+                await publisher.submit("t/1", b"x", epoch=epoch)
+            await boundary(client.redis, epoch + 1)
+            assert await client.alter_space("space", streams=3 + epoch)
+        first, *_, last = await read_bounds(client.redis, "space", 0)
+        assert first.term < last.term
+        await until(lambda: host.keeps == ["space"])
+    await host.close()
+    await redis.aclose()
