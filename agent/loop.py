@@ -15,7 +15,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from streamlease.protocol.errors import InvalidInput
-from streamlease.streams.tasks import stop
+from streamlease.streams.tasks import stop_all
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -96,17 +96,13 @@ class LoopThread:
         """End the loop; what still runs on it is cancelled. A second call does nothing."""
         if self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(stop_all(), self._loop).result()
         asyncio.run_coroutine_threadsafe(self._loop.shutdown_default_executor(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
         for future in [*self._waiting]:
             future.cancel()
-
-    @staticmethod
-    async def _cancel_all() -> None:
-        await stop(asyncio.all_tasks())
 
 
 def _begin(begin: Callable[[Future[T]], object], future: Future[T]) -> None:

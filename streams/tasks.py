@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from streamlease.protocol.errors import StreamleaseError, TaskFailed
 
 AGAIN_SECONDS = 0.05
+MOST_ROUNDS = 100
 
 T = TypeVar("T")
 
@@ -139,3 +140,17 @@ async def stop(tasks: Iterable[asyncio.Task[Any]]) -> None:
                 task.exception()  # looked at, so that asyncio does not complain
     if cancelled is not None:
         raise cancelled
+
+
+async def stop_all() -> None:
+    """:func:`stop` all other tasks of this event loop, and those that begin while they end.
+
+    What is overdue on a loop that stood still, or cleared up at an end, may begin some; not again and again,
+    so what still begins after `MOST_ROUNDS` is left.
+    """
+    for _ in range(MOST_ROUNDS):
+        await asyncio.sleep(0)  # what is overdue begins
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if not others:
+            return
+        await stop(others)

@@ -38,7 +38,7 @@ from streamlease.spark.source import StreamReader
 from streamlease.streams.entries.entries import Row, encode_rows
 from streamlease.streams.log.log import Append, AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, connect
-from streamlease.streams.tasks import stop
+from streamlease.streams.tasks import stop_all
 
 SUBSCRIPTION = SharedSubscription.parse("$shared/g/t/#")
 SPACE = "s"
@@ -238,7 +238,7 @@ def _bury(thread: LoopThread, clients: list[AsyncRedis]) -> None:
     loop = thread._loop
     if not loop.is_closed():
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(stop(asyncio.all_tasks(loop)))
+        loop.run_until_complete(stop_all())
         for client in clients:
             loop.run_until_complete(client.aclose())
         loop.run_until_complete(loop.shutdown_asyncgens())

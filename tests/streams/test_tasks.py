@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import pytest
 
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, TaskFailed
-from streamlease.streams.tasks import Supervisor
+from streamlease.streams.tasks import MOST_ROUNDS, Supervisor, stop_all
 
 
 class Owner:
@@ -122,3 +123,60 @@ async def test_tasks_are_stopped_in_the_order_in_which_they_were_started() -> No
     await asyncio.sleep(0)
     await owner.tasks.close()
     assert ended == [*range(40)]
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_tasks_that_begin_while_all_are_stopped_are_stopped_too() -> None:
+    begun: list[asyncio.Task[None]] = []
+
+    async def followed() -> None:
+        try:
+            await forever()
+        finally:
+            begun.append(asyncio.create_task(forever()))
+
+    begun.append(asyncio.create_task(followed()))
+    await asyncio.sleep(0)
+    await stop_all()
+    assert [task.cancelled() for task in begun] == [True, True]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_what_is_overdue_on_a_loop_that_stood_still_is_stopped_too() -> None:
+    begun: list[asyncio.Task[None]] = []
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        overdue = loop.time() + 0.01
+        loop.call_at(overdue, lambda: begun.append(loop.create_task(forever())))
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        assert not begun
+        while loop.time() < overdue:
+            time.sleep(0.001)
+        runner.run(stop_all())
+        assert [task.cancelled() for task in begun] == [True]
+        assert not asyncio.all_tasks(loop)
+
+
+async def test_tasks_that_begin_again_and_again_are_left_in_the_end() -> None:
+    ended = 0
+
+    async def again() -> None:
+        nonlocal ended
+        try:
+            await forever()
+        finally:
+            ended += 1
+            if ended < 500:
+                asyncio.create_task(again())  # noqa: RUF006
+
+    asyncio.create_task(again())  # noqa: RUF006
+    await asyncio.sleep(0)
+    await stop_all()
+    assert 0 < ended <= MOST_ROUNDS
+    ended = 500
+    await stop_all()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
