@@ -137,7 +137,7 @@ class Keepers:
                 del self._kept[name]
             elif found[name] != kept.space:
                 await self._stop(kept)
-                # Under a new term, which fences what is on its way; whose is free, so nobody waits for it.
+                # A new term fences what is on its way, and a claim that was given up can be had at once.
                 await kept.claim.give_up()
                 kept.space = found[name]
         for name, space in found.items():
