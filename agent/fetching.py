@@ -148,6 +148,9 @@ class Fetching:
         self._delays = Delays(clock)
         self._at_a_time = FEWEST_STREAMS
         """How many streams the next round reads."""
+        self._first_entries = 0
+        """So many entries did for each stream of the last round: how many a stream is asked for of which
+        nothing was read; 0: nobody knows."""
         self._not_before = 0.0
         """When the next round may begin, by the event loop's clock."""
         self._rests_until, self._enough = 0.0, 0
@@ -310,12 +313,13 @@ class Fetching:
             RangeReader(
                 one.stream, one.start, one.held.read_up_to(one.end),
                 enough=self._max_batch, max_bytes=self._max_bytes, schema=self._schema, columns=ALL_COLUMNS,
-                count=one.entries,
+                count=one.held.entries or self._first_entries or one.entries,
                 merged=one.held.merged,
             )
             for one in reading
         ]  # fmt: skip
         worth = (min(ENOUGH_ROWS, self._max_batch), ENOUGH_BYTES)
+        asked: list[int] = []
         async with aclosing(
             read_each(self._redis, readers, worth=worth, together=True, lines=self._lines)
         ) as finding:
@@ -325,11 +329,14 @@ class Fetching:
                     one, reader = reading[place], readers[place]
                     held = one.held
                     held.entries, held.merged = reader.entries_for(self._max_batch), reader.in_merged
+                    if reader.bytes:
+                        asked.append(held.entries)
                     if one.end is None:
                         one = self._learned(one, reader, outcome)
                     found.append((one, outcome, reader.bytes))
                 strange = await self._dividing.strange([one.stream for one, _, _ in found])
                 yield [one for one in found if one[0].stream not in strange] if strange else found
+        self._first_entries = min(asked, default=self._first_entries)
 
     def _learned(self, one: News, reader: RangeReader, outcome: Found) -> News:
         """What was read has told where the stream ends; otherwise it is asked as of any other."""

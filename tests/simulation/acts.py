@@ -230,7 +230,7 @@ class Acts:
         world = self.world
         if alive := world.alive(hosts=True):
             world.crash(self.random.choice(alive)[0])
-        if not world.embedded and self.random.random() < 0.8:
+        if world.hosted and self.random.random() < 0.8:
             world.add_host()
 
     def do_end_host(self) -> None:

@@ -93,6 +93,10 @@ def _watch_leaders(world: World, enter: Any) -> None:
         if isinstance(event, e.Recovered):
             world.machines[leader.term] = leader
             judge.recovered(leader)
+            if world.hosted and world.embedded:
+                hosted = any(host.real.id == world.store.record.host for host in world.hosts)
+                who = "a host leads where consumers may, too" if hosted else "a consumer leads where hosts come and go"
+                world.sometimes[who] += 1
         inside.append(id(leader))
         try:
             return judge.step_leader(leader, event, now, more=more)

@@ -68,6 +68,13 @@ class World(SimulatedWorld):
         self.config = LeaderConfig(revocation_timeout=6000, idle_timeout=8000)
         self.session_timeout = self.random.choice((4.0, 10.0))
         self.embedded = self.random.random() < 0.3
+        apart = random.Random(f"hosts {seed}")
+        self.hosted = not self.embedded or apart.random() < 0.5
+        """Whether hosts come and go, perhaps beside consumers that may lead as well; drawn apart likewise."""
+        self.early_hosts = apart.choice((0, 0, 1)) if self.hosted else 0
+        """So many are there before the first consumer, where consumers may lead."""
+        self.needs_host = not self.embedded or (self.hosted and apart.random() < 0.5)
+        """Whether a host is to be there in the end."""
         self.queries = self.random.choice((0.0, 0.0, 0.5, 1.0, 1.0))
         """The share of queries among the consumers."""
         self.judge.only_queries = self.queries == 1.0
@@ -180,7 +187,7 @@ class World(SimulatedWorld):
     def course(self) -> None:
         self.acts.admin.start(self.acts.begin(self.random.randint(1, 6)))
         self.until(0.05)
-        for _ in range(self.random.randint(1, 3) if not self.embedded else 0):
+        for _ in range(self.early_hosts if self.embedded else self.random.randint(1, 3)):
             self.add_host()
         for _ in range(self.random.randint(1, 3)):
             self.acts.do_join()
@@ -212,7 +219,7 @@ class World(SimulatedWorld):
         for process, line in [*self.alive(), (self.operators.process, self.operators.line)]:
             process.paused_until = min(process.paused_until, self.timeline.now + 2.0)
             line.cut_off_until = 0.0
-        if not self.embedded and not self.staying:
+        if self.needs_host and not self.staying:
             self.add_host()
         if all(consumer.over or consumer.leaving for consumer in self.consumers):
             self.acts.do_join()
