@@ -114,6 +114,8 @@ class FewMessages:
         begin = begin_of(filter)
         if begin is None:
             chosen = [topic_selected((filter,), topic) for topic in self._topics]
+        elif self._topics and min(self._topics).startswith(begin) and max(self._topics).startswith(begin):
+            return self  # and so do all that are in between
         else:
             chosen = [topic.startswith(begin) or topic == begin[:-1] for topic in self._topics]
         if all(chosen):

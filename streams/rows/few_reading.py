@@ -27,21 +27,24 @@ from streamlease.streams.rows.few_shapes import (
     LENGTH,
     MOST_EXPANDED,
     FewShape,
-    PlainShape,
     few_shapes_of,
-    plain_shape_of,
     possible,
 )
+from streamlease.streams.rows.plain_entries import (
+    MOST_TOPICS,
+    EntryColumns,
+    PlainEntry,
+    expanded,
+    plain_entry,
+)
 
-MOST_MESSAGES = 16
+MOST_MESSAGES = 32
 """Entries of more messages than that, on the average, are read faster by Arrow."""
-
-_MOST_TOPICS = 65_536
-"""Bytes of the topics of an entry."""
 
 _FIELDS = frozenset({b"a", b"t", b"p", b"k", b"e", b"c", b"b", EPOCH_FIELD, WRITER_FIELD})
 """Others mean that there is more to an entry; see ``layout``."""
 
+_NO_FIELDS: dict[bytes, bytes] = {}
 _LEAST, _MOST = -(2**63), 2**63
 _ALL_THERE = repeat(True)
 
@@ -58,6 +61,8 @@ class FewEntry(NamedTuple):
     """Of each column, how many values are missing."""
     extents: Sequence[int] = ()
     """Of each buffer, where it begins and how long it is."""
+    plain: PlainEntry | None = None
+    """What it is if it is plain: then the rest is left out."""
 
 
 def are_few(entries: Sequence[Any]) -> bool:
@@ -70,6 +75,9 @@ def are_few(entries: Sequence[Any]) -> bool:
 
 def few_entry(flat: Sequence[bytes], offsets: OffsetRange) -> FewEntry | None:
     """The entry with these fields, none of whose values was looked at; None if it is not for here."""
+    plain = plain_entry(flat, offsets.end - offsets.start)
+    if plain is not None:
+        return FewEntry(_NO_FIELDS, offsets, plain.size, plain=plain)
     try:
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         if not fields.keys() <= _FIELDS:
@@ -78,7 +86,7 @@ def few_entry(flat: Sequence[bytes], offsets: OffsetRange) -> FewEntry | None:
         if stored is None:
             return FewEntry(fields, offsets, sum(map(len, flat)))
         rows = offsets.end - offsets.start
-        if not 0 < rows <= MOST_ROWS or len(fields[b"t"]) > _MOST_TOPICS or len(stored) > MOST_EXPANDED:
+        if not 0 < rows <= MOST_ROWS or len(fields[b"t"]) > MOST_TOPICS or len(stored) > MOST_EXPANDED:
             return None
         for shape in few_shapes_of(fields[b"c"], stored[4:8]):
             found = shape.taken_apart(stored, rows)
@@ -101,13 +109,17 @@ def read_few(
     """
     if not entries or end - start > MOST_MESSAGES * len(entries):
         return None
-    parts: list[_Some] = []
+    parts: list[EntryColumns] = []
     position = start
     try:
+        plain = iter(expanded([entry.plain for entry in entries if entry is not None and entry.plain]))
         for entry in entries:
             if entry is None or entry.offsets.start != position:
                 return None  # it is not for here, begins before, or something is missing
-            some = _of_single(entry) if entry.shape is None else _of_batch(entry, entry.shape)
+            if entry.plain is not None:
+                some: EntryColumns | None = next(plain)
+            else:
+                some = _of_single(entry) if entry.shape is None else _of_batch(entry, entry.shape)
             if some is None:
                 return None
             parts.append(some)
@@ -120,7 +132,7 @@ def read_few(
     return whole if position == end else whole.slice(0, end - start)
 
 
-def _columns(parts: Sequence[_Some], offsets: range) -> tuple[Sequence[Any], ...]:
+def _columns(parts: Sequence[EntryColumns], offsets: range) -> tuple[Sequence[Any], ...]:
     """What entries have that follow each other, as the columns of one `FewMessages`."""
     if len(parts) == 1:
         ((topics, keys, payloads, times, appended, epoch),) = parts
@@ -139,18 +151,7 @@ def _columns(parts: Sequence[_Some], offsets: range) -> tuple[Sequence[Any], ...
     return topics, keys, payloads, offsets, times, appended_at, epochs
 
 
-class _Some(NamedTuple):
-    """The messages of one entry, as columns."""
-
-    topics: Sequence[str]
-    keys: Sequence[bytes | None]
-    payloads: Sequence[bytes]
-    times: Sequence[int]
-    appended: int
-    epoch: Epoch | None
-
-
-def _of_single(entry: FewEntry) -> _Some | None:
+def _of_single(entry: FewEntry) -> EntryColumns | None:
     """The message of an entry without a record batch; None if a time of it is impossible.
 
     Raises:
@@ -159,7 +160,7 @@ def _of_single(entry: FewEntry) -> _Some | None:
     one = single_of(entry.offsets, entry.fields)
     if not (_LEAST <= one.timestamp < _MOST and _LEAST <= one.appended < _MOST):
         return None
-    return _Some((one.topic,), (one.key,), (one.payload,), (one.timestamp,), one.appended, one.epoch)
+    return EntryColumns((one.topic,), (one.key,), (one.payload,), (one.timestamp,), one.appended, one.epoch)
 
 
 @lru_cache(maxsize=512)
@@ -179,26 +180,22 @@ def _expanded(stored: bytes, begin: int, length: int, codec: Codec) -> _Buffer:
     """
     if not length:
         return b"", 0, 0
-    (expanded,) = LENGTH.unpack_from(stored, begin)
-    if expanded == AS_IT_IS:
+    (size,) = LENGTH.unpack_from(stored, begin)
+    if size == AS_IT_IS:
         return stored, begin + 8, length - 8
     plain: bytes = codec_of(codec).decompress(
-        stored[begin + 8 : begin + length], possible(expanded), asbytes=True
+        stored[begin + 8 : begin + length], possible(size), asbytes=True
     )
     return plain, 0, len(plain)
 
 
-def _of_batch(entry: FewEntry, shape: FewShape) -> _Some | None:
+def _of_batch(entry: FewEntry, shape: FewShape) -> EntryColumns | None:
     """The messages of an entry that holds a record batch; None if its columns are not whole.
 
     Raises:
         struct.error, and all of ``DAMAGE``: the same.
     """
     fields, rows, extents = entry.fields, entry.offsets.end - entry.offsets.start, entry.extents
-    if shape.codec == "none" and not any(entry.nulls):
-        plain = plain_shape_of(shape.letters, rows)
-        if plain is not None and extents[:-1] == plain.extents:
-            return _of_plain(entry, shape, plain)
     appended = least = most = int(fields[b"a"])
     names = fields[b"t"].decode().split("\0")
     topics: Sequence[str] | None = None
@@ -235,7 +232,7 @@ def _of_batch(entry: FewEntry, shape: FewShape) -> _Some | None:
         at += 3 if letter in "kp" else 2
     if least < _LEAST or most >= _MOST:
         return None
-    return _Some(
+    return EntryColumns(
         [names[0]] * rows if topics is None else topics,
         (None,) * rows if keys is None else keys,
         payloads,
@@ -243,28 +240,6 @@ def _of_batch(entry: FewEntry, shape: FewShape) -> _Some | None:
         appended,
         epoch_of(fields),
     )
-
-
-def _of_plain(entry: FewEntry, shape: FewShape, plain: PlainShape) -> _Some | None:
-    """As `_of_batch`, of what is as plain as it nearly always is."""
-    fields, rows, stored = entry.fields, entry.offsets.end - entry.offsets.start, entry.fields[b"b"]
-    appended = int(fields[b"a"])
-    names = fields[b"t"].decode().split("\0")
-    numbers = plain.numbers.unpack_from(stored, shape.size)
-    ends = numbers[-rows - 1 :]
-    if ends[0] or ends[-1] > entry.extents[-1] or [*ends] != sorted(ends):
-        raise ValueError("the values are not in order")
-    begin = shape.size + plain.contents
-    topics = [names[0]] * rows
-    if shape.letters == "ip":
-        places = numbers[:rows]
-        if min(places) < 0:
-            return None
-        topics = [names[place] for place in places]
-    if not _LEAST <= appended < _MOST:
-        return None
-    payloads = [stored[begin + first : begin + last] for first, last in pairwise(ends)]
-    return _Some(topics, (None,) * rows, payloads, (appended,) * rows, appended, epoch_of(fields))
 
 
 def _if_there(value: bytes, there: bool) -> bytes | None:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from streamlease.streams.entries.expanding import AS_IT_IS
-from streamlease.streams.entries.few import INTEGERS, MOST_BYTES, metadata_of
+from streamlease.streams.entries.few import MOST_BYTES, metadata_of
 from streamlease.streams.entries.layout import CODECS, Codec
 
 MOST_EXPANDED = 8 * MOST_BYTES
@@ -58,10 +58,6 @@ class FewShape(NamedTuple):
         ):
             return None
         extents = parts[self.buffers]
-        plain = plain_shape_of(self.letters, rows)
-        if plain is not None and extents[:-1] == plain.extents:
-            whole = plain.contents + ((extents[-1] + 7) & -8) == body and extents[-1] >= 0
-            return (parts[self.nodes][1::2], extents) if whole else None
         at = 0
         for begin, length in zip(extents[::2], extents[1::2], strict=True):
             if begin != at or length < 0:
@@ -140,29 +136,3 @@ def _shape(letters: str, codec: Codec) -> FewShape:
         where["buffers"],
         where["body_length"].start,
     )
-
-
-class PlainShape(NamedTuple):
-    """How record batches look that have payloads, perhaps the places of their topics, and nothing else."""
-
-    extents: tuple[int, ...]
-    """Of all buffers, where they begin and how long they are, but for the length of the contents."""
-    numbers: struct.Struct
-    """The places of the topics, and where the payloads end."""
-    contents: int
-    """Where these begin."""
-
-
-@lru_cache(maxsize=2048)
-def plain_shape_of(letters: str, rows: int) -> PlainShape | None:
-    """None for other columns."""
-    if letters not in ("p", "ip"):
-        return None
-    places = struct.calcsize(f"<{rows}{INTEGERS['i']}") if letters == "ip" else 0
-    begin = (places + 7) & -8
-    ends = 4 * (rows + 1)
-    contents = begin + ((ends + 7) & -8)
-    topics = (0, 0, 0, places) if letters == "ip" else ()
-    between = f"{rows}{INTEGERS['i']}{begin - places}x" if letters == "ip" else ""
-    extents = (*topics, begin, 0, begin, ends, contents)
-    return PlainShape(extents, struct.Struct(f"<{between}{rows + 1}i"), contents)

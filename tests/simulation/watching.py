@@ -95,7 +95,11 @@ def _watch_leaders(world: World, enter: Any) -> None:
             judge.recovered(leader)
             if world.hosted and world.embedded:
                 hosted = any(host.real.id == world.store.record.host for host in world.hosts)
-                who = "a host leads where consumers may, too" if hosted else "a consumer leads where hosts come and go"
+                who = (
+                    "a host leads where consumers may, too"
+                    if hosted
+                    else "a consumer leads where hosts come and go"
+                )
                 world.sometimes[who] += 1
         inside.append(id(leader))
         try:

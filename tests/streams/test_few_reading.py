@@ -14,12 +14,14 @@ from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import entry_id
 from streamlease.streams.entries.decoding import Entry, decode_entries
 from streamlease.streams.entries.encoding import encode_rows
+from streamlease.streams.entries.expanding import expanded_entry_bytes
 from streamlease.streams.entries.few import MOST_ROWS
 from streamlease.streams.entries.layout import CODECS
 from streamlease.streams.entries.message_rows import ALL_COLUMNS, Row
 from streamlease.streams.rows import few_reading
 from streamlease.streams.rows.few_messages import FewMessages
 from streamlease.streams.rows.few_reading import MOST_MESSAGES
+from streamlease.streams.rows.plain_entries import expanded, plain_entry
 from streamlease.streams.rows.shared_rows import Rows
 from tests.streams.helpers import read_few
 
@@ -38,7 +40,7 @@ def entries_of(parts: list[list[Row]], codec: Any = "zstd", first: int = 0) -> l
     """An entry for each of `parts`, as they stand in the stream."""
     entries: list[Entry] = []
     for number, rows in enumerate(parts):
-        fields = [*encode_rows(rows, codec).fields, b"a", b"%d" % (10**15 + number)]
+        fields = [b"a", b"%d" % (10**15 + number), *encode_rows(rows, codec).fields]
         entries.append((entry_id(first, len(rows)).encode(), fields))
         first += len(rows)
     return entries
@@ -98,27 +100,48 @@ def test_what_is_damaged_is_left_to_arrow(data: st.DataObject, codec: Any) -> No
             check(few, damaged, 0, end)
 
 
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("rows", [1, 2, 30, 31, MOST_ROWS])
+@pytest.mark.parametrize("topics", [["a"], ["a", "b/c", "\u00fc"]])
+def test_what_has_payloads_and_topics_only_is_plain(topics: list[str], rows: int, codec: Any) -> None:
+    """But for what is long enough for its numbers to be compressed as well."""
+    for payload in (b"", b"x", b"payload" * 12):
+        some = [Row(topics[number % len(topics)], payload * (number % 3)) for number in range(rows)]
+        (entry,) = entries_of([some], codec, first=10**9)
+        found = plain_entry(entry[1], rows)
+        if found is None:
+            assert b"b" not in entry[1] or (rows > 30 and codec != "none")
+            continue
+        (columns,) = expanded([found])
+        assert found.size == expanded_entry_bytes(entry[1])
+        messages = [message for one in by_arrow([entry], 10**9, 10**9 + rows) for message in one.messages]
+        expected = [(one.topic, one.key, one.payload, one.timestamp_us) for one in messages]
+        assert [*zip(*columns[:4], strict=True)] == expected
+        assert {one.append_timestamp_us for one in messages} == {columns.appended}
+
+
+@pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("topics", [["a", "b/c", "a"], ["a", "a"], ["a/b"]])
 def test_what_is_plain_is_taken_apart_at_once_and_damaged_is_left_to_arrow(
-    topics: list[str], monkeypatch: pytest.MonkeyPatch
+    topics: list[str], codec: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Payloads and topics without anything else: each byte of such an entry, damaged in some ways."""
-    taken: list[int] = []
-    whole = few_reading._of_plain
+    plain: list[bool] = []
 
     def counted(*about: Any) -> Any:
-        taken.append(1)
-        return whole(*about)
+        found = plain_entry(*about)
+        plain.append(found is not None)
+        return found
 
-    monkeypatch.setattr(few_reading, "_of_plain", counted)
-    rows = [Row(topic, b"payload %d" % number * number) for number, topic in enumerate(topics)]
+    monkeypatch.setattr(few_reading, "plain_entry", counted)
+    rows = [Row(topic, b"payload %d" % number * number * 20) for number, topic in enumerate(topics)]
     rows[0] = Row(topics[0], b"")  # an empty one is as good as any
     rows.append(Row(topics[0], b"x"))
-    (id, fields), end = entries_of([rows], "none")[0], len(rows)
+    (id, fields), end = entries_of([rows], codec)[0], len(rows)
     fields = [*map(bytes, fields)]
     few = read_few(STREAM, [(id, fields)], 0, end)
     assert few is not None
-    assert taken == [1]
+    assert plain == [True]
     check(few, [(id, fields)], 0, end)
     read = 0
     for place, value in enumerate(fields):
