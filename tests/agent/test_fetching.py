@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -440,6 +441,34 @@ async def test_an_entry_is_read_once_and_handed_out_in_even_pieces(
     assert sum(sizes) == 1050
     assert {*sizes} == {95, 96}
     assert steps == [0]
+
+
+async def test_a_stream_is_asked_for_as_many_entries_at_first_as_did_for_those_before(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So one step is enough for streams with a few small entries each, but for the first of them."""
+    streams = [StreamId("s", 0, shard) for shard in range(6 * FEWEST_STREAMS)]
+    await client.create_space("s", ["a/#"], streams=len(streams))
+    log = AsyncLog(client.redis)
+    for stream in streams:
+        for sequence in range(FIRST_COUNT + 6):
+            await log.append(append(stream, sequence, rows(0, 8, "a/x")))
+    steps: Counter[StreamId] = Counter()
+
+    class Counted(RangeReader):
+        @property
+        def commands(self) -> list[Command]:
+            steps[self.stream] += 1
+            return super().commands
+
+    monkeypatch.setattr(fetching, "RangeReader", Counted)
+    left = len(streams) * (FIRST_COUNT + 6) * 8
+    async with client.subscribe(SUB, start="earliest") as reader:
+        while left:
+            left -= len(await anext(reader))
+    twice = [stream for stream, often in steps.items() if often > 1]
+    assert len(steps) == len(streams)
+    assert 0 < len(twice) <= FEWEST_STREAMS
 
 
 async def test_a_server_of_a_cluster_that_fails_is_not_an_error_of_other_streams(
