@@ -148,9 +148,8 @@ class Fetching:
         self._delays = Delays(clock)
         self._at_a_time = FEWEST_STREAMS
         """How many streams the next round reads."""
-        self._first_entries = 0
-        """So many entries did for each stream of the last round: how many a stream is asked for of which
-        nothing was read; 0: nobody knows."""
+        self._usual_entries = 0
+        """So many entries streams of the last round had, at most; no more than each would be asked for."""
         self._not_before = 0.0
         """When the next round may begin, by the event loop's clock."""
         self._rests_until, self._enough = 0.0, 0
@@ -273,10 +272,10 @@ class Fetching:
         """The streams with news for which there is room; also those that end below what was read of them."""
         began = time.time_ns()
         messages, batches = self.waiting.room
-        most = min(self._at_a_time, batches)
+        streams = float(min(self._at_a_time, batches))
         found: list[News] = []
         for _ in range(len(self._news)):
-            if len(found) >= most or messages <= 0:
+            if streams <= 0 or messages <= 0:
                 break
             held, _ = self._news.popitem(last=False)
             if not self._dividing.may_begin(held):
@@ -286,7 +285,16 @@ class Fetching:
             if one is not None:
                 found.append(one)
                 messages -= min(self._max_batch, one.messages)
+                streams -= self._entries_of(one) / one.entries
         return found
+
+    def _entries_of(self, one: News) -> int:
+        """How many entries a stream is asked for at first.
+
+        What streams before it had is no promise: its own may be large. So a round that asks for more than
+        it would without knowing theirs reads fewer streams, and no more entries.
+        """
+        return one.held.entries or max(one.entries, min(self._usual_entries, one.messages))
 
     def _end_delays(self) -> None:
         """Look at streams whose wait is over, also without room; `pause` counts on that."""
@@ -313,12 +321,13 @@ class Fetching:
             RangeReader(
                 one.stream, one.start, one.held.read_up_to(one.end),
                 enough=self._max_batch, max_bytes=self._max_bytes, schema=self._schema, columns=ALL_COLUMNS,
-                count=one.held.entries or self._first_entries or one.entries,
+                count=self._entries_of(one),
                 merged=one.held.merged,
             )
             for one in reading
         ]  # fmt: skip
         worth = (min(ENOUGH_ROWS, self._max_batch), ENOUGH_BYTES)
+        brought: list[int] = []
         asked: list[int] = []
         async with aclosing(
             read_each(self._redis, readers, worth=worth, together=True, lines=self._lines)
@@ -329,14 +338,16 @@ class Fetching:
                     one, reader = reading[place], readers[place]
                     held = one.held
                     held.entries, held.merged = reader.entries_for(self._max_batch), reader.in_merged
-                    if reader.bytes:
+                    if reader.entries:
+                        brought.append(reader.entries)
                         asked.append(held.entries)
                     if one.end is None:
                         one = self._learned(one, reader, outcome)
                     found.append((one, outcome, reader.bytes))
                 strange = await self._dividing.strange([one.stream for one, _, _ in found])
                 yield [one for one in found if one[0].stream not in strange] if strange else found
-        self._first_entries = min(asked, default=self._first_entries)
+        if brought:
+            self._usual_entries = min(max(brought), *asked)
 
     def _learned(self, one: News, reader: RangeReader, outcome: Found) -> News:
         """What was read has told where the stream ends; otherwise it is asked as of any other."""

@@ -128,6 +128,8 @@ class RangeReader:
         self._bytes_left = max_bytes
         self.bytes = 0
         """As expanded."""
+        self.entries = 0
+        """How many were read."""
         self.whole = whole
         self._schema = schema
         self._columns = columns
@@ -201,6 +203,7 @@ class RangeReader:
             first, last = parse_entry_id(entries[0][0]), parse_entry_id(entries[len(sizes) - 1][0])
             rows = last.end - first.start
             self._seen = (len(sizes), rows, sum(sizes))
+            self.entries += len(sizes)
             room = CHUNK_BYTES if self._bytes_left is None else min(CHUNK_BYTES, self._bytes_left)
             fitting = room * len(sizes) // max(1, sum(sizes))
             self._count = max(1, min(MOST_COUNT, fitting, self._still_wanted(len(sizes), rows)))
@@ -247,6 +250,7 @@ class RangeReader:
         if self._bytes_left is not None:
             self._bytes_left -= size
         self._seen = len(few), position - begin, size
+        self.entries = len(few)
         return [] if messages is None else [messages]
 
     def read_few(self, taken: Taken) -> FewMessages | None:

@@ -15,7 +15,7 @@ import pytest
 from streamlease.agent import fetching
 from streamlease.agent.client import Client
 from streamlease.agent.deadlines import growing_pause
-from streamlease.agent.dividing import AsItCame, News
+from streamlease.agent.dividing import FIRST_ENTRIES, AsItCame, News
 from streamlease.agent.fetching import FEWEST_STREAMS, MOST_STREAMS, ROUND_BYTES, Fetching
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
@@ -163,6 +163,19 @@ async def test_a_round_reads_more_streams_if_those_before_had_little() -> None:
     rig.bytes, rig.ends = ROUND_BYTES, dict.fromkeys(rig.held, 2)
     rig.hear()
     assert [len(await rig.round()) for _ in range(2)] == [MOST_STREAMS, FEWEST_STREAMS]
+
+
+async def test_a_round_that_asks_for_more_entries_reads_fewer_streams() -> None:
+    """Entries may have any size: no more are asked for than of streams of which nothing is known."""
+    rig = Rig(most_waiting=100)
+    rig.ends = dict.fromkeys(rig.ends, 500)
+    rig.fetching._at_a_time = 4
+    rig.fetching._usual_entries = 2 * FIRST_ENTRIES
+    assert [stream for stream, _ in await rig.round()] == [0, 1]
+    for held in rig.held.values():
+        held.entries = 2 * FIRST_ENTRIES  # by its own entries
+    rig.fetching._at_a_time = 4
+    assert [stream for stream, _ in await rig.round()] == [2, 3, 4, 0]
 
 
 async def test_what_waits_is_bounded_in_bytes() -> None:
