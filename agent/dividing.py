@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from streamlease.agent.batch import BatchRows, OfEpoch
@@ -25,6 +26,12 @@ FIRST_ENTRIES = 2
 
 FEW = 64
 """So few messages of a stream are read in one step, however few are in each entry."""
+
+
+@lru_cache(maxsize=65_536)
+def stream_of(name: str) -> StreamId:
+    """The stream of that name, which is asked for again and again."""
+    return StreamId.parse(name)
 
 
 class News(NamedTuple):
@@ -56,6 +63,29 @@ class News(NamedTuple):
     def ends_behind(self, offset: int) -> bool:
         """Whether the stream had more from `offset` on."""
         return self.end is not None and offset < self.end
+
+
+class UsualEntries:
+    """How many entries streams had in the last round: for those of which none was read yet."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        """So many at most; no more than each of them would be asked for."""
+
+    def saw(self, read: Sequence[tuple[int, int]]) -> None:
+        """Of each stream, how many entries were read, and how many it would be asked for next."""
+        some = [one for one in read if one[0]]
+        if some:
+            brought, next = zip(*some, strict=True)
+            self._most = min(max(brought), *next)
+
+    def asked(self, one: News) -> int:
+        """How many entries a stream is asked for at first.
+
+        What others had is no promise: its own may be large. So who asks for more than it would without
+        knowing theirs asks fewer streams at a time, and for no more entries.
+        """
+        return one.held.entries or max(one.entries, min(self._most, one.messages))
 
 
 class Divided(NamedTuple):

@@ -26,11 +26,10 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from functools import lru_cache
 
 from streamlease.agent.batch import Batch, ReadAhead
 from streamlease.agent.deadlines import Delays
-from streamlease.agent.dividing import Divided, Dividing, News
+from streamlease.agent.dividing import Divided, Dividing, News, UsualEntries, stream_of
 from streamlease.agent.membership import metrics
 from streamlease.agent.settling import Settling
 from streamlease.borrower.book import ConsumerBook, Held
@@ -51,7 +50,8 @@ from streamlease.streams.log.joining import BATCH_ROWS
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Found, read_each
-from streamlease.streams.log.ranges import CHUNK_BYTES, MissingOffsets, RangeReader
+from streamlease.streams.log.ranges import CHUNK_BYTES, RangeReader
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.redis.per_server import PerServer
@@ -82,12 +82,6 @@ TURN_BYTES = 1024 * 1024
 
 UNREADABLE = (HistoryTruncated, SchemaMismatch, Lost)
 """What stands next in a stream cannot be had, now or later."""
-
-
-@lru_cache(maxsize=65_536)
-def stream_of(name: str) -> StreamId:
-    """The stream of that name, which is asked for again and again."""
-    return StreamId.parse(name)
 
 
 def _rows_of(found: Found) -> int:
@@ -148,8 +142,7 @@ class Fetching:
         self._delays = Delays(clock)
         self._at_a_time = FEWEST_STREAMS
         """How many streams the next round reads."""
-        self._usual_entries = 0
-        """So many entries streams of the last round had, at most; no more than each would be asked for."""
+        self._usual = UsualEntries()
         self._not_before = 0.0
         """When the next round may begin, by the event loop's clock."""
         self._rests_until, self._enough = 0.0, 0
@@ -285,16 +278,8 @@ class Fetching:
             if one is not None:
                 found.append(one)
                 messages -= min(self._max_batch, one.messages)
-                streams -= self._entries_of(one) / one.entries
+                streams -= self._usual.asked(one) / one.entries  # these may be large: fewer streams, then
         return found
-
-    def _entries_of(self, one: News) -> int:
-        """How many entries a stream is asked for at first.
-
-        What streams before it had is no promise: its own may be large. So a round that asks for more than
-        it would without knowing theirs reads fewer streams, and no more entries.
-        """
-        return one.held.entries or max(one.entries, min(self._usual_entries, one.messages))
 
     def _end_delays(self) -> None:
         """Look at streams whose wait is over, also without room; `pause` counts on that."""
@@ -321,14 +306,12 @@ class Fetching:
             RangeReader(
                 one.stream, one.start, one.held.read_up_to(one.end),
                 enough=self._max_batch, max_bytes=self._max_bytes, schema=self._schema, columns=ALL_COLUMNS,
-                count=self._entries_of(one),
+                count=self._usual.asked(one),
                 merged=one.held.merged,
             )
             for one in reading
         ]  # fmt: skip
         worth = (min(ENOUGH_ROWS, self._max_batch), ENOUGH_BYTES)
-        brought: list[int] = []
-        asked: list[int] = []
         async with aclosing(
             read_each(self._redis, readers, worth=worth, together=True, lines=self._lines)
         ) as finding:
@@ -338,16 +321,12 @@ class Fetching:
                     one, reader = reading[place], readers[place]
                     held = one.held
                     held.entries, held.merged = reader.entries_for(self._max_batch), reader.in_merged
-                    if reader.entries:
-                        brought.append(reader.entries)
-                        asked.append(held.entries)
                     if one.end is None:
                         one = self._learned(one, reader, outcome)
                     found.append((one, outcome, reader.bytes))
                 strange = await self._dividing.strange([one.stream for one, _, _ in found])
                 yield [one for one in found if one[0].stream not in strange] if strange else found
-        if brought:
-            self._usual_entries = min(max(brought), *asked)
+        self._usual.saw([(one.entries, one.entries_for(self._max_batch)) for one in readers])
 
     def _learned(self, one: News, reader: RangeReader, outcome: Found) -> News:
         """What was read has told where the stream ends; otherwise it is asked as of any other."""

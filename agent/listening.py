@@ -50,8 +50,8 @@ from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.joining import in_pieces
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Outcome, ServerReading
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader
-from streamlease.streams.log.state import LogState
+from streamlease.streams.log.ranges import RangeReader
+from streamlease.streams.log.state import LogState, MissingOffsets
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.log.times import after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import AsyncRedis

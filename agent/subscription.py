@@ -18,8 +18,8 @@ from typing import TypeVar
 
 from streamlease.agent.batch import Batch
 from streamlease.agent.deadlines import Alarm
-from streamlease.agent.dividing import AsItCame, ConsumerSide, Divide
-from streamlease.agent.fetching import UNREADABLE, Fetching, stream_of
+from streamlease.agent.dividing import AsItCame, ConsumerSide, Divide, stream_of
+from streamlease.agent.fetching import UNREADABLE, Fetching
 from streamlease.agent.membership import metrics
 from streamlease.agent.membership.limbo import Limbo
 from streamlease.agent.membership.session import Session

@@ -24,7 +24,7 @@ from streamlease.gateway.pages.page_taking import PageTaking
 from streamlease.protocol.errors import HistoryTruncated, Lost
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.log.times import BeyondTheEnd
 from streamlease.streams.spaces.spaces import streams_of
 

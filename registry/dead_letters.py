@@ -46,7 +46,7 @@ from streamlease.streams.entries.delivered import Message, to_messages
 from streamlease.streams.entries.entries import encode_message, encode_typed_rows
 from streamlease.streams.entries.message_rows import MESSAGE_SCHEMA, Headers, Row, check_payload, filter_batch
 from streamlease.streams.log.log import Append, AsyncLog, OutOfSequence
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.log.times import microseconds
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.epoch_settings import check_plain

@@ -45,8 +45,7 @@ from streamlease.streams.epochs.boundary_reading import EpochsLost, is_same
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.log.state import no_stream
+from streamlease.streams.log.state import MissingOffsets, no_stream
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.log.times import after_offset
 from streamlease.streams.redis.connection import AsyncRedis

@@ -22,7 +22,7 @@ from streamlease.streams.epochs.core.whole import Stretch, WholeEpochs
 from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.epochs.reading_ahead import BoundariesAhead
 from streamlease.streams.epochs.stretch_reading import StretchReader
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis, ask
 
 Told = EpochItem | MissingOffsets

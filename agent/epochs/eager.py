@@ -25,7 +25,7 @@ from streamlease.streams.epochs.keys import staged_news
 from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.epochs.staged_reading import AT_ONCE, StagedLogs
 from streamlease.streams.epochs.stretch_reading import StretchReader
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis, ask
 
 LOOK_SECONDS = 1.0

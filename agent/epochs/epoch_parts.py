@@ -18,10 +18,9 @@ from functools import partial
 import pyarrow as pa
 
 from streamlease.agent.batch import OfEpoch
-from streamlease.agent.dividing import ALL, ConsumerSide, Divided
+from streamlease.agent.dividing import ALL, ConsumerSide, Divided, stream_of
 from streamlease.agent.epochs.epoch_items import Frontier
 from streamlease.agent.epochs.parts_ahead import PartsAhead, StreamPart
-from streamlease.agent.fetching import stream_of
 from streamlease.borrower.book import Held
 from streamlease.protocol.epochs.antichains import Antichain, changes, goes_on, is_open, minimal
 from streamlease.protocol.epochs.order import Epoch, bottom

@@ -34,7 +34,7 @@ from streamlease.registry.starts import Start, check_start
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.epochs.news import EpochNews
 from streamlease.streams.log.many import RETRY_SECONDS
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import SpaceStore
 from streamlease.streams.tasks import Supervisor

@@ -27,8 +27,8 @@ from streamlease.streams.collections.snapshots import (
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Versions
 from streamlease.streams.epochs.boundary_reading import Vouched
-from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.segments import read_range
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.archive.iceberg_table import SpaceTable, TableFile
 from streamlease.streams.archive.recording import Recorded
-from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.segments import read_range
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import BlockingRedis
 
 log = logging.getLogger(__name__)

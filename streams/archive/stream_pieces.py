@@ -14,8 +14,8 @@ from streamlease.streams.archive.files.file_columns import read_columns
 from streamlease.streams.archive.files.file_writing import FileWriter
 from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.entries.decoding import DamagedEntry
-from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.segments import read_range
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import BlockingRedis
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Outcome, read_all
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader
+from streamlease.streams.log.ranges import RangeReader
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis
 
 AT_ONCE = 64

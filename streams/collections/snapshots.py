@@ -38,7 +38,7 @@ from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema, Versions
 from streamlease.streams.entries.splitting import pieces_of
 from streamlease.streams.log.keys import snapshot_entries, snapshot_state, stream_log, stream_meta
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import Argument, AsyncRedis, Command, Redis, ask
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.redis.scripts import load_script

@@ -14,7 +14,7 @@ from streamlease.streams.epochs.beginning import Before, Began
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.core.whole import begins
 from streamlease.streams.epochs.stored import bounds_command, newest_command, parse_bounds, parse_newest
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import Command, Redis, ask
 
 AT_ONCE = 100

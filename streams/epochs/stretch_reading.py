@@ -16,7 +16,8 @@ from streamlease.streams.epochs.boundary_reading import EpochsLost
 from streamlease.streams.epochs.core.whole import Stretch
 from streamlease.streams.epochs.reading_ahead import BoundariesAhead, Check
 from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, read_all
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader
+from streamlease.streams.log.ranges import RangeReader
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis
 
 AT_ONCE = 64

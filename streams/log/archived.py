@@ -29,8 +29,7 @@ from streamlease.streams.archive.files.index import ArchivedFile, parse_file
 from streamlease.streams.entries.schemas import Versions, load_versions
 from streamlease.streams.log.joining import gather
 from streamlease.streams.log.keys import stream_files, stream_meta
-from streamlease.streams.log.ranges import MissingOffsets
-from streamlease.streams.log.state import Wanted, damaged_stream, no_stream
+from streamlease.streams.log.state import MissingOffsets, Wanted, damaged_stream, no_stream
 from streamlease.streams.redis.connection import BlockingRedis, Command, ask, run_blocking
 
 FILES_AT_ONCE = 16

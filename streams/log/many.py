@@ -27,8 +27,9 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.archived import files_commands, parse_files
 from streamlease.streams.log.joining import gather
 from streamlease.streams.log.keys import stream_meta
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader, Taken
+from streamlease.streams.log.ranges import RangeReader, Taken
 from streamlease.streams.log.segments import History, Segment
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import (
     AsyncRedis,
     Command,
@@ -213,7 +214,7 @@ def _take(
         whole: Sequence[StreamRows] | None = reader.take_few(mine) if few else None
         if whole is None:
             try:
-                step = reader.take(good(redis, mine))
+                step = reader.take(good(redis, mine), few=few)
             except StreamleaseError as error:
                 errors[place] = error
                 continue
@@ -250,9 +251,8 @@ def _decoded_together(
     places = [place for place in steps if readers[place].done and not batches[place]]
     if len(places) < 2:
         return {}
-    parts = [
-        StreamStep(readers[place].stream, *steps[place][:4], size=sum(steps[place].sizes)) for place in places
-    ]
+    taken = [(readers[place].stream, steps[place]) for place in places]
+    parts = [StreamStep(stream, *step[:4], size=sum(step.sizes)) for stream, step in taken]
     found = decode_together(parts, *readers[places[0]].wants)
     return {places[number]: rows for number, rows in found.items()}
 

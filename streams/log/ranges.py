@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from streamlease.protocol.errors import HistoryTruncated, StreamleaseError
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import parse_entry_id, range_start
 from streamlease.streams.entries.decoding import DamagedEntry
@@ -35,6 +35,7 @@ from streamlease.streams.entries.schemas import Schema, Versions, load_versions
 from streamlease.streams.log.keys import stream_log, stream_merged
 from streamlease.streams.log.state import (
     LogState,
+    MissingOffsets,
     Wanted,
     damaged_stream,
     meta_command,
@@ -59,20 +60,8 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """How many bytes of expanded entries a step aims at, once it knows how large they are."""
 
 
-class MissingOffsets(HistoryTruncated):
-    """Offsets that were once given out are not there, though retention never reached them.
-
-    So after a failover that lost acknowledged writes. `oldest` is where the stream goes on.
-    """
-
-    def _loss(self) -> str:
-        return (
-            f"stream {self.stream} has nothing at offsets {self.asked} to {self.oldest - 1}: "
-            f"acknowledged messages were lost, as in a failover of Redis"
-        )
-
-    def _usual_remedy(self) -> str:
-        return f"go on from offset {self.oldest}"
+_Few = list[FewEntry | None] | None
+"""Gets the entries that may be read without Arrow; None: nobody wants them."""
 
 
 class Taken(NamedTuple):
@@ -142,7 +131,7 @@ class RangeReader:
         self._seen = (0, 0, 0)
         """Entries, their messages and their bytes, of the last step that brought any."""
         self.done = end is not None and start >= end
-        self._may_be_few = schema is None and columns == ALL_COLUMNS and not whole
+        self._plain = schema is None and columns == ALL_COLUMNS
 
     @property
     def commands(self) -> list[Command]:
@@ -175,9 +164,12 @@ class RangeReader:
                 taken = taken._replace(end=damaged.start)
                 self.position, self.done = damaged.start, True
 
-    def take(self, replies: list[Any]) -> Taken:
+    def take(self, replies: list[Any], *, few: bool = False) -> Taken:
         """What a step brought; the reader goes on behind it. Nothing if the stream has no more now, or has to
         be asked once more.
+
+        Args:
+            few: it may be for `read_few`.
 
         Raises:
             UnknownSpace: there is no such stream.
@@ -197,8 +189,9 @@ class RangeReader:
             self.in_merged = not self.in_merged
             return Taken([], begin, begin, self._versions, [])
         entries: list[Entry] = [entry for entry in found if entry[1] is not None]
-        few: list[FewEntry | None] = []
-        sizes = self._take(entries, state, few)
+        unschemed = self._plain and self._versions is None
+        found_few: _Few = [] if few and unschemed and are_few(entries) else None
+        sizes = self._take(entries, state, found_few)
         if sizes:
             first, last = parse_entry_id(entries[0][0]), parse_entry_id(entries[len(sizes) - 1][0])
             rows = last.end - first.start
@@ -207,7 +200,7 @@ class RangeReader:
             room = CHUNK_BYTES if self._bytes_left is None else min(CHUNK_BYTES, self._bytes_left)
             fitting = room * len(sizes) // max(1, sum(sizes))
             self._count = max(1, min(MOST_COUNT, fitting, self._still_wanted(len(sizes), rows)))
-        return Taken(entries[: len(sizes)], begin, self.position, self._versions, sizes, few)
+        return Taken(entries[: len(sizes)], begin, self.position, self._versions, sizes, found_few or ())
 
     def take_few(self, replies: list[Any]) -> list[FewMessages] | None:
         """All that the stream has, read without Arrow, if the first step brought it and nothing is unusual.
@@ -217,7 +210,7 @@ class RangeReader:
         """
         meta, found = replies
         begin, end, enough = self.position, self._end, self._enough_at
-        if not self._may_be_few or begin != self._start or self.in_merged or type(found) is not list:
+        if not self._plain or self.whole or begin != self._start or self.in_merged or type(found) is not list:
             return None
         if type(meta) is not list or meta[-1] is not None or len(found) >= self._count:
             return None  # an error, a space with a schema, or there may be more
@@ -350,12 +343,10 @@ class RangeReader:
             return False
         return self._versions is None or self._versions.find(fields[3]) is None
 
-    def _take(self, entries: list[Entry], state: LogState, few: list[FewEntry | None]) -> list[int]:
+    def _take(self, entries: list[Entry], state: LogState, few: list[FewEntry | None] | None) -> list[int]:
         """Move the position over the entries that are wanted; their sizes in bytes, when expanded. `few` gets
-        those that may be read without Arrow."""
+        those that may be read without Arrow, if it is there."""
         asked, end, next = self._count, self._end, state.next
-        plain = self._versions is None and self._schema is None and self._columns == ALL_COLUMNS
-        may_be_few = plain and are_few(entries)
         sizes: list[int] = []
         for id, fields in entries:
             offsets = parse_entry_id(id)
@@ -368,7 +359,7 @@ class RangeReader:
             self._saw_hole = False
             if start >= next and self._is_newer(fields):
                 return sizes
-            one = few_entry(fields, offsets) if may_be_few else None
+            one = None if few is None else few_entry(fields, offsets)
             size = expanded_entry_bytes(fields) if one is None else one.size
             size += ROW_BYTES * (behind - start)
             if self._bytes_left is not None:
@@ -377,7 +368,7 @@ class RangeReader:
                     return sizes
                 self._bytes_left -= size
             sizes.append(size)
-            if may_be_few:
+            if few is not None:
                 few.append(one)
             self.bytes += size
             self.position = behind if end is None else min(behind, end)

@@ -32,8 +32,8 @@ from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.archived import ArchiveSegment
 from streamlease.streams.log.joining import gather
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader
-from streamlease.streams.log.state import Wanted
+from streamlease.streams.log.ranges import RangeReader
+from streamlease.streams.log.state import MissingOffsets, Wanted
 from streamlease.streams.redis.connection import BlockingRedis, PendingAnswer
 
 Batches = Generator[pa.RecordBatch, None, None]

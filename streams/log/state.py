@@ -32,6 +32,22 @@ class Extent(NamedTuple):
     next: int
 
 
+class MissingOffsets(HistoryTruncated):
+    """Offsets that were once given out are not there, though retention never reached them.
+
+    So after a failover that lost acknowledged writes. `oldest` is where the stream goes on.
+    """
+
+    def _loss(self) -> str:
+        return (
+            f"stream {self.stream} has nothing at offsets {self.asked} to {self.oldest - 1}: "
+            f"acknowledged messages were lost, as in a failover of Redis"
+        )
+
+    def _usual_remedy(self) -> str:
+        return f"go on from offset {self.oldest}"
+
+
 class LogState(NamedTuple):
     """What is known about a stream: what Redis holds, whether ``next`` is its end, the time of the last
     append in microseconds, whether it waits for its predecessors to be sealed, and its size."""

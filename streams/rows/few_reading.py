@@ -32,6 +32,7 @@ from streamlease.streams.rows.few_shapes import (
 )
 from streamlease.streams.rows.plain_entries import (
     MOST_TOPICS,
+    PLAIN_FIELDS,
     EntryColumns,
     PlainEntry,
     expanded,
@@ -75,7 +76,7 @@ def are_few(entries: Sequence[Any]) -> bool:
 
 def few_entry(flat: Sequence[bytes], offsets: OffsetRange) -> FewEntry | None:
     """The entry with these fields, none of whose values was looked at; None if it is not for here."""
-    plain = plain_entry(flat, offsets.end - offsets.start)
+    plain = plain_entry(flat, offsets.end - offsets.start) if flat[::2] == PLAIN_FIELDS else None
     if plain is not None:
         return FewEntry(_NO_FIELDS, offsets, plain.size, plain=plain)
     try:
@@ -112,7 +113,8 @@ def read_few(
     parts: list[EntryColumns] = []
     position = start
     try:
-        plain = iter(expanded([entry.plain for entry in entries if entry is not None and entry.plain]))
+        found = [entry.plain for entry in entries if entry is not None and entry.plain is not None]
+        plain = iter(expanded(found) if found else ())
         for entry in entries:
             if entry is None or entry.offsets.start != position:
                 return None  # it is not for here, begins before, or something is missing

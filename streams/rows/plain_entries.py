@@ -8,7 +8,7 @@ anything is not read here: ``few_reading`` reads it, or ``decoding``, or says wh
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import itemgetter
@@ -24,10 +24,12 @@ from streamlease.streams.rows.few_shapes import LENGTH, possible
 MOST_TOPICS = 65_536
 """Bytes of the topics of an entry."""
 
+PLAIN_FIELDS = [b"a", b"t", b"c", b"b"]
+"""The fields of a plain entry, in the order in which they are stored."""
+
 PACKED = -1
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
-_FIELDS = [b"a", b"t", b"c", b"b"]
 _LETTERS = {b"p": "p", b"ip": "ip"}
 _LEAST, _MOST = -(2**63), 2**63
 
@@ -119,9 +121,7 @@ def _form(letters: str, rows: int, codec: Codec) -> _Form:
 
 
 def plain_entry(flat: Sequence[bytes], rows: int) -> PlainEntry | None:
-    """The entry with these fields; None if it is not for here."""
-    if flat[::2] != _FIELDS:
-        return None
+    """The entry with these values of `PLAIN_FIELDS`; None if it is not for here."""
     _, appended_at, _, topics, _, columns, _, stored = flat
     letters = _LETTERS.get(columns)
     if letters is None or not 0 < rows <= MOST_ROWS or len(topics) > MOST_TOPICS:
@@ -179,13 +179,12 @@ def _frame_head(length: int) -> bytes:
     return _ZSTD + b"\xa0" + length.to_bytes(4, "little")
 
 
-def expanded(entries: Iterable[PlainEntry]) -> list[EntryColumns]:
+def expanded(entries: Sequence[PlainEntry]) -> list[EntryColumns]:
     """The messages of each of the entries, in order. What is compressed is expanded in one call.
 
     Raises:
         ValueError, and all of ``DAMAGE``: something is damaged.
     """
-    entries = [*entries]
     packed = [entry for entry in entries if entry.begin == PACKED]
     frames, length = b"".join([entry.contents for entry in packed]), sum(entry.length for entry in packed)
     # Several frames in a row are what zstd takes; each is checked to hold what it says.

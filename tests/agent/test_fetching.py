@@ -170,7 +170,7 @@ async def test_a_round_that_asks_for_more_entries_reads_fewer_streams() -> None:
     rig = Rig(most_waiting=100)
     rig.ends = dict.fromkeys(rig.ends, 500)
     rig.fetching._at_a_time = 4
-    rig.fetching._usual_entries = 2 * FIRST_ENTRIES
+    rig.fetching._usual.saw([(2 * FIRST_ENTRIES, 100)])
     assert [stream for stream, _ in await rig.round()] == [0, 1]
     for held in rig.held.values():
         held.entries = 2 * FIRST_ENTRIES  # by its own entries

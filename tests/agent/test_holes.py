@@ -18,7 +18,7 @@ from streamlease.protocol.acts import parse
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from tests.agent.helpers import SECONDS, SUB, publish, take
 
 STREAM = StreamId("s", 0, 0)

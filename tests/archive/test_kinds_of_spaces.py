@@ -19,8 +19,8 @@ from streamlease.streams.archive.upkeep_steps import merge
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.keys import stream_log
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.segments import read_range
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import BlockingRedis
 from tests.archive.helpers import all_of, archive, archiver, in_table, publish, rows, same, space_of, trim_all
 

@@ -21,7 +21,7 @@ from streamlease.streams.collections.points import Point
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.boundary_reading import EpochsLost
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from streamlease.streams.spaces.spaces import Space

@@ -22,7 +22,7 @@ from streamlease.streams.collections.core.tables import taken_in
 from streamlease.streams.collections.snapshots import StoredSnapshot, make_snapshot, newest_snapshots
 from streamlease.streams.log.keys import snapshot_entries, snapshot_state, stream_log
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import ask
 from streamlease.streams.redis.durability import Durability
 from streamlease.streams.redis.durable import run_durably

@@ -17,7 +17,7 @@ from streamlease.streams.epochs import beginning, keys, reading_ahead, stretch_r
 from streamlease.streams.epochs.boundary_reading import EpochsLost, PartsLost
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.log.keys import stream_log, stream_meta
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from streamlease.testing.memory_connection import connect as connect_in_memory

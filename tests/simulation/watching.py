@@ -43,7 +43,7 @@ from streamlease.registry.mail.postbox import Postbox
 from streamlease.spark.core.query_cuts import QueryCuts
 from streamlease.spark.query.borrowing import SessionEvents
 from streamlease.streams.log import compacting, merging
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from tests.simulation import poison
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from streamlease.streams.log.keys import stream_log, stream_merged, stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import read_all
 from streamlease.streams.log.merging import merged
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader
+from streamlease.streams.log.ranges import RangeReader
 from streamlease.streams.log.segments import read_range
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.log.times import EPOCH, MICROSECOND, append_times, first_after, waiting
 from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim

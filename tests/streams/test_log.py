@@ -26,8 +26,8 @@ from streamlease.streams.entries.entries import to_messages
 from streamlease.streams.log import joining, ranges
 from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
 from streamlease.streams.log.log import Append, Appended, AsyncLog, OutOfSequence
-from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.segments import read_range
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import (
     AsyncRedis,
     BlockingRedis,

@@ -18,9 +18,9 @@ from streamlease.streams.log import ranges
 from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.many import read_all
-from streamlease.streams.log.ranges import MissingOffsets, RangeReader
+from streamlease.streams.log.ranges import RangeReader
 from streamlease.streams.log.segments import Batches, History, RedisSegment, Segment, read_range
-from streamlease.streams.log.state import Wanted
+from streamlease.streams.log.state import MissingOffsets, Wanted
 from streamlease.streams.log.times import waiting
 from streamlease.streams.redis.connection import (
     AsyncRedis,

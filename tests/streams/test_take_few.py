@@ -47,7 +47,7 @@ def test_it_is_what_a_step_brings(lengths: list[int], first: int, codec: Any, en
     replies = [meta(next, floor=first), entries_of(lengths, first, codec)]
     known = next + 1 if end else None  # it was told to end later than it does
     fast, slow = (reader(first, known, enough=100, max_bytes=10**6) for _ in range(2))
-    found, taken = fast.take_few(replies), slow.take(replies)
+    found, taken = fast.take_few(replies), slow.take(replies, few=True)
     assert found is not None
     few = slow.read_few(taken)
     assert [one for rows in found for one in rows.messages] == ([] if few is None else [*few.messages])

@@ -15,7 +15,7 @@ from streamlease.catalog.own_rows import OwnRows
 from streamlease.protocol.errors import CatalogTruncated, Fenced, Indefinite, StreamleaseError
 from streamlease.registry import leadership
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.publish.staged.staging import StagedLost
 from streamlease.streams.redis.connection import check_server, connect, connect_blocking, run_blocking
 from streamlease.streams.spaces.spaces import SpaceStore

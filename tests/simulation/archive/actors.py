@@ -18,8 +18,8 @@ from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.many_writers import run_in_pieces
 from streamlease.streams.archive.stream_pieces import Halt, StreamPiece, files_of
 from streamlease.streams.archive.upkeep_steps import merge, tidy
-from streamlease.streams.log.ranges import MissingOffsets
 from streamlease.streams.log.segments import read_range
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.spaces.spaces import SpaceStore
 from streamlease.testing.loops import Process
 from streamlease.testing.memory_connection import connect, connect_redis

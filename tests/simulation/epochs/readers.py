@@ -16,7 +16,7 @@ from streamlease.streams.collections.core.multiset import Change, Item
 from streamlease.streams.collections.snapshots import SnapshotGone
 from streamlease.streams.entries.delivered import Message
 from streamlease.streams.epochs.boundary_reading import EpochsLost, PartsLost
-from streamlease.streams.log.ranges import MissingOffsets
+from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.log.times import BeyondTheEnd
 from streamlease.testing.memory_connection import connect
 from tests.simulation.epochs.actors import FILTER, UNANSWERED, Actor
