@@ -18,6 +18,7 @@ JOBS = {
     "tells the columns": "import pyspark_streamlease",
     "plans a stream": READER + "reader.getDefaultReadLimit(); pickle.dumps(reader)",
     "is a query's session": READER + "reader.initialOffset(); reader.stop()",
+    "leads": "import streamlease.hosts.host",
     "reads a stream": READER + "reader = pickle.loads(pickle.dumps(reader)); import streamlease.spark.task",
     "plans and reads a batch": "import streamlease.spark.source, streamlease.spark.batch_read",
     "writes": "import streamlease.spark.source, streamlease.spark.sink",
@@ -32,6 +33,7 @@ ROOMS = {
 }
 
 NEEDED = {
+    "leads": {"leads", "consumes"},
     "is a query's session": {"consumes"},
     "reads a stream": {"reads"},
     "plans and reads a batch": {"reads"},

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamlease.streams.collections.core.multiset import Change, Columns, Content, Item, frozen
+from streamlease.streams.entries import kernels as pc
 
 BESIDE = ("topic", "key", "diff")
 """What each table has, whatever the items are."""
