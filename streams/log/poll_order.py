@@ -12,7 +12,7 @@ once, they are not read before that as well, unless it takes long.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Set
 
 from streamlease.protocol.ids import StreamId
@@ -48,8 +48,9 @@ class PollOrder:
         self._turn: deque[StreamId] = deque()
         self._whole = True
         """Whether the turn has all streams, and no others."""
-        self._coming: dict[StreamId, float] = {}
-        """New streams whose news will be pushed soon, and until when that is waited for."""
+        self._coming: OrderedDict[StreamId, float] = OrderedDict()
+        """New streams whose news will be pushed soon, and until when that is waited for. They leave from the
+        front, where a dictionary would look through all that have left, each time."""
         self._turn_at = -math.inf
         """When others had their turn last."""
 
@@ -77,8 +78,8 @@ class PollOrder:
 
     def coming(self, now: float) -> Collection[StreamId]:
         """The streams that are not to be read yet."""
-        while self._coming and (first := next(iter(self._coming.items())))[1] <= now:
-            del self._coming[first[0]]
+        while self._coming and self._coming[next(iter(self._coming))] <= now:
+            self._coming.popitem(last=False)
         return self._coming.keys() if len(self._coming) >= MANY_NEW else ()
 
     def changed(self) -> None:

@@ -21,6 +21,7 @@ from streamlease.leader.core.events import (
     Tick,
 )
 from streamlease.leader.core.machine import Leader
+from streamlease.leader.core.parts import plans
 from streamlease.leader.core.parts.leases import MANY
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Committed, Leased, Record
@@ -140,6 +141,54 @@ def test_a_stream_with_something_to_say_is_granted_alone() -> None:
     alone = {one.stream: (one.retry_after_ms, one.pinned_end) for one in sent(effects, Grant)}
     assert alone == {ENOUGH[5]: (1000, None), ENOUGH[6]: (0, 8)}
     assert set(offered(effects)) == {*ENOUGH} - alone.keys()
+
+
+# -- not all in one turn
+
+
+def test_very_many_begin_in_some_turns_and_the_next_ones_follow_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plans, "MOST_GRANTS", 2)
+    monkeypatch.setattr(plans, "LEAST_TURNS", 100)
+    rig = led([], [])
+    rig.streams(*ENOUGH[:7])
+    first = grants(rig.join("b1"))
+    assert len(first) == 2
+    answered, late = first
+    second = grants(rig.hear(progress("b1", answered, 1, 0), "box-b1"))
+    assert len(second) == 2
+    third = grants(rig.tick(1))  # whoever does not answer holds up nobody
+    assert len(third) == 2
+    rig.join("b2")
+    last = grants(rig.hear(progress("b1", late, 1, 0), "box-b1"))
+    assert [borrower for borrower, *_ in last.values()] == ["b2"], "as a plan is that is made now"
+    assert first.keys() | second.keys() | third.keys() | last.keys() == {*ENOUGH[:7]}
+    assert rig.leader.plans.rebalances == 1
+    assert not rig.leader.plans.goes_on
+
+
+def test_a_pause_keeps_what_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "MOST_GRANTS", 2)
+    monkeypatch.setattr(plans, "LEAST_TURNS", 100)
+    rig = led([], [])
+    rig.streams(*ENOUGH[:5])
+    (one, *_) = grants(rig.join("b1"))
+    rig.hear(command("pause"), "box-op")
+    assert grants(rig.hear(progress("b1", one, 1, 0), "box-b1")) == {}
+    assert len(rig.leader.leases) == 2
+    rig.hear(command("resume", request="r2"), "box-op")
+    rig.tick(CONFIG.rebalance_delay)
+    rig.tick(1)
+    assert len(rig.leader.leases) == 5
+
+
+def test_a_large_group_begins_more_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "MOST_GRANTS", 1)
+    rig = led([], [])
+    rig.streams(*ENOUGH)
+    rig.join("b1")
+    assert len(rig.leader.leases) == len(ENOUGH) // plans.LEAST_TURNS
 
 
 # -- not before

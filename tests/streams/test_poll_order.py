@@ -100,3 +100,16 @@ def test_many_new_streams_are_read_once_their_news_are_pushed_or_that_takes_long
     assert order.due == {*MANY}
     order.joins(MANY[3], 0, pushed=False)
     assert not order.coming(0)
+
+
+@pytest.mark.timeout(30)
+def test_that_very_many_are_not_new_any_more_costs_as_much_for_each_as_for_a_few() -> None:
+    """With a dictionary in place of an ordered one this takes minutes."""
+    streams = [StreamId("s", 0, shard) for shard in range(500_000)]
+    order = PollOrder(set(streams), 1.0)
+    for stream in streams:
+        order.joins(stream, 0.0, pushed=True)
+    for stream in streams[:250_000]:
+        order.is_pushed(stream)
+        assert stream not in order.coming(0.5)
+    assert not order.coming(COMING_SECONDS)

@@ -30,6 +30,12 @@ STREAMS_PER_PAUSE = 100
 MAX_PAUSE = 1000
 """The longest pause between two plans, in milliseconds."""
 
+MOST_GRANTS = 2500
+"""So many leases begin in one turn, or a `LEAST_TURNS`th of all, if that is more: who shares the event loop
+waits for them, and so does, for their write, who shares the server."""
+
+LEAST_TURNS = 16
+
 
 @dataclass(slots=True)
 class Plans:
@@ -54,6 +60,8 @@ class Plans:
     """Plans that gave or took streams, in this term."""
     held_back: bool = False
     """Whether the newest plan could not take a stream because its grant is not answered yet."""
+    goes_on: bool = False
+    """Whether the newest plan left some grants to the next one, which comes with the first answers."""
     weighing: Weighing = field(init=False)
     """What weights ask for, if the strategy measures streams."""
 
@@ -104,8 +112,10 @@ class Plans:
             self.rebalance_at = at if self.rebalance_at is None else min(at, self.rebalance_at)
 
     def grants_answered(self, now: int) -> None:
-        """What the newest plan could not take may be taken now."""
-        if self.held_back:
+        """What the newest plan could not take may be taken now, and what it left to grant may follow."""
+        if self.goes_on:
+            self.due = True
+        elif self.held_back:
             self.want(now)
 
     def end_turn(self) -> None:
@@ -120,6 +130,8 @@ class Plans:
             self._warm(now)
         if self.rebalance_at is not None and now >= self.rebalance_at:
             self.healing, self.rebalance_at = False, None
+            self.ledger.happened(PlanDue())
+        elif self.goes_on:
             self.ledger.happened(PlanDue())
 
     # ------------------------------------------------------------ weights
@@ -186,7 +198,10 @@ class Plans:
         self.made_at = now
         self.made += 1
         plan = self.propose(most=self.weighing.most)
-        self.rebalances += bool(plan.grants or plan.revokes)
+        self.rebalances += bool(plan.grants or plan.revokes) and not self.goes_on
+        most = max(MOST_GRANTS, len(self.ledger.durable.streams) // LEAST_TURNS)
+        self.goes_on = len(plan.grants) > most
+        plan = replace(plan, grants=plan.grants[:most])
         self.ledger.happened(Planned(plan))
 
     def carried_out(self, plan: Plan) -> None:
