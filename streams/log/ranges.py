@@ -343,7 +343,7 @@ class RangeReader:
             return False
         return self._versions is None or self._versions.find(fields[3]) is None
 
-    def _take(self, entries: list[Entry], state: LogState, few: list[FewEntry | None] | None) -> list[int]:
+    def _take(self, entries: list[Entry], state: LogState, few: _Few) -> list[int]:
         """Move the position over the entries that are wanted; their sizes in bytes, when expanded. `few` gets
         those that may be read without Arrow, if it is there."""
         asked, end, next = self._count, self._end, state.next

@@ -121,7 +121,10 @@ def test_modules_import_each_other_in_no_circle() -> None:
 
 
 IMPURE = r"redis|rq|pyspark|asyncio|threading|time|random|secrets|uuid|os|socket|subprocess"
-SHELLS = r"streamlease\.(?:streams(?!\.\w+\.core\.|\.entries\.kernels$)|services(?!\.core\.)|registry|hosts|agent|admin)"
+SHELLS = (
+    r"streamlease\.(?:streams(?!\.\w+\.core\.|\.entries\.kernels$)|services(?!\.core\.)"
+    r"|registry|hosts|agent|admin)"
+)
 """A machine may use another machine, and Arrow's functions by their names."""
 
 
